@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from securefl.algorithm import Algorithm, Offer, Population, State
+from securefl.algorithm.clients import Algorithm, Offer, Population, State
+from securefl.algorithm.queries import Each, Floats
 from securefl.protocols.averaging import Averaging, Chosen, Selection
 from securefl.protocols.fedcor import FedCor
-from securefl.rounds import Each, Floats
 from securefl.study.config import RuntimeSection, parse
 from securefl.study.packaged import text_of
 from securefl.study.run import run_arm

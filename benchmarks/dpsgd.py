@@ -30,7 +30,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
 from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig, single_thread, train
 from securefl.training.cohorts import Batched

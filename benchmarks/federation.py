@@ -10,7 +10,7 @@ one process      securefl.Door
 messages         Flower's messages and apps, and our parties behind their sockets, in one process too
 simulation       Flower's, on Ray
 stock nodes      a SuperLink with TLS and its SuperNodes, which start a process for every message
-installed nodes  the same SuperLink, and nodes of securefl.engines.flower.installed
+installed nodes  the same SuperLink, and nodes of securefl.flower.installed
 
 The latter three run in a network and among processes of their own (`unshare`, Linux). CPU is that of all
 processes together, idle ones too, by client and round. The figures are medians of the rounds after the first.
@@ -40,10 +40,10 @@ from federation_rounds import SUMS, UPDATES, Mark, of_this_process, plan_of, rou
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
-from securefl.engines.apart.house import House
-from securefl.engines.apart.updates import UPDATE
-from securefl.engines.door import Door, Given
-from securefl.rounds import Ask, Sends, Sum, Value
+from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.engine.aggregator import Door, Given
+from securefl.engine.apart.house import House
+from securefl.engine.apart.updates import UPDATE
 
 PAYLOADS = {"262 kB": 65_536, "4 MB": 1_048_576}
 FIELDS = ["carrier", "sum", "payload", "cpu_ms", "wall_ms"]

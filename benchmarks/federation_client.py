@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from securefl.engines.flower.secure_app import PARTY, by_node_config, in_house, secure
+from securefl.flower.secure_app import PARTY, by_node_config, in_house, secure
 
 CLIENTS = 3
 inner = ClientApp()

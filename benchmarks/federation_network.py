@@ -16,10 +16,10 @@ from pathlib import Path
 from federation_client import CLIENTS
 from federation_rounds import Mark
 
+from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER
-from securefl.engines.apart.house import socket_of
-from securefl.engines.flower.secure_app import PARTY, SOCKET
-from securefl.messages import client_name
+from securefl.engine.apart.house import socket_of
+from securefl.flower.secure_app import PARTY, SOCKET
 
 HERE = Path(__file__).resolve().parent
 APP = HERE / "federation_app"

@@ -15,10 +15,10 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from securefl.engines.apart.house import House
-from securefl.engines.apart.updates import UPDATE, Updates
-from securefl.engines.flower.secure_grid import SecureGrid
-from securefl.plan import Plan
+from securefl.algorithm.plan import Plan
+from securefl.engine.apart.house import House
+from securefl.engine.apart.updates import UPDATE, Updates
+from securefl.flower.secure_grid import SecureGrid
 
 SUMS = ("plain", "clear", "masked", "two-server")
 UPDATES = Updates()

@@ -34,14 +34,14 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch import nn
 
-from securefl.algorithm import Algorithm, Device, Job, Population, State, play
+from securefl.algorithm.clients import Algorithm, Device, Job, Population, State, play
+from securefl.algorithm.queries import Answers, Ask, ByDraws, Floats, Kept, Total
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.fedlog.algorithm import Heads
 from securefl.protocols.fedlog.head import solve
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID, Clipping
 from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg
-from securefl.rounds import Answers, Ask, ByDraws, Floats, Kept, Total
 from securefl.storage import files
 from securefl.training import LocalTraining, ModelConfig, single_thread
 from securefl.training.chunks import body_features

@@ -11,13 +11,13 @@ import numpy as np
 
 from securefl.accounting.chain import head, move
 from securefl.accounting.store import connect
-from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer
+from securefl.algorithm.queries import Float32s, Sends, Value
+from securefl.core.messages import client_name
 from securefl.dp import clipping
-from securefl.messages import client_name
 from securefl.protocols.averaging import Averaging, Uniform
 from securefl.protocols.contributions import Sampling, update_sends
 from securefl.protocols.parts import Whole
-from securefl.rounds import Float32s, Sends, Value
 from securefl.storage.journal import Journal
 from securefl.study import world
 from securefl.study.checkpoint import Checkpoint

@@ -25,13 +25,13 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from securefl.algorithm import Job, State
+from securefl.algorithm.clients import Job, State
+from securefl.algorithm.queries import Floats
 from securefl.core.streams import stream
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.fedcor.process import covariance
 from securefl.report.style import ARM_COLOURS, blank, light_frame
 from securefl.report.tables import write_csv, write_png
-from securefl.rounds import Floats
 from securefl.storage import files
 from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint

@@ -23,9 +23,9 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.grid import Grid
 from securefl.core.hiding import Hide
 from securefl.core.machine import Step
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER, Release, ReleaseKey
 from securefl.core.wire import Header, decode
-from securefl.messages import client_name
 from securefl.secagg import (
     Aborted,
     Agreement,

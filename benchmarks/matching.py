@@ -31,14 +31,14 @@ from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.opener import Opener
+from securefl.linear.pad_evaluator import PadEvaluator
+from securefl.linear.pad_terms import PARAMETERS, PadTerms
+from securefl.linear.pads import PadKeyHolder, mask
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
-from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Arrived, ScoreEvaluator
-from securefl.scores.opener import Opener
-from securefl.scores.pad_evaluator import PadEvaluator
-from securefl.scores.pad_terms import PARAMETERS, PadTerms
-from securefl.scores.pads import PadKeyHolder, mask
-from securefl.scores.terms import ScoreTerms
 from securefl.storage import files
 
 LENGTHS, CLIENTS = (10, 84, 512), (10, 500)

@@ -46,10 +46,10 @@ metadata.entry_points = lambda *, group: metadata.EntryPoints(
 from securefl.study import config, run, world
 from securefl.training import single_thread
 try:
-    from securefl.algorithm import Evaluation
+    from securefl.algorithm.clients import Evaluation
     from securefl.study.packaged import text_of
 except ModuleNotFoundError:  # a checkout from before there were rooms
-    from securefl.rounds import Evaluation
+    from securefl.algorithm.queries import Evaluation
     from securefl.study.commands import text_of
 
 try:

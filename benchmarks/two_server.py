@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.weighing import Weights
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.core.release import KEY_HOLDER, SERVER, Release, ReleaseKey
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header, decode
-from securefl.plan import Plan
 from securefl.secagg import Identity, Roster, Vector
 from securefl.storage.journal import Journal
 from securefl.sums.two_server.agreement import Agreement
@@ -33,7 +34,6 @@ from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
-from securefl.weighing import Weights
 
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 PLAN = Plan(

@@ -17,12 +17,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Device, Evaluation, Offer, Played, Population, State
+from securefl.algorithm.clients import Device, Evaluation, Offer, Played, Population, State
+from securefl.algorithm.queries import Answers, Ask, ByCount, ByDraws, Each, Floats, Kept, Sum
 from securefl.core.draws import gumbel_top_k
 from securefl.core.errors import ConfigError
 from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
 from securefl.protocols.parts import Part, Whole
-from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Floats, Kept, Sum
 from securefl.training.learnt import Learnt
 from securefl.training.task import Problem
 

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm import Algorithm, Offer, Population, State
+from securefl.algorithm.clients import Algorithm, Offer, Population, State
+from securefl.algorithm.queries import Each, Floats
 from securefl.protocols.averaging import (
     Averaging,
     Chosen,
@@ -21,7 +22,6 @@ from securefl.protocols.averaging import (
 from securefl.protocols.contributions import LOSS, SIZE, Loss, Size, check_loss_bound
 from securefl.protocols.selection import admitted, by_valuation, first_come, with_replacement
 from securefl.protocols.server_updates import Adam, Momentum, Scaled
-from securefl.rounds import Each, Floats
 from securefl.training.task import Problem
 
 

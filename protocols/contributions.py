@@ -13,13 +13,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.queries import Each, Float32s, Floats, Sends, Value
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.dp.moments import GRID, Losses
-from securefl.rounds import Each, Float32s, Floats, Sends, Value
 from securefl.training import mean_loss, record_losses
 from securefl.training.fit import Fit, Fitted, fitted, usable, with_training
 from securefl.training.task import Problem

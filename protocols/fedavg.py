@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
 from securefl.protocols.averaging import Aggregation, Averaging, Uniform, aggregated, check_fraction
 from securefl.training.task import Problem
 

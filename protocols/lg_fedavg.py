@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Population
+from securefl.algorithm.queries import Ask, Float32s, Kept, Sends, Value
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Gathering, gather_mean
-from securefl.rounds import Ask, Float32s, Kept, Sends, Value
 from securefl.training import evaluate, pooled
 from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.heads import entries, last_layers

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Population
+from securefl.algorithm.clients import Population
 
 Counted = NDArray[np.float64]
 """Which clients are in the sum already, (N,): 1 for those."""

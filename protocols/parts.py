@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from securefl.algorithm import Device, Evaluation, Offer, Population
+from securefl.algorithm.clients import Device, Evaluation, Offer, Population
+from securefl.algorithm.queries import Answers, Ask, ByCount, Float32s, Floats, Kept, Sum, Total
 from securefl.protocols.contributions import Sampling, Update
-from securefl.rounds import Answers, Ask, ByCount, Float32s, Floats, Kept, Sum, Total
 from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefl.algorithm import Algorithm, Offer, Population, State
+from securefl.algorithm.clients import Algorithm, Offer, Population, State
+from securefl.algorithm.queries import Ask, Each, Floats
 from securefl.core.draws import gumbel_top_k
 from securefl.protocols.averaging import Averaging, Chosen, check_fraction, cohort_size, known_or_mean
 from securefl.protocols.contributions import SIZE, Loss, Size, check_loss_bound
-from securefl.rounds import Ask, Each, Floats
 from securefl.training.task import Problem
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from securefl.algorithm.queries import Floats
 from securefl.core.draws import gumbel_top_k
-from securefl.rounds import Floats
 
 
 def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) -> dict[int, int]:

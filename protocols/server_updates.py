@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefl.algorithm import State
-from securefl.rounds import Floats
+from securefl.algorithm.clients import State
+from securefl.algorithm.queries import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,15 +12,15 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as 
 
 if TYPE_CHECKING:
     from securefl.accounting.ledger import Ledger
+    from securefl.algorithm.plan import Plan
     from securefl.api.calibration import calibrate
     from securefl.api.forecasting import forecast
     from securefl.api.running import run
     from securefl.api.selecting import select_by_profile
     from securefl.api.summing import masked_sum
     from securefl.api.sweeping import run_sweep
-    from securefl.engines.door import Door
+    from securefl.engine.aggregator import Door
     from securefl.matching import Evaluator, KeyHolder, Profile
-    from securefl.plan import Plan
     from securefl.training.trained import load
 
 __version__ = "0.1.0"

@@ -136,7 +136,7 @@ def held(value: Any, depth: int = 2) -> Iterator[Any]:
 
 def touched(study: str, carriers: Sequence[str]) -> dict[str, set[str]]:
     """By file below the root, the functions that have the value in hand."""
-    from securefl.engines.inprocess import InProcess
+    from securefl.engine.inprocess import InProcess
     from securefl.study import world
     from securefl.study.config import parse
     from securefl.study.run import run_arm

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contestants.turns import Cell, Turns, Work
-from securefl.algorithm import Algorithm, Device, Evaluation
+from securefl.algorithm.clients import Algorithm, Device, Evaluation
+from securefl.algorithm.queries import Float32s
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.parts import Whole
-from securefl.rounds import Float32s
 from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import ProtocolOptions, Study, parse

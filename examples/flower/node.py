@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flwr.common.config import parse_config_args
 
-from securefl.engines.flower.installed import serve
+from securefl.flower.installed import serve
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)

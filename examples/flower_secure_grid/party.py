@@ -18,9 +18,9 @@ from pathlib import Path
 
 from grid_app.terms import PLAN, UPDATES
 
-from securefl.engines.apart import roster
-from securefl.engines.apart.house import UpdateParty, served
-from securefl.engines.apart.serving import listening
+from securefl.engine.apart import roster
+from securefl.engine.apart.house import UpdateParty, served
+from securefl.engine.apart.serving import listening
 from securefl.study.parties import keys
 
 

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.queries import Float32s, Floats
 from securefl.core.errors import DataError
 from securefl.data.dataset import hold_out
 from securefl.protocols.adds.divergence import skew
 from securefl.protocols.adds.gates import MOST, Gates, masked
 from securefl.protocols.adds.importance import Criterion, importance
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.rounds import Float32s, Floats
 from securefl.training.devices import in_mode
 from securefl.training.fit import Fitted
 from securefl.training.local import diverged, train

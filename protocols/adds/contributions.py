@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.queries import Floats, Kept, Sends, Value
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.protocols.adds.bilevel import Search, Subnet, search, whole
@@ -23,7 +24,6 @@ from securefl.protocols.contributions import (
     to_fit,
     update_sends,
 )
-from securefl.rounds import Floats, Kept, Sends, Value
 from securefl.training.fit import Fit, Fitted, fitted
 
 MAP = Sends(

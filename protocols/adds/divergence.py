@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm.queries import Floats
 from securefl.core.errors import DataError
-from securefl.rounds import Floats
 
 
 def skew(labels: NDArray[Any], classes: int) -> float:

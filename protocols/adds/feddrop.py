@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Population
+from securefl.algorithm.queries import Ask, Float32s, Kept, Sends, Sum, Value
 from securefl.core.errors import DataError
 from securefl.protocols.adds.contributions import packed, unpacked
 from securefl.protocols.adds.options import supernet_of
@@ -22,7 +23,6 @@ from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
 from securefl.protocols.parts import Gathering, step_of
-from securefl.rounds import Ask, Float32s, Kept, Sends, Sum, Value
 from securefl.training.fit import usable
 from securefl.training.learnt import Learnt, common
 from securefl.training.local import train

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor, nn
 
+from securefl.algorithm.queries import Floats
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.rounds import Floats
 
 Masks = Mapping[int, Tensor]
 """float32 (C,) of each sampled layer, by the place of its first unit."""

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, linear
 
+from securefl.algorithm.queries import Floats
 from securefl.protocols.adds.supernet import Layer, Supernet
-from securefl.rounds import Floats
 from securefl.training.devices import in_mode
 
 Criterion = Literal["slim", "activation", "lrp"]

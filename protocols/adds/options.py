@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.protocols.adds.bilevel import Search
 from securefl.protocols.adds.importance import Criterion

@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from securefl.algorithm import Device, Evaluation, Offer, Population
+from securefl.algorithm.clients import Device, Evaluation, Offer, Population
+from securefl.algorithm.queries import Ask, ByDraws, Float32s, Floats, Kept, Sum, Total
 from securefl.protocols.adds.bilevel import Search
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.supernet import Supernet
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.parts import Gathering
-from securefl.rounds import Ask, ByDraws, Float32s, Floats, Kept, Sum, Total
 from securefl.training.learnt import Learnt, common
 
 

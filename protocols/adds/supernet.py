@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError
-from securefl.rounds import Float32s
 from securefl.training.devices import in_mode
 from securefl.training.task import Problem
 from securefl.training.vector import load_vector

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
 from securefl.protocols.averaging import Averaging, check_fraction, cohort_size, sampling
 from securefl.protocols.contributions import Update, check_loss_bound
 from securefl.protocols.fedcor.selection import ByCorrelation, Schedule

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.rounds import Floats
+from securefl.algorithm.queries import Floats
 
 RIDGE: Final = 1e-4
 """Variance of a change that no embedding explains."""

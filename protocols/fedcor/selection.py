@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from securefl.algorithm import Offer, Population, State
+from securefl.algorithm.clients import Offer, Population, State
+from securefl.algorithm.queries import Answers, Ask, Each, Floats
 from securefl.core.draws import gumbel_top_k
 from securefl.protocols.averaging import Chosen, known_or_mean, weights
 from securefl.protocols.contributions import SIZE, Loss, Size
 from securefl.protocols.fedcor.process import covariance, fitted, grouped, most_telling, plane
 from securefl.protocols.parts import gather_mean
-from securefl.rounds import Answers, Ask, Each, Floats
 from securefl.training.task import Problem
 
 LOSSES, TRIAL = 1, 2

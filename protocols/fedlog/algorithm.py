@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefl.algorithm import Device, Evaluation, Played, Population, State
+from securefl.algorithm.clients import Device, Evaluation, Played, Population, State
+from securefl.algorithm.queries import Answers, Ask, Float32s, Floats, Kept, Sum
 from securefl.core.errors import DataError
 from securefl.protocols.fedlog.bodies import Body
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.fedlog.statistic import Statistic
 from securefl.protocols.once import absent, including
-from securefl.rounds import Answers, Ask, Float32s, Floats, Kept, Sum
 from securefl.training.heads import last_dense
 from securefl.training.learnt import Learnt
 from securefl.training.task import Problem

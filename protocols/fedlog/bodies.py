@@ -17,10 +17,10 @@ import torch
 from dp_accounting import DpEvent
 from torch import Tensor, nn
 
-from securefl.algorithm import Device, Evaluation, Job
+from securefl.algorithm.clients import Device, Evaluation, Job
+from securefl.algorithm.queries import Float32s, Floats, Kept
 from securefl.core.errors import DataError
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
-from securefl.rounds import Float32s, Floats, Kept
 from securefl.training import evaluate, pooled
 from securefl.training.fit import Fit, Fitted, usable
 from securefl.training.heads import Bounded, activated, entries, last_dense, with_head

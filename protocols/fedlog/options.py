@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.protocols.fedlog.algorithm import Heads
 from securefl.protocols.fedlog.bodies import Body, Public, Trained

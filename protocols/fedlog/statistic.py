@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.queries import Floats, Sends, Value
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.protocols.fedlog.bodies import Body
-from securefl.rounds import Floats, Sends, Value
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.heads import Bounded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.matching.profiles import Bounds, Variant
 from securefl.protocols.averaging import Aggregation, Averaging, aggregated, check_fraction

@@ -8,14 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm import Offer, Population, State
+from securefl.algorithm.clients import Offer, Population, State
+from securefl.algorithm.queries import Each, Floats
 from securefl.core.draws import gumbel_top_k
 from securefl.matching.profiles import Anchor, Query, query
 from securefl.protocols.averaging import Chosen, known_or_mean
 from securefl.protocols.contributions import Size
 from securefl.protocols.fedprof.statistic import RepresentationProfile
 from securefl.protocols.selection import admitted, with_replacement
-from securefl.rounds import Each, Floats
 from securefl.training import probe_profile, profile
 from securefl.training.task import Problem
 

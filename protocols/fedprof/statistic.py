@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.queries import Each, Floats, Sends, Value
 from securefl.core.errors import DataError
 from securefl.core.release import Adjacency, Unit
 from securefl.dp.moments import GRID, MeanVariance, Moments
 from securefl.matching.profiles import Anchor, Bounds, Query, Variant, features
 from securefl.protocols.contributions import ADJACENCIES
-from securefl.rounds import Each, Floats, Sends, Value
 from securefl.training import outputs, profile
 from securefl.training.fit import readable
 from securefl.training.task import Problem

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from securefl.algorithm import Device, Evaluation, Played, Population, State
+from securefl.algorithm.clients import Device, Evaluation, Played, Population, State
+from securefl.algorithm.queries import Answers, Ask, Floats, Kept, Sum
 from securefl.core.errors import DataError
 from securefl.core.logs import logger
 from securefl.mechanisms import mechanism_of
 from securefl.protocols.heads.solvers import Kind, solve
 from securefl.protocols.heads.statistic import Statistic
 from securefl.protocols.once import absent, including
-from securefl.rounds import Answers, Ask, Floats, Kept, Sum
 from securefl.training.heads import Bounded, with_head
 from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm.queries import Floats
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency
 from securefl.protocols.heads.bounding import UNIT
-from securefl.rounds import Floats
 
 Integers = NDArray[np.int64]
 _FRACTION = 30

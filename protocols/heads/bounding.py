@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm.queries import Floats
 from securefl.dp import clipping
-from securefl.rounds import Floats
 
 UNIT = 2**14
 """The norm 1 in the integers of a row. Products of two rows of it sum exactly in float64 for 2^25 records."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.mechanisms import mechanism_of
 from securefl.protocols.heads.algorithm import ClosedForm

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from securefl.algorithm.queries import Floats
 from securefl.core.errors import DataError
 from securefl.protocols.heads.blocks import Parts
-from securefl.rounds import Floats
 
 Kind = Literal["prototypes", "ridge", "lda"]
 _EDGE = 0.35

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.queries import Floats, Sends, Value
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.protocols.heads.blocks import Blocks, Integers
 from securefl.protocols.heads.bounding import Bounding
-from securefl.rounds import Floats, Sends, Value
 from securefl.training.chunks import body_features
 from securefl.training.heads import Projection
 from securefl.training.task import Problem

@@ -20,9 +20,10 @@ T = TypeVar("T")
 class Asked:
     """Which of the declared asks of its value a release answers.
 
-    introduction, number: as in `rounds.Ask`. most: how many introductions, or further asks, a holder was
-    promised at most. None is not counted. max_releases: how many releases of the value a holder lets out at
-    all, whatever they answer. None is no limit.
+    introduction, number: as in `algorithm.queries.Ask`.
+    most: how many introductions, or further asks, a holder was promised at most. None is not counted.
+    max_releases: how many releases of the value a holder lets out at all, whatever they answer. None is no
+    limit.
     """
 
     introduction: int = 0

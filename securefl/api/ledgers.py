@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
 from securefl.api.arguments import path_of
 from securefl.core.errors import DataError
 from securefl.core.legible import require_distinct
-from securefl.engines.party.computing import Records
-from securefl.plan import Plan
+from securefl.engine.party.computing import Records
 from securefl.storage.database import Damaged, Database, Kind, check, seal
 
 KIND: Final = Kind(

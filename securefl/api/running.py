@@ -204,7 +204,7 @@ def run(
         workers: processes that share arms, seeds and local training.
         callback: called with (arm's name, seed, `Round`) when a round has finished, here and once. Rounds of
             an earlier run are not told again. Several are called in their order. An error in one ends the
-            run, which can be resumed. `securefl.callbacks` has some.
+            run, which can be resumed. `securefl.api.callbacks` has some.
         progress: show it as the command does. By default on a terminal and in a notebook alone.
 
     Torch has one thread while it runs, and afterwards as many as before. In the main thread the first

@@ -9,21 +9,21 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Each, Sends, Value
 from securefl.api.arguments import number, whole
 from securefl.api.ledgers import RECORDS, ledger_of
 from securefl.api.vectors import named
-from securefl.card import learns
 from securefl.core.draws import gumbel_top_k
 from securefl.core.errors import ConfigError, DataError, ProtocolError
+from securefl.core.messages import client_name
 from securefl.core.release import PARTIES
 from securefl.dp.moments import MeanVariance
-from securefl.engines.door import Door, Given
+from securefl.engine.aggregator import Door, Given
+from securefl.engine.privacy_card import learns
 from securefl.matching import Options, Profile
 from securefl.matching.profiles import Anchor, Bounds
-from securefl.messages import client_name
-from securefl.plan import Plan
-from securefl.rounds import Ask, Each, Sends, Value
 
 ProfileLike = Profile | MeanVariance | tuple[Any, Any]
 _NAME: Final = "profile"

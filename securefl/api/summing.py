@@ -12,21 +12,21 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.plan import NO_NOISE, Plan
+from securefl.algorithm.queries import Ask, Sends, Sum, Value
 from securefl.api.arguments import number, whole
 from securefl.api.ledgers import RECORDS, ledger_of
 from securefl.api.vectors import Vectors, vectors
-from securefl.card import learns
-from securefl.charges import charge_of
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, ProtocolError
 from securefl.core.grid import Grid
+from securefl.core.messages import client_name
 from securefl.core.release import PARTIES
 from securefl.dp.clipping import to_grid
-from securefl.engines.door import Door, Given
+from securefl.engine.aggregator import Door, Given
+from securefl.engine.privacy_card import learns
+from securefl.mechanisms.charges import charge_of
 from securefl.mechanisms.distributed import Distributed
-from securefl.messages import client_name
-from securefl.plan import NO_NOISE, Plan
-from securefl.rounds import Ask, Sends, Sum, Value
 
 _FINE: Final = 2.0**-30
 """Step of the grid over the bound, rounded up to a power of two, without noise."""

@@ -64,11 +64,11 @@ def run(
     with ExitStack() as stack:
         callbacks: list[Callback] = []
         if tensorboard is not None:
-            from securefl.callbacks import TensorBoard
+            from securefl.api.callbacks import TensorBoard
 
             callbacks.append(stack.enter_context(TensorBoard(tensorboard)))
         if mlflow is not None:
-            from securefl.callbacks import MLflow
+            from securefl.api.callbacks import MLflow
 
             callbacks.append(stack.enter_context(MLflow(mlflow, experiment=found.study.name)))
         run_and_tell(found, out or Path("runs") / slug(found.study.name), as_json, callbacks)

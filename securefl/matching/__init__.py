@@ -7,7 +7,7 @@
     key holder   keys.reveal(scores, server.public)
 
 Evaluator and key holder are semi-honest and do not collude. Together they could decrypt every profile. The
-evaluator learns no score. The key holder learns scores and nothing else (see `securefl.scores.evaluator`). A
+evaluator learns no score. The key holder learns scores and nothing else (see `securefl.linear.evaluator`). A
 malicious evaluator reads the whole key within a few hundred openings, and with it every profile. `openings`
 limits the volume, and does not prevent that.
 """

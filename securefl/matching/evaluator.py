@@ -15,15 +15,15 @@ import numpy as np
 from securefl.core.errors import CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.signing import AgreementKey, SigningKey, unseal
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import Baseline, ScoreEvaluator
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
 from securefl.matching.document import Document
 from securefl.matching.evaluator_keys import EvaluatorPublic, evaluator_statement
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
-from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Baseline, ScoreEvaluator
-from securefl.scores.terms import ScoreTerms
 
 KIND: Final = "evaluator-key"
 

@@ -23,12 +23,12 @@ from securefl.core.release import Charge, Release, ReleaseKey
 from securefl.core.signing import SIGNATURE_BYTES, SigningKey, verify
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
+from securefl.linear.opener import Opener
 from securefl.matching.document import Document
 from securefl.matching.evaluator_keys import EvaluatorPublic
 from securefl.matching.keys import SETS, PublicKeys, statement
 from securefl.matching.options import Options
 from securefl.matching.sealed import Scores
-from securefl.scores.opener import Opener
 
 KIND: Final = "secret-key"
 READS = Charge(server=NoOpDpEvent(), key_holder=NonPrivateDpEvent(), others=NoOpDpEvent())

@@ -12,8 +12,8 @@ import numpy as np
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.profiles import Anchor, Bounds, Features, Query, Variant, features, query
-from securefl.scores.terms import ScoreTerms
 
 Word = Literal["strong", "compact"]
 LONGEST: Final = 2**20

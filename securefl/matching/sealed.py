@@ -14,11 +14,11 @@ from securefl.core.legible import folded, is_legible
 from securefl.core.linear import Floats
 from securefl.core.signing import seal
 from securefl.dp.moments import MeanVariance
+from securefl.linear.encryptor import Encryptor
 from securefl.matching.document import Document
 from securefl.matching.evaluator_keys import EvaluatorPublic
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options
-from securefl.scores.encryptor import Encryptor
 
 PROFILE: Final = "encrypted-profile"
 BASELINE: Final = "encrypted-baseline"

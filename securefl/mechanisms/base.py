@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 from securefl.accounting.events import UNPROTECTED
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
 from securefl.core.release import Charge
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
-from securefl.plan import Plan
-from securefl.rounds import Sends
 
 KEY_HOLDER_ADDS: Final = "two-server"
 """The sums in which the key holder adds numbers that it can put noise on."""

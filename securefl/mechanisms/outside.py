@@ -22,13 +22,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from securefl.accounting.events import EXPOSED, UNPROTECTED, dump_charge
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
 from securefl.core.errors import ConfigError, LocalProtocolError, UnsupportedEvent
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
 from securefl.mechanisms.base import Headroom, Kind, Mechanism, Participation
-from securefl.plan import Plan
-from securefl.rounds import Sends
 
 
 def require_kind(word: str, kind: Any) -> Kind:

@@ -11,6 +11,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Final
 
+from securefl.algorithm.plan import NO_NOISE, Plan
+from securefl.algorithm.queries import Sends
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER
@@ -20,8 +22,6 @@ from securefl.mechanisms.distributed import Distributed
 from securefl.mechanisms.key_holder import KeyHolder
 from securefl.mechanisms.local import Local
 from securefl.mechanisms.outside import Outside, require_kind
-from securefl.plan import NO_NOISE, Plan
-from securefl.rounds import Sends
 
 GROUP: Final = "securefl.mechanisms"
 OURS: Final[Mapping[str, Kind]] = {own.word: own for own in (Local, Distributed, Central, KeyHolder)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, Ask, Sum, Total
 from securefl.core.agreement import fields, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import LocalProtocolError
@@ -12,8 +14,6 @@ from securefl.core.release import SERVER
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
 from securefl.mechanisms.registry import mechanism_of
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, Sum, Total
 from securefl.storage.own_record import OwnRecord
 
 

@@ -15,10 +15,10 @@ from securefl.accounting.figures import brief, plain
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.shared import Account, Allotment, SharedLedger, account_of, shared_terms
 from securefl.accounting.statement import identity_of
-from securefl.algorithm import Algorithm
-from securefl.charges import allotment
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
-from securefl.plan import Plan
+from securefl.mechanisms.charges import allotment
 from securefl.storage.texts import read_text
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import State
-from securefl.plan import Plan
+from securefl.algorithm.clients import State
+from securefl.algorithm.plan import Plan
 from securefl.storage.database import decoding
 from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal

@@ -12,13 +12,13 @@ from typing import Any
 
 from securefl.accounting.composition import falls_short
 from securefl.accounting.ledger import Head, Ledger
-from securefl.algorithm import State
+from securefl.algorithm.clients import State
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Kept
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.release import PARTIES
-from securefl.engines.account import Asked
-from securefl.plan import Plan
-from securefl.rounds import Kept
+from securefl.engine.account import Asked
 from securefl.storage.database import Damaged, Database, Kind, check, decoding, explaining, seal
 from securefl.storage.journal import Journal
 from securefl.storage.read_only import read

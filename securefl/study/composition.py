@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from securefl.accounting.composition import compose, within
-from securefl.algorithm import Algorithm
-from securefl.charges import events_of, open_to
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.dp.calibration import check_delta
-from securefl.plan import Plan
-from securefl.rounds import Sends
+from securefl.mechanisms.charges import events_of, open_to
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.seeded import World
 from securefl.sums import way_of

@@ -12,12 +12,12 @@ from typing import Any, Final, Literal, Protocol
 
 from torch import nn
 
-from securefl.algorithm import Algorithm, Offer
+from securefl.algorithm.clients import Algorithm, Offer
 from securefl.core.errors import ConfigError
 from securefl.core.legible import require_legible
 from securefl.core.reading import convert, near
 from securefl.data import Corruption
-from securefl.engines.network import Faults
+from securefl.engine.network import Faults
 from securefl.storage import processes
 from securefl.storage.files import write
 from securefl.storage.processes import MOST_WORKERS

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefl.accounting.figures import plain
-from securefl.algorithm import Algorithm
-from securefl.card import learns
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
-from securefl.plan import Plan
+from securefl.engine.privacy_card import learns
 from securefl.study import split_key, world
 from securefl.study.accounted import sentence
 from securefl.study.alarms import is_personal

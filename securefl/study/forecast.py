@@ -13,11 +13,11 @@ from typing import Any
 from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
 from securefl.accounting.figures import brief, plain
-from securefl.card import learns
-from securefl.charges import events_of
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
 from securefl.core.release import PARTIES
-from securefl.plan import Plan
-from securefl.rounds import Sends
+from securefl.engine.privacy_card import learns
+from securefl.mechanisms.charges import events_of
 from securefl.study.accounted import ALONE
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Arm, Study

@@ -27,7 +27,7 @@ from securefl.data.own import Own, from_files, own
 from securefl.data.sides import Sides
 from securefl.data.tables import read_table
 from securefl.dp.noise import Source
-from securefl.engines.party.computing import Records
+from securefl.engine.party.computing import Records
 from securefl.storage.own_code import CodePlace, importable, located, names_code
 from securefl.storage.own_code import load as load_code
 from securefl.study.config import Study, placed

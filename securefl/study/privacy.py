@@ -12,13 +12,13 @@ from dp_accounting import DpEvent
 
 from securefl import mechanisms
 from securefl.accounting.store import require_delta
+from securefl.algorithm.plan import NO_NOISE, Plan
+from securefl.algorithm.queries import Sends
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.dp.calibration import check_training, multiplier_beside, sigma
-from securefl.plan import NO_NOISE, Plan
-from securefl.rounds import Sends
-from securefl.scores import require as require_scores
+from securefl.linear import require as require_scores
 from securefl.sums import words
 
 # How legends say these words of the configuration.

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from securefl.algorithm.plan import CLEAR
+from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
-from securefl.messages import client_name
-from securefl.plan import CLEAR
 from securefl.report import run_page
 from securefl.report.plots import evaluated
 from securefl.study.accounted import sentence

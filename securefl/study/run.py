@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Algorithm, Device, Played, State, play
-from securefl.charges import fewest_behind_an_entry
+from securefl.algorithm.clients import Algorithm, Device, Played, State, play
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, Ask, Kept
+from securefl.algorithm.weighing import admits
+from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engines.network import Network
-from securefl.engines.observer import Log
-from securefl.messages import client_name
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, Kept
+from securefl.engine.network import Network
+from securefl.engine.observer import Log
+from securefl.mechanisms.charges import fewest_behind_an_entry
 from securefl.storage.journal import Journal
 from securefl.study import cost
 from securefl.study.accounted import allotted, reserve
@@ -34,7 +35,6 @@ from securefl.study.config import Arm, Study
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.seats import Cast, OneProcess, Seats
 from securefl.study.seeded import World
-from securefl.weighing import admits
 
 Tell = Callable[[Mapping[str, Any]], None]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 
 from securefl.accounting.figures import in_words, plain
-from securefl.algorithm import Algorithm
-from securefl.card import learns
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
 from securefl.core.release import PARTIES
-from securefl.plan import Plan
+from securefl.engine.privacy_card import learns
 from securefl.report import client_plots, plots, run_page
 from securefl.report import sentences as wording
 from securefl.report.embedding_plot import embedding

@@ -8,15 +8,15 @@ from functools import partial
 from typing import Protocol
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Kept
+from securefl.core.messages import client_name
 from securefl.core.streams import client_stream
-from securefl.engines.engine import Engine
-from securefl.engines.inprocess import simulated
-from securefl.messages import client_name
-from securefl.plan import Plan
-from securefl.rounds import Kept
-from securefl.scores import Way as ScoreWay
-from securefl.scores import way_of as score_way
+from securefl.engine.engine import Engine
+from securefl.engine.inprocess import simulated
+from securefl.linear import Way as ScoreWay
+from securefl.linear import way_of as score_way
 from securefl.storage.journal import Journal
 from securefl.study.checkpoint import Stands
 from securefl.study.config import Arm, Study

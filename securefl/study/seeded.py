@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.algorithm import Population
-from securefl.engines.party.computing import Records
-from securefl.rounds import Floats
+from securefl.algorithm.clients import Population
+from securefl.algorithm.queries import Floats
+from securefl.engine.party.computing import Records
 from securefl.study import cost
 from securefl.training.task import Problem
 

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
-from securefl.plan import Plan
 from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import require_layout
 from securefl.study import results, run_report, split_key, world

@@ -15,7 +15,7 @@ from securefl.core.streams import public_seed, stream
 from securefl.data import Corruption, Dataset, Split, unrelated
 from securefl.data.sides import HOLDOUT
 from securefl.data.sources import PUBLISHED
-from securefl.engines.party.computing import Records
+from securefl.engine.party.computing import Records
 from securefl.study import cost
 from securefl.study.config import Study, placed
 from securefl.study.cost import PRESETS

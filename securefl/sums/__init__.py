@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Final
 
+from securefl.algorithm.plan import CLEAR, Plan
 from securefl.core.errors import ConfigError
-from securefl.plan import CLEAR, Plan
 from securefl.sums.encrypted import Encrypted
 from securefl.sums.masked import Masked
 from securefl.sums.two_server import TwoServer

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm.queries import Ask, Sum, Total
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import Delivered
 from securefl.core.sparse import dense
-from securefl.rounds import Ask, Sum, Total
 
 
 @dataclass(frozen=True)

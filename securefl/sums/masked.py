@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
+from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.machine import Machine
-from securefl.plan import Plan
-from securefl.rounds import Sends
 from securefl.secagg import Aborted, Agreement, Channels, Client, Policy, Server, Summed, centred
 from securefl.secagg.checks import CONSISTENCY, UNMASK
 from securefl.storage.own_record import Own
 from securefl.sums.way import Attempt, Opened, Unopened, least_opened
-from securefl.weighing import Weights, require_allowed
 
 MOST_COHORTS = 8
 """Whose channels a client keeps."""

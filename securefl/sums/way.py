@@ -21,15 +21,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.charges import fewest_contributions
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends, Sum
+from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.agreement import Directory, Identity, Vector
 from securefl.core.errors import ConfigError
 from securefl.core.machine import Machine
 from securefl.core.wire import Header
-from securefl.plan import Plan
-from securefl.rounds import Sends, Sum
+from securefl.mechanisms.charges import fewest_contributions
 from securefl.storage.own_record import Own
-from securefl.weighing import Weights, require_allowed
 
 
 @dataclass(frozen=True, kw_only=True)

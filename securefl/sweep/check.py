@@ -10,11 +10,11 @@ from typing import Any
 from securefl.accounting.composition import compose
 from securefl.accounting.figures import brief, plain
 from securefl.accounting.shared import Account, Allotment
-from securefl.algorithm import Algorithm
-from securefl.charges import events_of
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
 from securefl.core.errors import BudgetExceeded, ConfigError, SecureFLError
 from securefl.core.release import PARTIES
-from securefl.plan import Plan
+from securefl.mechanisms.charges import events_of
 from securefl.study import world
 from securefl.study.accounted import account, foreseen, ledger_of
 from securefl.study.composition import composition, require_known

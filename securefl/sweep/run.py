@@ -15,8 +15,8 @@ from math import isinf
 from pathlib import Path
 from typing import Any, Protocol
 
-from securefl.charges import endless
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
+from securefl.mechanisms.charges import endless
 from securefl.storage.files import write
 from securefl.storage.private_folder import NOTICE, PRIVATE, json_text, private_folder
 from securefl.storage.processes import Ended, Line, Supervisor, for_workers

@@ -22,11 +22,11 @@ from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import nn
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.files import cache_folder
 from securefl.dp.noise import Source
-from securefl.rounds import Float32s
 from securefl.storage import files
 from securefl.training.cohorts import SLOTS, fit_privately
 from securefl.training.devices import CPU, Gpu

@@ -35,9 +35,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.noise import Source
-from securefl.rounds import Float32s
 from securefl.training.devices import as_tensor, one_thread
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.algorithm import Evaluation
+from securefl.algorithm.clients import Evaluation
 from securefl.core.errors import DataError
 from securefl.training.devices import computed, device_of, full_precision, in_mode
 from securefl.training.losses import Loss, criterion_of, records

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.queries import Float32s, Sends, Value
 from securefl.core.errors import DataError
 from securefl.dp.noise import Source
-from securefl.rounds import Float32s, Sends, Value
 from securefl.training.heads import Activation, activated, frozen, last_dense
 from securefl.training.local import Penalty, train
 from securefl.training.task import Problem

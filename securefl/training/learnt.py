@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.algorithm import State
+from securefl.algorithm.clients import State
+from securefl.algorithm.queries import Float32s, Kept
 from securefl.core.errors import ConfigError
-from securefl.rounds import Float32s, Kept
 from securefl.training.heads import Bounded, last_dense
 from securefl.training.task import Problem
 

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
-from securefl.rounds import Float32s
 from securefl.storage.files import replacing
 from securefl.training.chunks import apart
 from securefl.training.devices import as_tensor, in_mode

@@ -23,7 +23,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from securefl.rounds import Float32s
+from securefl.algorithm.queries import Float32s
 from securefl.training.devices import as_tensor
 from securefl.training.heads import Activation
 from securefl.training.local import Penalty

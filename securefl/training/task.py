@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from securefl.algorithm import Evaluation
-from securefl.plan import Plan
-from securefl.rounds import Sends
+from securefl.algorithm.clients import Evaluation
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task, evaluate
 from securefl.training.local import LocalTraining

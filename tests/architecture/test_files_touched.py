@@ -16,14 +16,14 @@ SPEC.loader.exec_module(files_touched)
 
 
 # 18 for a score until the parties could live apart: one file was host, drive, network and server. One more
-# since values are computed for a whole wave, apart from their charges (`engines.party.computing`), and one
+# since values are computed for a whole wave, apart from their charges (`engine.party.computing`), and one
 # since a model may be on a GPU (`training.devices`), and one since the server's numbers are not copied with
 # every message (`core.grown`), and one since keys hang on a linear query's bounds, whatever it is of
 # (`core.linear`).
 @pytest.mark.parametrize(("way", "most"), [("profile to score", 26), ("phi to eta", 14)])
 def test_a_value_touches_few_files(way: str, most: int) -> None:
     found = files_touched.touched(*files_touched.WAYS[way])
-    assert "securefl/protect.py" in found, "the trace saw nothing"
+    assert "securefl/mechanisms/protect.py" in found, "the trace saw nothing"
     assert "securefl/core/wire/coding.py" in found
     assert len(found) <= most, "\n".join(found)
 
@@ -31,7 +31,7 @@ def test_a_value_touches_few_files(way: str, most: int) -> None:
 def test_a_word_of_the_plan_is_read_in_few_files() -> None:
     """From TOML to the checks of the least cohort."""
     found = files_touched.named(files_touched.WORD)
-    assert "securefl/weighing.py" in found, "the check of an order was not found"
+    assert "securefl/algorithm/weighing.py" in found, "the check of an order was not found"
     assert "securefl/study/privacy.py" in found
     assert len(found) <= 9, "\n".join(found)
 

@@ -12,41 +12,41 @@ from typing import Any
 import pytest
 
 from securefl.accounting.ledger import Ledger
-from securefl.protect import protect
+from securefl.mechanisms.protect import protect
 
 TESTS = Path(__file__).parents[1]
 
 # In the order of the docstring, by the words that each begins with.
 PROTECT = {
     "The charge follows from the plan": """
-        unit/test_protect.py test_the_charge_follows_from_the_plan_and_not_from_the_value
+        unit/mechanisms/test_protect.py test_the_charge_follows_from_the_plan_and_not_from_the_value
         """,
     "A value that its client noises carries the noise": """
         unit/protocols/test_noised_numbers.py test_the_noise_is_as_declared
-        unit/test_protect.py test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged
+        unit/mechanisms/test_protect.py test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged
         unit/protocols/test_noised_numbers.py test_what_is_charged_as_noised_must_be_something_to_noise
         """,
     "A noised value beyond its grid": """
         unit/protocols/test_client_level.py test_a_sum_beyond_the_grid_is_clipped_and_not_refused
-        unit/engines/test_offered.py test_integers_beyond_their_grid_are_cut_to_it
+        unit/engine/test_offered.py test_integers_beyond_their_grid_are_cut_to_it
         """,
     "A share of distributed noise": """
         unit/protocols/test_client_level.py test_the_grid_cuts_no_share_of_noise_off
         """,
     "A weight moves two noised values": """
-        unit/engines/test_offered.py test_weights_move_integers_no_further_apart
+        unit/engine/test_offered.py test_weights_move_integers_no_further_apart
         """,
     "A sum that the plan hides": """
-        unit/test_protect.py test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all
+        unit/mechanisms/test_protect.py test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all
         """,
     "A number that the plan hides": """
-        unit/test_protect.py test_a_hidden_number_leaves_sealed_or_not_at_all
+        unit/mechanisms/test_protect.py test_a_hidden_number_leaves_sealed_or_not_at_all
         """,
     "With a `secret`, the same place": """
-        unit/test_protect.py test_a_secret_gives_the_same_noise_again_and_another_place_other_noise
+        unit/mechanisms/test_protect.py test_a_secret_gives_the_same_noise_again_and_another_place_other_noise
         """,
     "With a `secret`, two contents": """
-        unit/test_protect.py test_two_values_in_one_place_have_two_fingerprints
+        unit/mechanisms/test_protect.py test_two_values_in_one_place_have_two_fingerprints
         unit/accounting/test_ledger.py
             test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing
         """,

@@ -20,7 +20,7 @@ HOMES = {
     "how many clients a share is": (r"Fraction\(str\(", "securefl/core/cohort.py"),
     "what is near a budget": (r"\* NEAR\b", "securefl/accounting/composition.py"),
     "the bisection for rounds left": (r"\(low \+ high\) // 2", "securefl/accounting/budget.py"),
-    "why epsilon is infinite": (r"so it is not noised", "securefl/charges.py"),
+    "why epsilon is infinite": (r"so it is not noised", "securefl/mechanisms/charges.py"),
     "opening SQLite": (r"sqlite3\.connect\(", "securefl/storage/connection.py"),
     "an infinite epsilon as text": ("∞", "securefl/accounting/figures.py"),
     "an infinite number in JSON": (r"\bstr\(float\(|return \"-?inf\"", "securefl/accounting/figures.py"),

@@ -41,7 +41,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 # primitives, what splits records by a key, and the modules that write secret files
 HOLDS_SECRETS = (
     "securefl/he/",
-    "securefl/scores/",
+    "securefl/linear/",
     "securefl/secagg/",
     "securefl/core/signing.py",
     "securefl/core/entropy.py",
@@ -85,8 +85,8 @@ def violations(source: str, where: str) -> list[str]:
             found.append("imports tenseal outside securefl/he/ring.py")
         if top == "opacus" and where != "securefl/training/dpsgd.py":
             found.append("imports opacus")
-        if top in ("flwr", "ray") and not where.startswith("securefl/engines/flower/"):
-            found.append(f"imports {top} outside securefl/engines/flower")
+        if top in ("flwr", "ray") and not where.startswith("securefl/flower/"):
+            found.append(f"imports {top} outside securefl/flower")
         if module.startswith("securefl.protocols") and where.startswith("securefl"):
             found.append("a building block imports a system")
         if top == "click" and not where.startswith(("securefl/commands/", "protocols/commands/")):

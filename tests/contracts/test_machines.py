@@ -17,20 +17,20 @@ from support import tiny_two_server as two
 from support.hidden_plans import hidden
 from support.tiny_orders import order
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Each, Sends, Sum
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Agreement, Identity, Roster, Vector
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.hiding import Hide
 from securefl.core.keys import Commitment, SecretKey, Signature
 from securefl.core.machine import Step
+from securefl.core.messages import REFUSED, Broadcast, Contribution, OpenReply, OpenRequest, client_name
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
-from securefl.exchange import Client, Server
+from securefl.engine.exchange import Client, Server
+from securefl.linear import Asked, Found, KeyHolder
 from securefl.matching.profiles import Bounds, Query, Variant
-from securefl.messages import REFUSED, Broadcast, Contribution, OpenReply, OpenRequest, client_name
-from securefl.plan import Plan
-from securefl.rounds import Ask, Each, Sends, Sum
-from securefl.scores import Asked, Found, KeyHolder
 from securefl.sums import Opened, Unopened
 from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder

@@ -26,17 +26,18 @@ from support.watched_sums import Watched
 
 from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED, dump_charge
 from securefl.accounting.ledger import Ledger
-from securefl.charges import charge_of
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Sends, Sum, Value
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.core.release import KEY_HOLDER, OTHERS, PARTIES, SERVER, Charge, ReleaseKey
 from securefl.dp.gaussian import TAIL, Integers, rounded
 from securefl.dp.noise import Source
-from securefl.engines.door import Door, Given
-from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.key_holder import KeyHolderParty
-from securefl.engines.server import ServerParty
+from securefl.engine.aggregator import Door, Given
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.engine.server import ServerParty
 from securefl.mechanisms import (
     OURS,
     GaussianMechanism,
@@ -48,10 +49,9 @@ from securefl.mechanisms import (
     registry,
     words,
 )
+from securefl.mechanisms.charges import charge_of
 from securefl.mechanisms.local import Local
-from securefl.plan import Plan
-from securefl.protect import protect
-from securefl.rounds import Ask, Sends, Sum, Value
+from securefl.mechanisms.protect import protect
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.composition import composition

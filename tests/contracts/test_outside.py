@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 from support.tiny_study import text
 
-from securefl.algorithm import Algorithm, Device, Evaluation, Job, Played, Population, State
-from securefl.rounds import Answers, Ask, Sends, Sum, Value
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Played, Population, State
+from securefl.algorithm.queries import Answers, Ask, Sends, Sum, Value
 from securefl.study import config
 from securefl.study.session import run_study
 from securefl.training.task import Problem

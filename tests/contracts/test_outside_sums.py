@@ -21,6 +21,8 @@ from support.hidden_studies import counts
 from support.tiny_study import spied, text, with_privacy
 
 from securefl import sums
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Sends, Sum, Value
 from securefl.core.acts import entering
 from securefl.core.agreement import Agreement, Directory, Identity, u32
 from securefl.core.entropy import derived
@@ -30,9 +32,7 @@ from securefl.core.keys import SecretKey
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Limit, message
-from securefl.engines.door import Door, Given
-from securefl.plan import Plan
-from securefl.rounds import Ask, Sends, Sum, Value
+from securefl.engine.aggregator import Door, Given
 from securefl.secagg.masks import apply
 from securefl.secagg.packing import centred, words
 from securefl.storage.own_record import Own

@@ -13,9 +13,9 @@ import pytest
 from support.tiny_study import newest, plain, run, same_state, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.charges import charge_of
+from securefl.algorithm.queries import ByCount, ByDraws
 from securefl.core.errors import ConfigError
-from securefl.rounds import ByCount, ByDraws
+from securefl.mechanisms.charges import charge_of
 from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study

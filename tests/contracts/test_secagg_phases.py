@@ -18,9 +18,9 @@ from securefl.core.acts import RecordAct
 from securefl.core.agreement import u32
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import SecretKey, Share
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engines.network import Faults
-from securefl.messages import client_name
+from securefl.engine.network import Faults
 from securefl.secagg import Aborted, Agreement, Channels, Server, Summed, phases
 from securefl.secagg.client_rounds import ClientState, Finished
 from securefl.secagg.messages import Complaint, MaskedInput

@@ -17,14 +17,14 @@ from support.tiny_study import FEDAVG, run, text, world
 from support.tiny_study import study as written
 from support.transcripts import Transcript, all_spoilt, few, having, spoilt, transcript
 
-from securefl.charges import charge_of, unbounded
 from securefl.core.abstaining import Reason
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.release import KEY_HOLDER as HOLDER
 from securefl.core.release import OTHERS, SERVER
-from securefl.engines.party import computing
-from securefl.engines.party.computing import Computing
-from securefl.engines.party.contributing import Contributing
+from securefl.engine.party import computing
+from securefl.engine.party.computing import Computing
+from securefl.engine.party.contributing import Contributing
+from securefl.mechanisms.charges import charge_of, unbounded
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.seeded import World

@@ -13,18 +13,18 @@ from support.tiny_study import run, spied, text, with_privacy, world
 from support.watched_sums import Watched
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.algorithm.queries import ByDraws
 from securefl.core.errors import ConfigError
 from securefl.core.keys import Share
 from securefl.he.keys import KeyPair
 from securefl.protocols import averaging
-from securefl.rounds import ByDraws
 from securefl.secagg.packing import Masker
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
 from securefl.study.run_report import privacy_card
-from securefl.sums.encrypted import keys
+from securefl.sums.encrypted import key_holder as keys
 from securefl.sums.encrypted.parts import SumEncryptor
 from securefl.sums.two_server import client as padder
 

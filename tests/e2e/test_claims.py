@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from support.tiny_study import FEDAVG, FEDPROF, run, study, world
 
-from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population, State
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Population, State
+from securefl.algorithm.queries import Answers, Ask, Value
 from securefl.protocols.contributions import Count, Size
-from securefl.rounds import Answers, Ask, Value
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun, arm_folder
 from securefl.study.checkpoint import Checkpoint

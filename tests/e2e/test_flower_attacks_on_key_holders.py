@@ -19,15 +19,15 @@ from support.grid_parties import Parties
 from support.hidden_studies import hidden
 from support.tiny_study import with_privacy
 
+from securefl.core.messages import Broadcast, Order
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit, decode, encode, peek
-from securefl.engines.apart.engine import Apart
-from securefl.engines.apart.frames import REFUSED
-from securefl.engines.apart.turns import Turn, pack, unpack, unpack_sent
-from securefl.engines.calls import SumCall
-from securefl.engines.flower.envelopes import unwrapped, wrapped
-from securefl.engines.flower.exchange import GridExchange
-from securefl.messages import Broadcast, Order
+from securefl.engine.apart.engine import Apart
+from securefl.engine.apart.frames import REFUSED
+from securefl.engine.apart.turns import Turn, pack, unpack, unpack_sent
+from securefl.engine.calls import SumCall
+from securefl.flower.envelopes import unwrapped, wrapped
+from securefl.flower.exchange import GridExchange
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.two_server.messages import PadRequest
 

@@ -16,8 +16,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from support.grid_double import GridDouble
 
-from securefl.engines.apart.house import House
-from securefl.engines.flower.secure_grid import SecureGrid
+from securefl.engine.apart.house import House
+from securefl.flower.secure_grid import SecureGrid
 
 APP = Path(__file__).parents[2] / "examples" / "flower_secure_grid"
 

@@ -15,12 +15,12 @@ from support.grid_double import GridDouble
 from support.tiny_study import text
 
 from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engines.apart.resident import Resident
-from securefl.engines.apart.roster import line_of, parse
-from securefl.engines.flower.relay import relayed
-from securefl.engines.flower.study_strategy import StudyStrategy
-from securefl.messages import client_name
+from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.roster import line_of, parse
+from securefl.flower.relay import relayed
+from securefl.flower.study_strategy import StudyStrategy
 from securefl.study import config
 from securefl.study.export import taken
 from securefl.study.parties import folder, keys, pinning

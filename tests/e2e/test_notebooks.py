@@ -16,9 +16,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.queries import Ask, Sum
 from securefl.core.errors import BudgetExceeded
-from securefl.engines.door import Door
-from securefl.rounds import Ask, Sum
+from securefl.engine.aggregator import Door
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"

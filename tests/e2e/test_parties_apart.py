@@ -16,14 +16,14 @@ from support.hidden_studies import hidden as hidden_study
 from support.tiny_study import text
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import State, play
+from securefl.algorithm.clients import State, play
+from securefl.algorithm.queries import Answers, Ask
+from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header, peek
-from securefl.engines.drive import Parcel
-from securefl.engines.inprocess import InProcess
-from securefl.messages import client_name
-from securefl.rounds import Answers, Ask
+from securefl.engine.drive import Parcel
+from securefl.engine.inprocess import InProcess
 from securefl.storage.journal import Journal
 
 CLIENTS, ROUNDS = 6, 2

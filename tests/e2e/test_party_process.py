@@ -17,8 +17,8 @@ import pytest
 from support.party_folders import MASKED, Asking, enrolled, made
 
 from securefl.core.errors import RemoteProtocolError
-from securefl.engines.apart.line import ask
-from securefl.engines.apart.turns import Turn, pack
+from securefl.engine.apart.line import ask
+from securefl.engine.apart.turns import Turn, pack
 from securefl.study.parties import folder as folders
 from securefl.study.parties.made import Made
 from securefl.study.parties.serving import answering, resident_of
@@ -110,6 +110,6 @@ def hostile(path: Path) -> None:
 
 
 def refused(path: Path) -> None:
-    from securefl.engines.apart.turns import unpack_sent
+    from securefl.engine.apart.turns import unpack_sent
 
     unpack_sent(ask(path, pack(Turn()), timeout=30), sender=APART)

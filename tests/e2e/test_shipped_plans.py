@@ -20,16 +20,16 @@ import numpy as np
 import pytest
 import tomli_w
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
+from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.errors import ConfigError
-from securefl.plan import Plan
-from securefl.rounds import Sends
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.packaged import packaged, text_of
 from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.sweep.cells import has_sweep, parse_sweep
-from securefl.weighing import Weights, require_allowed
 
 ROOT = Path(__file__).parents[2]
 DRAWS, ENTRIES = 20, 400

@@ -17,10 +17,10 @@ from support.sensitivities import ACROSS, CASES, ODD, SEARCHES, declared, worst
 
 import securefl
 import securefl.protocols
-from securefl.algorithm import Job
-from securefl.engines.apart.computing import Computed
-from securefl.engines.apart.updates import Updates
-from securefl.plan import Plan
+from securefl.algorithm.clients import Job
+from securefl.algorithm.plan import Plan
+from securefl.engine.apart.computing import Computed
+from securefl.engine.apart.updates import Updates
 
 _LOOSE = {
     "statistic client/replace-one": 0.4,  # counts are positive, so two clients are never opposite

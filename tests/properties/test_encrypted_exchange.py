@@ -12,19 +12,19 @@ import pytest
 from support.tiny_parties import session
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Played, Population, State
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Played, Population, State
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, Ask, Each, Sends, Value
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
+from securefl.core.messages import REFUSED, OpenReply
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.dp.moments import MeanVariance
-from securefl.engines.drive import Parcel
-from securefl.engines.inprocess import simulated
-from securefl.engines.network import Faults, Network
-from securefl.engines.observer import Log
+from securefl.engine.drive import Parcel
+from securefl.engine.inprocess import simulated
+from securefl.engine.network import Faults, Network
+from securefl.engine.observer import Log
+from securefl.linear import Questions, way_of
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
-from securefl.messages import REFUSED, OpenReply
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, Each, Sends, Value
-from securefl.scores import Questions, way_of
 
 CLIENTS, LENGTH = 4, 3
 BOUNDS = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)

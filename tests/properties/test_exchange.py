@@ -15,18 +15,18 @@ from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population, State
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Population, State
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, Ask, ByDraws, Each, Sends, Sum, Value
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.grid import Grid
+from securefl.core.messages import Broadcast, Contribution, OpenReply
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
-from securefl.engines.inprocess import simulated
-from securefl.engines.network import Faults, Network
-from securefl.engines.observer import Log
-from securefl.exchange import Client, Server
-from securefl.messages import Broadcast, Contribution, OpenReply
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, ByDraws, Each, Sends, Sum, Value
+from securefl.engine.exchange import Client, Server
+from securefl.engine.inprocess import simulated
+from securefl.engine.network import Faults, Network
+from securefl.engine.observer import Log
 
 CLIENTS = 5
 SUM, ONE = (

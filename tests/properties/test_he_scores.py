@@ -16,11 +16,11 @@ from support.tiny_he import SIGNER, keys
 from securefl.core.errors import ConfigError
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import ScoreEvaluator
+from securefl.linear.opener import Opener
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
-from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import ScoreEvaluator
-from securefl.scores.opener import Opener
-from securefl.scores.terms import ScoreTerms
 
 BOUNDS = {STRONG: Bounds(), COMPACT: TIGHT}
 COARSE = {STRONG: 2e-4, COMPACT: 0.05}

@@ -9,14 +9,14 @@ from support.tiny_he import BOUNDS, SIGNER, keys
 from securefl.core.signing import AgreementKey
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.opener import Opener
+from securefl.linear.pad_evaluator import PadEvaluator
+from securefl.linear.pad_terms import PARAMETERS, PadTerms
+from securefl.linear.pads import PadKeyHolder, mask
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.profiles import Anchor, Bounds, Split, Variant, divergence, features, linear_query
-from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Arrived, ScoreEvaluator
-from securefl.scores.opener import Opener
-from securefl.scores.pad_evaluator import PadEvaluator
-from securefl.scores.pad_terms import PARAMETERS, PadTerms
-from securefl.scores.pads import PadKeyHolder, mask
-from securefl.scores.terms import ScoreTerms
 
 LENGTHS = (1, 10, 84, 511, 512, 2000)
 AGREEMENT = AgreementKey.generate()

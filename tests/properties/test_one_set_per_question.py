@@ -44,9 +44,9 @@ from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Agreement, Question, Roster, Vector
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Commitment, SecretKey
+from securefl.core.messages import REFUSED
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
-from securefl.messages import REFUSED
 from securefl.storage.journal import Journal
 from securefl.sums.encrypted.client import input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder

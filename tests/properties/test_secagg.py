@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client, header, journal
 
 from securefl.accounting.ledger import Ledger
-from securefl.engines.drive import Drive
-from securefl.engines.network import Faults, Network
-from securefl.messages import client_name
+from securefl.core.messages import client_name
+from securefl.engine.drive import Drive
+from securefl.engine.network import Faults, Network
 from securefl.secagg import Aborted, Server, Summed
 
 PHASES = {"advertise", "share", "mask", "consistency", "unmask"}

@@ -19,9 +19,9 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.hiding import Concealed, Hide
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engines.network import Faults
-from securefl.messages import client_name
+from securefl.engine.network import Faults
 from securefl.secagg import Aborted, Agreement, Parameters, RecordAct, Summed
 from securefl.secagg import messages as m
 from securefl.secagg.packing import word

@@ -27,15 +27,15 @@ from support.sequences import QUORUM, Cohort, Course, Play, Setting, asked, rest
 from support.sequences import cohorts as all_cohorts
 from support.tiny_attempts import Attempt, Clients, Unknown, View
 
-from securefl import weighing
+from securefl.algorithm import weighing
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
+from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
-from securefl.plan import Plan
-from securefl.rounds import Sends
 from securefl.storage.journal import Journal
-from securefl.weighing import Weights, require_allowed
 
 GRID: Final = Grid(step=2.0**-20, bound=1.0)
 SENDS: Final = Sends(name="update", how="sum", reveals="it", weighs="draws", grid=GRID)

@@ -16,9 +16,9 @@ from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.legible import is_legible
+from securefl.core.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 from securefl.core.release import Delivered, Release, ReleaseKey
 from securefl.core.wire import Header, Limit, decode
-from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 
 KINDS: dict[type[Any], Limit] = dict.fromkeys(
     (Broadcast, Order, Contribution, OpenRequest, OpenReply), Limit(bytes=10**6, elements=100)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from securefl.core.agreement import Identity, Roster, Vector
 from securefl.core.entropy import drawn
 from securefl.core.keys import Commitment, SecretKey
+from securefl.core.messages import client_name
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header
-from securefl.messages import client_name
 from securefl.secagg import Agreement, Channels, centred, parameters
 from securefl.secagg.agreement import ClosedRoster, Entry, advertised
 from securefl.secagg.dealing import SALT_BYTES, deal, share_key, unseal

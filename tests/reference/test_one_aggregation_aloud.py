@@ -12,8 +12,8 @@ import pytest
 from reference.one_aggregation_aloud import play
 from support.tiny_secagg import aggregate, agreement, assert_exact, identity, integers, pinned
 
+from securefl.core.messages import client_name
 from securefl.core.wire import decode
-from securefl.messages import client_name
 from securefl.secagg import Vector, centred, parameters
 from securefl.secagg.messages import Advertise, Consistent, MaskedInput, Shares, Unmask, from_clients
 from securefl.secagg.packing import unpack

@@ -11,11 +11,11 @@ from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG, Parameters
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.opener import Opener
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
-from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Arrived, ScoreEvaluator
-from securefl.scores.opener import Opener
-from securefl.scores.terms import ScoreTerms
 
 Q = 84
 ALARM = 1e-7

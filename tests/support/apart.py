@@ -22,20 +22,20 @@ from pathlib import Path
 from typing import Any
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
 from securefl.core.agreement import Directory, Member
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import PublicKey
+from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import client_stream
-from securefl.engines.drive import Drive, Parcel
-from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.key_holder import KeyHolderParty
-from securefl.engines.server import ServerParty
-from securefl.messages import client_name
-from securefl.plan import Plan
-from securefl.scores import Way as ScoreWay
-from securefl.scores import way_of as score_way
+from securefl.engine.drive import Drive, Parcel
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.engine.server import ServerParty
+from securefl.linear import Way as ScoreWay
+from securefl.linear import way_of as score_way
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.composition import composition

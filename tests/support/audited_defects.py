@@ -178,7 +178,7 @@ def _everybody_sampled(patch: Patch) -> None:
 
 
 def _twice(patch: Patch) -> None:
-    from securefl.engines.party.computing import Computing
+    from securefl.engine.party.computing import Computing
 
     job = Computing._job
 
@@ -190,13 +190,13 @@ def _twice(patch: Patch) -> None:
 
 
 def _real_count(patch: Patch) -> None:
-    from securefl.plan import Plan
+    from securefl.algorithm.plan import Plan
 
     patch.setattr(Plan, "count", lambda plan, records: records)
 
 
 def _silent(patch: Patch) -> None:
-    from securefl.engines.party.contributing import Contributing
+    from securefl.engine.party.contributing import Contributing
 
     contribute = Contributing._contribute
 
@@ -210,7 +210,7 @@ def _silent(patch: Patch) -> None:
 
 
 def _longer(patch: Patch) -> None:
-    from securefl.engines.party.contributing import Contributing
+    from securefl.engine.party.contributing import Contributing
 
     contribute = Contributing._contribute
 
@@ -222,7 +222,7 @@ def _longer(patch: Patch) -> None:
 
 
 def _below_the_grid(patch: Patch) -> None:
-    from securefl.engines import server
+    from securefl.engine import server
 
     with_noise = server.with_noise
 
@@ -241,8 +241,8 @@ def _below_the_grid(patch: Patch) -> None:
 
 
 def _one_noise(patch: Patch) -> None:
-    from securefl import protect as protecting
-    from securefl.engines.party import contributing
+    from securefl.engine.party import contributing
+    from securefl.mechanisms import protect as protecting
 
     protect, first = contributing.protect, {}  # type: ignore[var-annotated]
 

@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
+from securefl.core.messages import client_name
 from securefl.data import Dataset, Split
-from securefl.messages import client_name
 from securefl.study.data_section import DataSection
 from support.audited_models import CODES, Dense, Dropping, Pictures, Words
 from support.auditor import Finding, audit

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from securefl.algorithm import Population, State
+from securefl.algorithm.clients import Population, State
+from securefl.algorithm.queries import Answers, Ask
 from securefl.protocols.averaging import Cohort, Selection
-from securefl.rounds import Answers, Ask
 
 
 def nothing(asked: Ask) -> Answers:

@@ -11,11 +11,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from securefl.engines.apart.house import House
-from securefl.engines.apart.updates import Updates
-from securefl.engines.flower.secure_app import in_house, secure
-from securefl.engines.flower.secure_grid import SecureGrid
-from securefl.plan import Plan
+from securefl.algorithm.plan import Plan
+from securefl.engine.apart.house import House
+from securefl.engine.apart.updates import Updates
+from securefl.flower.secure_app import in_house, secure
+from securefl.flower.secure_grid import SecureGrid
 from support.grid_double import GridDouble
 from support.hidden_plans import hidden
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Sends, Sum, Value
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
-from securefl.engines.calls import SumCall
-from securefl.engines.door import Given
-from securefl.engines.party.clients import ClientParty
-from securefl.engines.server import ServerParty
-from securefl.plan import Plan
-from securefl.rounds import Ask, Sends, Sum, Value
+from securefl.engine.aggregator import Given
+from securefl.engine.calls import SumCall
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.server import ServerParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from support.hidden_plans import hidden

@@ -15,25 +15,25 @@ from typing import Any
 from flwr.app import Message
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import State, play
+from securefl.algorithm.clients import State, play
+from securefl.algorithm.queries import Answers, Kept
 from securefl.core.agreement import Identity
 from securefl.core.keys import SecretKey
+from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engines.apart.diary import Diary
-from securefl.engines.apart.engine import Apart
-from securefl.engines.apart.entering import Enter
-from securefl.engines.apart.resident import Resident
-from securefl.engines.apart.roster import Pinned
-from securefl.engines.engine import Engine
-from securefl.engines.flower.exchange import GridExchange
-from securefl.engines.flower.relay import relayed
-from securefl.engines.inprocess import InProcess
-from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.key_holder import KeyHolderParty
-from securefl.messages import client_name
-from securefl.rounds import Answers, Kept
+from securefl.engine.apart.diary import Diary
+from securefl.engine.apart.engine import Apart
+from securefl.engine.apart.entering import Enter
+from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.roster import Pinned
+from securefl.engine.engine import Engine
+from securefl.engine.inprocess import InProcess
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.flower.exchange import GridExchange
+from securefl.flower.relay import relayed
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse

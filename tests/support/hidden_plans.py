@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from securefl.plan import Plan
+from securefl.algorithm.plan import Plan
 
 
 def hidden(plan: Plan, clients: int, **words: Any) -> Plan:

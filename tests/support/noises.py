@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
 from securefl.mechanisms import mechanism_of
 from securefl.mechanisms.distributed import Distributed
-from securefl.plan import Plan
-from securefl.rounds import Sends
 
 
 def noised(plan: Plan, sends: Sends) -> bool:

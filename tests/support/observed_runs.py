@@ -158,8 +158,8 @@ def _fastest() -> str | None:
 
 
 def _watch(patch: pytest.MonkeyPatch, seen: Seen) -> None:
-    from securefl.engines.drive import Drive
-    from securefl.engines.inprocess import InProcess
+    from securefl.engine.drive import Drive
+    from securefl.engine.inprocess import InProcess
     from securefl.study.run import Turn
 
     read, ask, play = Drive._read, InProcess.ask, Turn.play
@@ -231,7 +231,7 @@ def _without_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 def _zero_out(patch: pytest.MonkeyPatch, client: str) -> None:
-    from securefl.engines.party import contributing
+    from securefl.engine.party import contributing
 
     protect = contributing.protect
 
@@ -252,7 +252,7 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     Some noise follows from what it is put on too, or from the model before it, so that a replayed round
     repeats it and no other does. Under a key it does not, since two neighbours shall be noised alike here.
     """
-    from securefl.engines.party.computing import Computing
+    from securefl.engine.party.computing import Computing
     from securefl.mechanisms import totals
     from securefl.storage.journal import Journal
     from securefl.study.seats import OneProcess

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends, Value
+from securefl.core.messages import Broadcast, Order, client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, encode
-from securefl.engines.calls import AskCall, SumCall, said
-from securefl.engines.door import Given
-from securefl.engines.drive import Drive, Parcel
-from securefl.engines.party.clients import ClientParty
-from securefl.messages import Broadcast, Order, client_name
-from securefl.plan import Plan
-from securefl.rounds import Sends, Value
+from securefl.engine.aggregator import Given
+from securefl.engine.calls import AskCall, SumCall, said
+from securefl.engine.drive import Drive, Parcel
+from securefl.engine.party.clients import ClientParty
 from securefl.storage.journal import Journal
 from support.tiny_orders import order
 from support.tiny_parties import Session, session

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from securefl.algorithm import State, play
+from securefl.algorithm.clients import State, play
+from securefl.algorithm.queries import Answers, Ask
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engines.apart.entering import Enter, enter_all
-from securefl.engines.apart.roster import line_of, parse
-from securefl.engines.apart.waves import Waves
-from securefl.messages import client_name
-from securefl.rounds import Answers, Ask
+from securefl.engine.apart.entering import Enter, enter_all
+from securefl.engine.apart.roster import line_of, parse
+from securefl.engine.apart.waves import Waves
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse as parse_study

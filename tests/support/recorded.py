@@ -11,8 +11,8 @@ import pytest
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.machine import Step
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.messages import client_name
 from securefl.secagg import Agreement, Server
 from securefl.secagg.messages import Dealt, Survivors
 from support.tiny_secagg import Host, aggregate, agreement, assert_exact, client, header

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, Ask, Kept, Sends
 from securefl.core.agreement import Identity
+from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.engines.apart.diary import Diary
-from securefl.engines.apart.entering import Enter, enter_all
-from securefl.engines.apart.resident import Resident
-from securefl.engines.apart.roster import Pinned
-from securefl.engines.apart.waves import Waves
-from securefl.engines.door import Given
-from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.key_holder import KeyHolderParty
-from securefl.engines.server import ServerParty
-from securefl.messages import client_name
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, Kept, Sends
+from securefl.engine.aggregator import Given
+from securefl.engine.apart.diary import Diary
+from securefl.engine.apart.entering import Enter, enter_all
+from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.waves import Waves
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.engine.server import ServerParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from support.four_clients import ASK, CLIENTS, SENDS, given, records

@@ -20,11 +20,12 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Job, Offer
+from securefl.algorithm.clients import Job, Offer
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends, Value
 from securefl.core.errors import DataError
 from securefl.core.release import Adjacency, ReleaseKey, Unit
-from securefl.plan import Plan
-from securefl.protect import protect
+from securefl.mechanisms.protect import protect
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
 from securefl.protocols.contributions import Count, Loss, Size, Update
@@ -34,7 +35,6 @@ from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.protocols.heads.bounding import Bounding
 from securefl.protocols.heads.statistic import Statistic as HeadStatistic
 from securefl.protocols.lg_fedavg import LastLayersUpdate
-from securefl.rounds import Sends, Value
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
 from securefl.protocols.adds.supernet import Supernet
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem

@@ -24,9 +24,9 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.hiding import Hide
 from securefl.core.keys import SecretKey
 from securefl.core.machine import Step
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER, Release, ReleaseKey
 from securefl.core.wire import Header
-from securefl.messages import client_name
 from securefl.secagg import Agreement, Channels, Client, Policy, Vector, centred
 from securefl.secagg.agreement import ClosedRoster
 from securefl.secagg.dealing import SALT_BYTES, Dealing, Published, published

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from securefl.core.messages import OpenRequest
 from securefl.core.release import SERVER
 from securefl.core.signing import SigningKey
 from securefl.core.wire import Header, Limit
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import Parameters
+from securefl.linear import Found, KeyHolder, Scoring, Sent
+from securefl.linear.ckks import OpensCiphertexts
+from securefl.linear.opener import Opener
 from securefl.matching.profiles import Bounds
-from securefl.messages import OpenRequest
-from securefl.scores import Found, KeyHolder, Scoring, Sent
-from securefl.scores.ckks import OpensCiphertexts
-from securefl.scores.opener import Opener
 
 SIGNER = SigningKey.generate()
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)

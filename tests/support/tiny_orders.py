@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from securefl.messages import Order
+from securefl.core.messages import Order
 
 PLAIN: dict[str, Any] = {
     "sums": (),

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from securefl.algorithm.queries import Ask
+from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Directory, Identity
+from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.exchange.server import order_of
-from securefl.messages import client_name
-from securefl.rounds import Ask
+from securefl.engine.exchange.server import order_of
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums.way import Attempt, Way
-from securefl.weighing import Weights
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.hiding import Hide
 from securefl.core.keys import SecretKey
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER, Charge, Release, ReleaseKey
 from securefl.core.wire import Header
-from securefl.engines.drive import Drive, Traffic
-from securefl.engines.network import Faults, Network
-from securefl.messages import client_name
+from securefl.engine.drive import Drive, Traffic
+from securefl.engine.network import Faults, Network
 from securefl.secagg import (
     Aborted,
     Agreement,

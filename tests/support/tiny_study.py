@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Algorithm, Device, Evaluation, Offer, Played, Population, State
-from securefl.rounds import Answers, Ask
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Offer, Played, Population, State
+from securefl.algorithm.queries import Answers, Ask
 from securefl.study.arm import ArmRun
 from securefl.study.config import Arm, ProtocolOptions, Study, parse
 from securefl.study.run import run_arm

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
+from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Roster, Vector
 from securefl.core.entropy import derived
@@ -18,8 +21,6 @@ from securefl.core.keys import Commitment, SecretKey, Share, Signature
 from securefl.core.release import KEY_HOLDER, SERVER, Delivered
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header
-from securefl.plan import Plan
-from securefl.rounds import Sends
 from securefl.storage.journal import Journal
 from securefl.sums.two_server.agreement import Agreement, boxes_digest, signed_input, vectors_digest
 from securefl.sums.two_server.client import PadClient
@@ -27,7 +28,6 @@ from securefl.sums.two_server.key_holder import AddPads, OpenBoxes, PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
-from securefl.weighing import Weights
 from support.hidden_plans import hidden
 from support.tiny_secagg import entropy, identity, release, told
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from securefl.algorithm import Job
-from securefl.plan import Plan
+from securefl.algorithm.clients import Job
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Kept
 from securefl.protocols.fedlog.bodies import Body
-from securefl.rounds import Kept
 from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm

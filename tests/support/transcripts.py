@@ -13,9 +13,9 @@ import pytest
 
 from securefl.core.wire import peek
 from securefl.core.wire.coding import MAGIC
-from securefl.engines.drive import Parcel
-from securefl.engines.network import Network
-from securefl.engines.party.computing import Records
+from securefl.engine.drive import Parcel
+from securefl.engine.network import Network
+from securefl.engine.party.computing import Records
 from securefl.study.arm import ArmRun
 from securefl.study.config import Study
 from securefl.study.seeded import World

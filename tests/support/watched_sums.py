@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, Ask, Sends, Value
 from securefl.core.release import Release, ReleaseKey
 from securefl.core.wire import Header
-from securefl.engines.inprocess import InProcess
-from securefl.engines.observer import Log
-from securefl.engines.party import contributing
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, Sends, Value
+from securefl.engine.inprocess import InProcess
+from securefl.engine.observer import Log
+from securefl.engine.party import contributing
 
 
 class Watched:

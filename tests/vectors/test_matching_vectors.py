@@ -22,12 +22,12 @@ from securefl.core.signing import AgreementKey, SigningKey
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, Parameters
+from securefl.linear.opener import Opener
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.pads import _pad
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.document import Document
 from securefl.matching.profiles import Variant
-from securefl.scores.opener import Opener
-from securefl.scores.pad_terms import PadTerms
-from securefl.scores.pads import _pad
-from securefl.scores.terms import ScoreTerms
 
 FILE = Path(__file__).parent / "matching" / "vectors.json"
 SIGNING = SigningKey(SecretKey(bytes(range(32))))

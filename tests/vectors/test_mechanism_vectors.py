@@ -11,14 +11,14 @@ import pytest
 from support.noises import noise, room
 
 from securefl.accounting.events import dump_charge
-from securefl.charges import charge_of, fewest_contributions
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.mechanisms import mechanism_of
-from securefl.plan import Plan
-from securefl.rounds import Sends
+from securefl.mechanisms.charges import charge_of, fewest_contributions
 
 ROWS = json.loads((Path(__file__).parent / "mechanisms" / "figures.json").read_text(encoding="utf-8"))["rows"]
 

@@ -17,13 +17,13 @@ import pytest
 
 from securefl.accounting.store import Terms
 from securefl.accounting.store import written as ledger_words
-from securefl.engines.apart.updates import Updates
+from securefl.algorithm.plan import Plan
+from securefl.engine.apart.updates import Updates
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.options import Options
 from securefl.matching.profiles import Anchor, Bounds, Variant
-from securefl.plan import Plan
-from securefl.scores.pad_terms import PadTerms
-from securefl.scores.terms import ScoreTerms
 from securefl.storage.folder_lock import Holder
 from securefl.study.parties import plan_file
 from securefl.study.parties.plan_file import HolderTerms, PlanFile

@@ -19,20 +19,20 @@ from support import second_two_server as second
 from support.second_secagg import Refused, Vector, fields, sha256, sign, x25519_public
 
 from securefl.accounting.events import NO_COST
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.weighing import Weights
 from securefl.core import agreement
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signature
 from securefl.core.release import KEY_HOLDER, SERVER, Delivered, Release, ReleaseKey
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.core.wire import Header
-from securefl.plan import Plan
 from securefl.sums.two_server.agreement import Agreement, request_digest
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
-from securefl.weighing import Weights
 
 FILE = Path(__file__).parent / "two_server" / "sum.json"
 MEMBERS, LEAST = 4, 3

@@ -15,8 +15,8 @@ import pytest
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Commitment, Share, Signature
+from securefl.core.messages import Broadcast, OpenReply, OpenRequest, Order
 from securefl.core.wire import Header, Limit, decode, encode
-from securefl.messages import Broadcast, OpenReply, OpenRequest, Order
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.two_server.messages import PadReply, PadRequest
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from securefl.engines.apart.line import ask
-from securefl.engines.flower.relay import relayed
+from securefl.engine.apart.line import ask
+from securefl.flower.relay import relayed
 
 app = ClientApp()
 

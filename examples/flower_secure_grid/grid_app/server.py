@@ -16,10 +16,10 @@ from flwr.serverapp.strategy import FedAvg, Result
 from grid_app.task import CLIENTS, start
 from grid_app.terms import PLAN, UPDATES
 from securefl.core.release import SERVER
-from securefl.engines.apart import roster
-from securefl.engines.apart.asking import ServerSide
-from securefl.engines.apart.house import House
-from securefl.engines.flower.secure_grid import SecureGrid
+from securefl.engine.apart import roster
+from securefl.engine.apart.asking import ServerSide
+from securefl.engine.apart.house import House
+from securefl.flower.secure_grid import SecureGrid
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.parties import keys

@@ -15,7 +15,7 @@ def enrol(folder: Path) -> None:
     Send it to whoever makes the roster, and read the fingerprint to them by another way, such as a telephone.
     Who changes a line on its way can otherwise stand for its party.
     """
-    from securefl.engines.apart.roster import fingerprint, line_of
+    from securefl.engine.apart.roster import fingerprint, line_of
     from securefl.study.parties import keys, plan_file
 
     own = keys.read(folder, plan_file.read(folder).name).member()

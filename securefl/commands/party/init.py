@@ -12,7 +12,7 @@ from securefl.commands.party.agreeing import agreed
 from securefl.commands.telling import find
 
 if TYPE_CHECKING:
-    from securefl.plan import Plan
+    from securefl.algorithm.plan import Plan
 
 
 @click.command(epilog="Example:  securefl party init P study.toml --client 0 --budget 8 --delta 1e-5")
@@ -61,7 +61,7 @@ def init(
     is refused. What is not stated is taken from the study, shown, and asked for.
     """
     from securefl.core.errors import ConfigError
-    from securefl.messages import client_name
+    from securefl.core.messages import client_name
     from securefl.study.parties import folder as folders
     from securefl.study.parties.made import Made
     from securefl.training import single_thread

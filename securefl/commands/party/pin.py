@@ -21,7 +21,7 @@ def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:
     roster came. No server can change it: a session with another roster is refused.
     """
     from securefl.core.errors import ConfigError
-    from securefl.engines.apart.roster import LARGEST, fingerprint, parse
+    from securefl.engine.apart.roster import LARGEST, fingerprint, parse
     from securefl.storage.texts import read_text
     from securefl.study.parties import pinning
 

@@ -15,7 +15,7 @@ def rotate(folder: Path) -> None:
     The old keys are deleted. Until all parties have pinned a roster with the new line, the party serves
     nobody, and sessions of the old roster have no part in it. Its ledger goes on.
     """
-    from securefl.engines.apart.roster import fingerprint, line_of
+    from securefl.engine.apart.roster import fingerprint, line_of
     from securefl.study.parties import pinning
 
     own = pinning.rotate(folder).member()

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
-from securefl.engines.apart.engine import Apart
-from securefl.engines.apart.entering import Enter
-from securefl.engines.apart.roster import Pinned
-from securefl.engines.apart.waves import Exchange
-from securefl.engines.network import Faults
-from securefl.engines.server import ServerParty
+from securefl.engine.apart.engine import Apart
+from securefl.engine.apart.entering import Enter
+from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.waves import Exchange
+from securefl.engine.network import Faults
+from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
 from securefl.study import config
 from securefl.study.config import Arm
@@ -38,7 +38,7 @@ class OwnMachines:
     Args:
         pinned: the server's roster.
         identity: the server's lasting keys, as the roster has them.
-        exchange: see `engines.apart.waves`.
+        exchange: see `engine.apart.waves`.
     """
 
     def __init__(self, pinned: Pinned, identity: Identity, exchange: Exchange) -> None:

@@ -22,9 +22,9 @@ from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
-from securefl.engines.apart.diary import Diary
-from securefl.engines.apart.files import LEDGER, Files, begun, held
-from securefl.engines.apart.roster import Pinned
+from securefl.engine.apart.diary import Diary
+from securefl.engine.apart.files import LEDGER, Files, begun, held
+from securefl.engine.apart.roster import Pinned
 from securefl.storage import counter as counters
 from securefl.storage.counter import Counter
 from securefl.storage.files import filling, write

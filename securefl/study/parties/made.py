@@ -14,20 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Algorithm
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Kept, Sends
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import client_stream
 from securefl.data.sides import HOLDOUT
-from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.computing import Records
-from securefl.engines.party.key_holder import KeyHolderParty
-from securefl.engines.server import ServerParty
-from securefl.plan import Plan
-from securefl.rounds import Kept, Sends
-from securefl.scores import Way as ScoreWay
-from securefl.scores import way_of as score_way
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.computing import Records
+from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.engine.server import ServerParty
+from securefl.linear import Way as ScoreWay
+from securefl.linear import way_of as score_way
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study import split_key

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
-from securefl.engines.apart.roster import Pinned, fingerprint, read
+from securefl.engine.apart.roster import Pinned, fingerprint, read
 from securefl.storage.files import write
 from securefl.storage.folder_lock import alone
 from securefl.study.parties import keys, plan_file

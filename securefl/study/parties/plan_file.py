@@ -22,11 +22,11 @@ from typing import Any, Literal
 import tomli_w
 
 from securefl.accounting.store import Terms
+from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
 from securefl.mechanisms import require_mechanism
-from securefl.plan import Plan
 from securefl.storage.files import write as write_file
 from securefl.storage.texts import read_text, toml
 

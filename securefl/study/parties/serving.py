@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from securefl.algorithm.queries import Kept
 from securefl.core.release import KEY_HOLDER
-from securefl.engines.apart.line import MOST, Line
-from securefl.engines.apart.resident import Resident
-from securefl.engines.apart.serving import listening
-from securefl.engines.apart.serving import serve as serve_line
-from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.key_holder import KeyHolderParty
-from securefl.rounds import Kept
+from securefl.engine.apart.line import MOST, Line
+from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.serving import listening
+from securefl.engine.apart.serving import serve as serve_line
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.own_record import OwnRecord
 from securefl.study.parties.folder import Opened
 

@@ -1,4 +1,4 @@
-"""The messages of an encrypted sum; the key holder's reply is a `messages.OpenReply`."""
+"""The messages of an encrypted sum; the key holder's reply is a `core.messages.OpenReply`."""
 
 from __future__ import annotations
 

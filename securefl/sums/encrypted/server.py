@@ -14,9 +14,9 @@ from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.grown import Grown
 from securefl.core.keys import Commitment, Signature
 from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.messages import OVERHEAD, REFUSED, OpenReply
 from securefl.core.release import KEY_HOLDER, Delivered
 from securefl.core.wire import Limit
-from securefl.messages import OVERHEAD, REFUSED, OpenReply
 from securefl.sums.encrypted.client import input_digest, signed_input
 from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
 from securefl.sums.way import Opened, Unopened

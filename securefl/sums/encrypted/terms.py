@@ -8,7 +8,7 @@ residue *is* e, and taking it off leaves x mod p_j exactly; sums and pads go thr
 Lanes. Sums lie within +-S, S = clients * bound. L of them share a residue as balanced digits to the base
 2 S + 1, with base^L <= p_j, so digits of a sum never carry into each other and no sum wraps.
 
-Flooding. As for scores (`scores.terms`): sigma = sqrt(12 tau) 2^(s/2) t with s = 40, tau every integer this
+Flooding. As for scores (`linear.terms`): sigma = sqrt(12 tau) 2^(s/2) t with s = 40, tau every integer this
 key opens, over all vectors, and t eight standard deviations of the noise of `clients` ciphertexts and one
 more. By Pinsker all tau coefficients together, with or without the clients' noise in them, are told apart
 with an advantage of at most 2^-22.8.

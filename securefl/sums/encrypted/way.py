@@ -10,26 +10,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends, Sum
+from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Agreement, Directory, Identity, digest, fields, u32
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.machine import Machine
+from securefl.core.messages import OVERHEAD, REFUSED
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.he.keys import EncryptionKey, checked
 from securefl.he.parameters import STRONG
-from securefl.messages import OVERHEAD, REFUSED
-from securefl.plan import Plan
-from securefl.rounds import Sends, Sum
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums.encrypted.client import SumClient
-from securefl.sums.encrypted.key_holder import SumKeyHolder
-from securefl.sums.encrypted.keys import MOST_INTEGERS, SumKeys
+from securefl.sums.encrypted.key_holder import MOST_INTEGERS, SumKeyHolder, SumKeys
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.encrypted.parts import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
 from securefl.sums.encrypted.server import SumServer
 from securefl.sums.way import Attempt, Opened, Unopened, required_contributions
-from securefl.weighing import Weights
 
 _PURPOSE = b"encrypted sums"
 _REQUEST = "/request"

@@ -17,9 +17,9 @@ from securefl.core.acts import RecordAct
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.messages import OVERHEAD, REFUSED
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Limit
-from securefl.messages import OVERHEAD, REFUSED
 from securefl.sums.quorum import refused, require_quorum
 from securefl.sums.two_server.agreement import Agreement, boxes_digest, request_digest, signed_input
 from securefl.sums.two_server.messages import PadReply, PadRequest

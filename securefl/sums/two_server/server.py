@@ -17,10 +17,10 @@ from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.grown import Grown
 from securefl.core.keys import Commitment, Share, Signature
 from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.messages import OVERHEAD, REFUSED
 from securefl.core.release import KEY_HOLDER, Delivered
 from securefl.core.signing import AgreementKey, unseal
 from securefl.core.wire import Limit
-from securefl.messages import OVERHEAD, REFUSED
 from securefl.secagg.masks import Words
 from securefl.secagg.packing import unpack
 from securefl.sums.two_server.agreement import (

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
+from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Directory, Identity, Question, fields, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, CryptoError
@@ -18,8 +21,6 @@ from securefl.core.release import KEY_HOLDER
 from securefl.core.signing import AgreementKey, seal
 from securefl.dp.noise import Source
 from securefl.mechanisms import mechanism_of
-from securefl.plan import Plan
-from securefl.rounds import Sends
 from securefl.storage.own_record import Own
 from securefl.sums.two_server.agreement import Agreement
 from securefl.sums.two_server.client import PadClient
@@ -28,7 +29,6 @@ from securefl.sums.two_server.messages import PadRequest
 from securefl.sums.two_server.pads import opened, total_pads
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.way import Attempt, Opened, Unopened, required_contributions
-from securefl.weighing import Weights
 
 
 class TwoServer:

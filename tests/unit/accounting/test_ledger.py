@@ -33,9 +33,9 @@ from securefl.core.errors import (
     UnaccountedRelease,
     UnsupportedEvent,
 )
+from securefl.core.messages import Contribution, Order
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge, Release, ReleaseKey
 from securefl.core.wire import Header, Limit, decode
-from securefl.messages import Contribution, Order
 
 SESSION = bytes(range(32))
 HERE = Header(SESSION, 1, 0, 0)
@@ -359,7 +359,7 @@ import os, random, signal, sys, time, traceback
 import numpy as np
 from securefl.accounting.figures import brief
 from securefl.accounting.ledger import Asked, Ledger, Terms
-from securefl.messages import Contribution
+from securefl.core.messages import Contribution
 from securefl.accounting.events import UNPROTECTED
 from securefl.core.release import Release, ReleaseKey
 from securefl.core.wire import Header

@@ -17,13 +17,13 @@ from support.tiny_study import text
 from securefl.accounting.composition import Running, compose, epsilon, rdp_epsilon, within
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.charges import charge_of
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
 from securefl.commands.ledger import ledger as ledger_command
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
-from securefl.plan import Plan
-from securefl.rounds import Sends
+from securefl.mechanisms.charges import charge_of
 from securefl.study.config import parse
 
 BUDGETS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16)

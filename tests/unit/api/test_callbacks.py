@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from support.tiny_study import text
 
-from securefl.callbacks import MLflow, TensorBoard
-from securefl.callbacks.curves import curves
+from securefl.api.callbacks import MLflow, TensorBoard
+from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.study.told import Round

@@ -11,7 +11,7 @@ from support.party_folders import CLEAR, made
 
 from securefl.commands.party import party
 from securefl.core.errors import ConfigError
-from securefl.engines.apart.roster import parse
+from securefl.engine.apart.roster import parse
 from securefl.study.parties.made import Made
 
 

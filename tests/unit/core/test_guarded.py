@@ -19,8 +19,8 @@ from securefl.core.errors import LocalProtocolError
 from securefl.core.keys import Guarded, SecretKey
 from securefl.core.machine import Envelope, Step
 from securefl.core.signing import AgreementKey, SigningKey
+from securefl.linear.opener import Opener
 from securefl.matching import Evaluator, KeyHolder
-from securefl.scores.opener import Opener
 
 SECRET = SecretKey(b"correct horse battery staple 123")
 
@@ -114,18 +114,18 @@ def test_what_is_a_secret_refuses_every_way_around(kind: type[Any]) -> None:
 
 
 PUBLIC = {
-    "securefl.engines.drive.Parcel": "bytes on their way",
-    "securefl.engines.apart.computing.Compute": "the broadcast, which everybody has",
-    "securefl.engines.apart.computing.Computed": "long: what an app gives its own party, and has itself",
-    "securefl.engines.apart.entering.Enter": "a server's signed request",
-    "securefl.engines.apart.turns.Sent": "bytes on their way",
-    "securefl.engines.apart.turns.Turn": "bytes on their way",
+    "securefl.engine.drive.Parcel": "bytes on their way",
+    "securefl.engine.apart.computing.Compute": "the broadcast, which everybody has",
+    "securefl.engine.apart.computing.Computed": "long: what an app gives its own party, and has itself",
+    "securefl.engine.apart.entering.Enter": "a server's signed request",
+    "securefl.engine.apart.turns.Sent": "bytes on their way",
+    "securefl.engine.apart.turns.Turn": "bytes on their way",
     "securefl.sums.encrypted.server.Adding": "digests and signatures",
-    "securefl.scores.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
-    "securefl.scores.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
-    "securefl.scores.way.Sent": "what a client shows the server, concealed",
-    "securefl.scores.pad_work.Listed": "masked messages, in the order of a list",
-    "securefl.scores.pads.Masked": "a client's masked message",
+    "securefl.linear.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
+    "securefl.linear.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
+    "securefl.linear.way.Sent": "what a client shows the server, concealed",
+    "securefl.linear.pad_work.Listed": "masked messages, in the order of a list",
+    "securefl.linear.pads.Masked": "a client's masked message",
     "securefl.sums.encrypted.parts.EncryptedTotal": "ciphertexts",
     "securefl.sums.two_server.server.Adding": "padded vectors, uniform to the server that has them",
     "securefl.sums.two_server.server.Asking": "the same",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefl.algorithm.queries import Sends
 from securefl.commands.main import cli, main
 from securefl.core.agreement import Identity, Roster
 from securefl.core.errors import ConfigError, SecureFLError
@@ -16,7 +17,6 @@ from securefl.core.legible import escaped
 from securefl.core.release import ReleaseKey
 from securefl.data import Dataset
 from securefl.matching import Evaluator, KeyHolder, Profile
-from securefl.rounds import Sends
 from securefl.study.config import Arm, StudySection, parse
 from securefl.study.packaged import packaged
 

@@ -14,9 +14,9 @@ from support.tiny_orders import order
 from securefl.accounting.events import UNPROTECTED
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.keys import PublicKey, SecretKey, Share, Signature
+from securefl.core.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 from securefl.core.release import Delivered, Release, ReleaseKey
 from securefl.core.wire import MAGIC, Header, Limit, decode, encode, message, peek
-from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 
 HERE = Header(bytes(range(32)), 3, 1, 2)
 ORDER = order("update", "loss", members=(3, 7), draws=(1, 2), whole=3, most=2)

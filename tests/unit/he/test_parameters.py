@@ -7,8 +7,8 @@ import tenseal.sealapi as sealapi
 
 from securefl.core.errors import ConfigError
 from securefl.he.parameters import COMPACT, STRONG, Parameters, by_name, capacity
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.profiles import Bounds, Variant
-from securefl.scores.terms import ScoreTerms
 
 NARROW = Bounds(mean=16, variance_high=64, weight=16)
 

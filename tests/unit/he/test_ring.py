@@ -21,11 +21,11 @@ from securefl.he import gate
 from securefl.he import ring as ring_of
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG, Parameters
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import ScoreEvaluator
+from securefl.linear.opener import Opener
+from securefl.linear.terms import ScoreTerms
 from securefl.matching.profiles import Bounds, Variant
-from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import ScoreEvaluator
-from securefl.scores.opener import Opener
-from securefl.scores.terms import ScoreTerms
 
 SETS = pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
 

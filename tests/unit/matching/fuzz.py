@@ -29,6 +29,15 @@ from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
+from securefl.linear import evaluator as match_of
+from securefl.linear import pads as pads_of
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.opener import Opener
+from securefl.linear.pad_evaluator import PadEvaluator
+from securefl.linear.pad_terms import PARAMETERS, PadTerms
+from securefl.linear.pads import PadKeyHolder, admit, framed, mask
+from securefl.linear.terms import ScoreTerms
 from securefl.matching import Evaluator as FileEvaluator
 from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
 from securefl.matching import options as options_of
@@ -36,15 +45,6 @@ from securefl.matching import sealed as sealed_of
 from securefl.matching.document import Document
 from securefl.matching.evaluator_keys import EvaluatorPublic
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
-from securefl.scores import evaluator as match_of
-from securefl.scores import pads as pads_of
-from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Arrived, ScoreEvaluator
-from securefl.scores.opener import Opener
-from securefl.scores.pad_evaluator import PadEvaluator
-from securefl.scores.pad_terms import PARAMETERS, PadTerms
-from securefl.scores.pads import PadKeyHolder, admit, framed, mask
-from securefl.scores.terms import ScoreTerms
 
 Q = 4
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefl.algorithm import Job, Played, Population, State, play
+from securefl.algorithm.clients import Job, Played, Population, State, play
+from securefl.algorithm.queries import Answers, Ask, ByCount, ByDraws, Sum, Total
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, weights
 from securefl.protocols.baselines import ActiveFL, FedAdam, FedAvgRP
 from securefl.protocols.contributions import SIZE, UPDATE, Loss, Size, Update, ask_size
 from securefl.protocols.fedavg import FedAvg
 from securefl.protocols.parts import step_of
-from securefl.rounds import Answers, Ask, ByCount, ByDraws, Sum, Total
 from securefl.training import LocalTraining, ModelConfig, mean_loss, to_vector, train
 from securefl.training.task import Problem
 

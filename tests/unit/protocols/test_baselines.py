@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.choices import cohort_of
 
-from securefl.algorithm import Job, Population, State
+from securefl.algorithm.clients import Job, Population, State
 from securefl.protocols.averaging import Averaging, Replace
 from securefl.protocols.baselines import (
     CFCFM,

@@ -17,8 +17,9 @@ from support.private_studies import client_level as study
 from support.tiny_study import run, spied, world
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Job
-from securefl.charges import fewest_contributions
+from securefl.algorithm.clients import Job
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Sends, Sum, Value
 from securefl.core.cohort import colluding
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
@@ -27,11 +28,10 @@ from securefl.core.release import ReleaseKey
 from securefl.core.streams import client_stream, stream
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
-from securefl.engines.inprocess import simulated
-from securefl.plan import Plan
-from securefl.protect import protect
+from securefl.engine.inprocess import simulated
+from securefl.mechanisms.charges import fewest_contributions
+from securefl.mechanisms.protect import protect
 from securefl.protocols.contributions import Sampling, Update
-from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.study.composition import composition
 from securefl.study.seeded import World
 from securefl.training import train

@@ -17,18 +17,18 @@ from support.private_studies import noised_fedprof as fedprof
 from support.tiny_study import FEDAVG, run, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.algorithm import Job, Offer
-from securefl.charges import charge_of
+from securefl.algorithm.clients import Job, Offer
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends, Value
 from securefl.core.errors import ConfigError, DataError, LocalProtocolError
 from securefl.core.release import ReleaseKey
 from securefl.core.streams import stream
 from securefl.dp.moments import Losses, Moments
 from securefl.matching.profiles import Anchor, Bounds, Variant
-from securefl.plan import Plan
-from securefl.protect import protect
+from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.protect import protect
 from securefl.protocols.contributions import Loss, Size, size_sends
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
-from securefl.rounds import Sends, Value
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.training import probe_profile

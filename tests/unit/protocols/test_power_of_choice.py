@@ -9,10 +9,10 @@ import pytest
 from support.choices import chosen
 from support.tiny_study import study, world
 
-from securefl.algorithm import Population, State
+from securefl.algorithm.clients import Population, State
+from securefl.algorithm.queries import Answers, Ask
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.power_of_choice import ByLargestLoss, PowerOfChoice
-from securefl.rounds import Answers, Ask
 from securefl.training.task import Problem
 
 CLIENTS = 8

@@ -15,9 +15,9 @@ from support.tiny_study import run, spied, study, world
 from securefl.accounting.composition import compose
 from securefl.accounting.events import History, dump_event, load_event, steps_event
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.charges import charge_of
 from securefl.core.errors import ConfigError, UnsupportedEvent
 from securefl.dp.calibration import multiplier_beside
+from securefl.mechanisms.charges import charge_of
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.choices import cohort_of
 
-from securefl.algorithm import Population, State
+from securefl.algorithm.clients import Population, State
 from securefl.core.draws import gumbel_top_k
 from securefl.core.errors import ConfigError
 from securefl.protocols.averaging import Uniform

@@ -16,8 +16,8 @@ from securefl.core.agreement import u32
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signature
 from securefl.core.machine import Step
+from securefl.core.messages import client_name
 from securefl.core.release import Delivered
-from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Client, Summed
 from securefl.secagg.agreement import advertised
 from securefl.secagg.dealing import Dealing, deal, seed_mark, share_key

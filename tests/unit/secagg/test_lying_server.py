@@ -15,8 +15,8 @@ from support.tiny_secagg import aggregate, agreement, assert_exact, client, iden
 
 from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Client, Server
 from securefl.secagg.agreement import ClosedRoster, Entry
 from securefl.secagg.checks import read_survivors

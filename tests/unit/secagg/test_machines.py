@@ -25,9 +25,9 @@ from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocol
 from securefl.core.hiding import Hide
 from securefl.core.keys import SecretKey
 from securefl.core.machine import Need
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import peek
-from securefl.messages import client_name
 from securefl.secagg import Aborted, Begin, Channels, Client, Identity, Policy, Roster, Server, Vector
 from securefl.secagg import client_rounds as states
 

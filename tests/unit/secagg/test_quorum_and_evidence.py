@@ -26,9 +26,9 @@ from securefl.core.agreement import Roster, u32
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.machine import Step
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.signing import verify
-from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Channels, Client, Server
 from securefl.secagg.agreement import ClosedRoster, Entry
 from securefl.secagg.checks import read_survivors

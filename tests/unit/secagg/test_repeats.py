@@ -27,8 +27,8 @@ from securefl.core.acts import Begin
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.hiding import Hide
 from securefl.core.machine import Step
+from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Client, Policy, Server
 from securefl.secagg.client_rounds import Agreeing
 from securefl.secagg.masks import apply

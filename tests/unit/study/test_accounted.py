@@ -20,8 +20,8 @@ from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, dump_charge
 from securefl.accounting.shared import Account, account_of
 from securefl.api.running import Run
-from securefl.charges import allotment, events_of
 from securefl.core.errors import BudgetExceeded, ConfigError
+from securefl.mechanisms.charges import allotment, events_of
 from securefl.study import world
 from securefl.study.accounted import ALONE
 from securefl.study.arm import arm_folder

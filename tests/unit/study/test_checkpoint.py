@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.tiny_study import same_state
 
-from securefl.algorithm import State
+from securefl.algorithm.clients import State
 from securefl.core.errors import ConfigError, DataError, LocalProtocolError
 from securefl.study.checkpoint import Checkpoint
 

@@ -16,7 +16,7 @@ from support.tiny_study import FEDAVG, run, text
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES
-from securefl.engines.account import Account
+from securefl.engine.account import Account
 from securefl.report import plots
 from securefl.study import results, run_report
 from securefl.study.checkpoint import Checkpoint

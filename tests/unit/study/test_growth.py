@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from support.tiny_study import run, text
 
+from securefl.algorithm.queries import Ask, ByDraws, Sum
 from securefl.core.wire import Header
-from securefl.exchange import Server, limits
-from securefl.exchange.server import Collecting
+from securefl.engine.exchange import Server, limits
+from securefl.engine.exchange.server import Collecting
 from securefl.protocols.contributions import UPDATE
-from securefl.rounds import Ask, ByDraws, Sum
 from securefl.storage.database import Database
 from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse

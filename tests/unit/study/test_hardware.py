@@ -212,7 +212,7 @@ def test_a_cpu_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    from securefl.algorithm import Job
+    from securefl.algorithm.clients import Job
     from securefl.core.keys import SecretKey
     from securefl.dp.noise import Source
     from securefl.training import private_steps

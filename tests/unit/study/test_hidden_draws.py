@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from support.tiny_study import run, text, with_privacy
 
-from securefl.plan import Plan
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.weighing import admits
 from securefl.protocols.selection import admitted, with_replacement
 from securefl.study.config import parse
-from securefl.weighing import admits
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg_rp"\nscheme = "I"\nfraction = {}\n'
 SAID = {"sum": '"masked"', "dropout": "0.0", "corrupt": "0.0", "least_cohort": "3", "spare": "0"}

@@ -24,7 +24,7 @@ from securefl.accounting.chain import move, replay
 from securefl.accounting.note import END
 from securefl.accounting.statement import statement
 from securefl.accounting.store import KIND
-from securefl.algorithm import State
+from securefl.algorithm.clients import State
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.database import Database, seal
 from securefl.study.arm import ArmRun, arm_folder

@@ -17,9 +17,9 @@ from securefl.accounting.ledger import Ledger
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engines.apart.resident import Resident
-from securefl.engines.apart.roster import line_of
-from securefl.engines.party.clients import ClientParty
+from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.roster import line_of
+from securefl.engine.party.clients import ClientParty
 from securefl.study.parties import folder as folders
 from securefl.study.parties import keys, pinning, plan_file
 from securefl.study.parties.made import Made, OwnData
@@ -235,7 +235,7 @@ def test_what_a_request_costs_does_not_grow_with_the_sessions(
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0000") as party:
         answer, looked = answering(party, resident_of(party)), []
-        monkeypatch.setattr("securefl.engines.apart.diary.check", lambda *parts: looked.append(parts))
+        monkeypatch.setattr("securefl.engine.apart.diary.check", lambda *parts: looked.append(parts))
         for number in range(30):
             party.files.diary.enter(number.to_bytes(32, "big"), "a session")
             answer(b"anything")

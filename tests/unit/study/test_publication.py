@@ -18,7 +18,7 @@ from support.party_folders import enrolled
 from support.tiny_study import FEDAVG, FEDPROF, study, text, world
 
 import securefl
-from securefl.callbacks.curves import curves
+from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.report.run_page import APART, TESTED

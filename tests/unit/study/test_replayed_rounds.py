@@ -25,7 +25,7 @@ from securefl.core.errors import WorkerDied
 from securefl.core.keys import SecretKey
 from securefl.storage.database import Database
 from securefl.storage.journal import Journal
-from securefl.study import run
+from securefl.study import arm as arm_files
 from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
@@ -102,7 +102,7 @@ class Power:
 
 @pytest.fixture
 def power(monkeypatch: pytest.MonkeyPatch) -> Power:
-    monkeypatch.setattr(run, "Journal", Fixed)
+    monkeypatch.setattr(arm_files, "Journal", Fixed)
     monkeypatch.setattr("securefl.study.checkpoint.secrets.token_hex", lambda count: "ab" * count)
     return Power(monkeypatch)
 

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 from support.tiny_study import FEDAVG, FEDPROF, text
 
+from securefl.algorithm.queries import Sends
 from securefl.commands.plan import plan
 from securefl.commands.run import run
 from securefl.commands.telling import on_workers
 from securefl.core.errors import ConfigError
-from securefl.rounds import Sends
 from securefl.storage import processes
 from securefl.study.config import RuntimeSection, parse
 from securefl.study.forecast import Forecast, total_seconds

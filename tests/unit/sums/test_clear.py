@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from securefl.algorithm.queries import Sends, Sum
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import Delivered
-from securefl.rounds import Sends, Sum
 from securefl.sums import clear
 
 GRID = Grid()

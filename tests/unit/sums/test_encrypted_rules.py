@@ -14,19 +14,19 @@ from support.ordered_clients import EVERYBODY, ORDERED, PLAN, SENDS, SIZE
 from support.tiny_parties import session
 from support.tiny_secagg import CHARGE, entropy
 
+from securefl.algorithm.queries import Sum
+from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Commitment, SecretKey
 from securefl.core.release import SERVER, Release, ReleaseKey
 from securefl.core.wire import Header, decode, encode
-from securefl.rounds import Sum
 from securefl.storage.journal import Journal
 from securefl.sums.encrypted.client import SumClient, input_digest
 from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.encrypted.way import Encrypted, SumAgreement
 from securefl.sums.way import Attempt
-from securefl.weighing import Weights
 
 PARTIES = session(ORDERED, journal=Journal(random=entropy("rules")))
 PLACE = Header(bytes(32), 1, 1, 0)

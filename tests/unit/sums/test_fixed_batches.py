@@ -13,18 +13,18 @@ from support.examples import examples
 from support.tiny_study import FEDAVG, FEDPROF, run, text, with_privacy
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Population, State
-from securefl.card import learns
+from securefl.algorithm.clients import Population, State
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.weighing import require_batches
 from securefl.core.errors import ConfigError
 from securefl.core.wire import Header
-from securefl.engines import server
-from securefl.engines.door import Given
-from securefl.engines.inprocess import simulated
-from securefl.plan import Plan
+from securefl.engine import server
+from securefl.engine.aggregator import Given
+from securefl.engine.inprocess import simulated
+from securefl.engine.privacy_card import learns
 from securefl.protocols.averaging import Uniform
-from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.study.config import Study, parse
-from securefl.weighing import require_batches
 
 CLIENTS, BATCH = 9, 3
 TERMS: dict[str, Any] = {

@@ -17,23 +17,23 @@ from support.tiny_orders import order
 from support.tiny_study import plain, same_state, spied, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.keys import Commitment
 from securefl.core.machine import Envelope, Step
+from securefl.core.messages import Order, client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, peek
-from securefl.engines.drive import Parcel
-from securefl.engines.inprocess import InProcess
-from securefl.engines.network import Network
-from securefl.engines.party.clients import ClientParty
-from securefl.exchange import client as exchange
-from securefl.exchange import server
+from securefl.engine.drive import Parcel
+from securefl.engine.exchange import client as exchange
+from securefl.engine.exchange import server
+from securefl.engine.inprocess import InProcess
+from securefl.engine.network import Network
+from securefl.engine.party.clients import ClientParty
 from securefl.mechanisms import require_mechanism
-from securefl.messages import Order, client_name
-from securefl.plan import Plan
 from securefl.protocols import averaging
-from securefl.rounds import Sends
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
 from securefl.study.arm import arm_folder

@@ -17,16 +17,16 @@ from support.tiny_parties import attempt, session
 from support.tiny_study import FEDAVG, plain, run, spied, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, ByDraws, Sends, Sum
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.machine import Envelope, Step
 from securefl.core.wire import Header
-from securefl.engines.account import Account
-from securefl.engines.inprocess import InProcess
-from securefl.engines.party.clients import ClientParty
-from securefl.plan import Plan
-from securefl.rounds import Ask, ByDraws, Sends, Sum
+from securefl.engine.account import Account
+from securefl.engine.inprocess import InProcess
+from securefl.engine.party.clients import ClientParty
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
 from securefl.study.arm import arm_folder

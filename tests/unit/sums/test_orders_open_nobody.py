@@ -18,17 +18,17 @@ from support.four_clients import CLIENTS, SESSION, SIZE
 from support.residents import Deployment
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, Ask, ByCount, ByDraws, Sends, Sum, Value
+from securefl.algorithm.weighing import Weights
 from securefl.core.errors import ConfigError
 from securefl.core.wire import Header
-from securefl.engines import server
-from securefl.engines.door import Given
-from securefl.engines.inprocess import simulated
-from securefl.engines.party import key_holder
-from securefl.exchange import client
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, ByCount, ByDraws, Sends, Sum, Value
+from securefl.engine import server
+from securefl.engine.aggregator import Given
+from securefl.engine.exchange import client
+from securefl.engine.inprocess import simulated
+from securefl.engine.party import key_holder
 from securefl.sums import masked, way
-from securefl.weighing import Weights
 
 WAYS = ("masked", "two-server", "ckks")
 EVERYBODY = tuple(range(CLIENTS))
@@ -207,7 +207,7 @@ def test_without_the_rule_the_order_opens_one_client(name: str, how: str) -> Non
     attack = ATTACKS[name]
     # A call bears no larger numbers. These do as well: the others' weights vanish on the grid.
     attack = replace(attack, weights=heavy(min(attack.weights.draws[0], 2**30)))
-    with lying_server(*RULE), mock.patch("securefl.exchange.client.Client._check_members"):
+    with lying_server(*RULE), mock.patch("securefl.engine.exchange.client.Client._check_members"):
         answers = InOneProcess(attack, how).ask(attack.ask())
     total = answers.totals["own"]
     heaviest = attack.weights.draws[0] / sum(attack.weights.draws.values())

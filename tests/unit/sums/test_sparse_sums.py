@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from support.hidden_plans import hidden
 
-from securefl.charges import fewest_behind_an_entry
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends, Sum
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import Delivered
 from securefl.core.sparse import sparse
-from securefl.plan import Plan
-from securefl.rounds import Sends, Sum
+from securefl.mechanisms.charges import fewest_behind_an_entry
 from securefl.sums import clear
 
 MAP = Sends(name="map", how="sum", reveals="a map", packed=True, grid=Grid(step=1.0, bound=1.0))

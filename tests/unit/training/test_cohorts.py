@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.streams import stream

@@ -15,12 +15,12 @@ from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
+from securefl.algorithm.queries import Kept
 from securefl.core.errors import ConfigError
 from securefl.dp.moments import STEP, Losses, Moments
 from securefl.dp.noise import Source
 from securefl.protocols.fedlog.statistic import Clipping, Statistic
-from securefl.rounds import Kept
 from securefl.training import kinks, load_vector, outputs, record_losses, to_vector
 from securefl.training.audits import train_beside_another
 from securefl.training.chunks import apart, body_features

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source

@@ -11,7 +11,7 @@ import pytest
 from support.supernets import MLP, job, problem
 from support.tiny_study import spied, study
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
 from securefl.core.errors import DataError
 from securefl.protocols.adds import FedDrop
 from securefl.protocols.adds.contributions import packed

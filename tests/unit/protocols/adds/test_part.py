@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from support.supernets import CNN, LOCAL, MLP, job, problem, supernet
 from support.tiny_study import spied, study
 
-from securefl.algorithm import Job, Population, State
+from securefl.algorithm.clients import Job, Population, State
+from securefl.algorithm.queries import Answers, Ask, Total
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.messages import task
 from securefl.core.wire import Header
-from securefl.exchange.server import broadcast_of, order_of
-from securefl.messages import task
+from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.protocols.adds import Adds
 from securefl.protocols.adds.contributions import MASK, packed, unpacked
 from securefl.protocols.adds.part import Subnets, quotient
 from securefl.protocols.averaging import weights
 from securefl.protocols.contributions import Sampling
-from securefl.rounds import Answers, Ask, Total
 from securefl.training.private_steps import DPSGD
 
 COHORT = {0: 1, 1: 1, 2: 1}

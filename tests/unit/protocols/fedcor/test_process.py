@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from securefl.algorithm.queries import Floats
 from securefl.protocols.fedcor.process import (
     RIDGE,
     covariance,
@@ -18,7 +19,6 @@ from securefl.protocols.fedcor.process import (
     slope,
     surprise,
 )
-from securefl.rounds import Floats
 
 N, D = 12, 3
 

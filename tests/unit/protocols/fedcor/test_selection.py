@@ -13,13 +13,13 @@ from support.choices import chosen
 from support.tiny_study import run, spied, study, world
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Job, Population, State
+from securefl.algorithm.clients import Job, Population, State
+from securefl.algorithm.queries import Answers, Ask, Total
 from securefl.core.streams import client_stream
 from securefl.protocols.averaging import Averaging, Uniform, sampling
 from securefl.protocols.contributions import Update
 from securefl.protocols.fedcor import FedCor
 from securefl.protocols.fedcor.selection import ByCorrelation
-from securefl.rounds import Answers, Ask, Total
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import parse

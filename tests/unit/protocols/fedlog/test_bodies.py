@@ -16,10 +16,10 @@ from support.tiny_study import plain, spied
 from support.trained_bodies import FEDLOG, PLAN, job, prepared, run, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.charges import charge_of
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
+from securefl.mechanisms.charges import charge_of
 from securefl.protocols.fedlog.algorithm import Heads
 from securefl.protocols.fedlog.bodies import Trained
 from securefl.protocols.fedlog.head import Prior, solve

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
 from securefl.core.release import Adjacency
 from securefl.protocols.fedlog.bodies import Public
 from securefl.protocols.fedlog.statistic import Clipping, Statistic

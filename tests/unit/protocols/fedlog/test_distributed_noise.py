@@ -13,9 +13,9 @@ from support.noises import noise
 from support.trained_bodies import PLAN, run, study, world
 
 from securefl.accounting.events import UNPROTECTED
-from securefl.charges import charge_of
 from securefl.core.errors import ConfigError
 from securefl.dp.noise import Source
+from securefl.mechanisms.charges import charge_of
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID, Statistic
 from securefl.study.composition import composition

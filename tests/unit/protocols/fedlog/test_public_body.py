@@ -16,10 +16,10 @@ from support.tiny_study import plain
 
 from securefl.accounting.events import UNPROTECTED
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.algorithm import Job
-from securefl.charges import charge_of
+from securefl.algorithm.clients import Job
+from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
-from securefl.plan import Plan
+from securefl.mechanisms.charges import charge_of
 from securefl.protocols.fedlog.bodies import Public
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID, Clipping, Statistic

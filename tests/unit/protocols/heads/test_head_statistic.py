@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.tiny_heads import problem
 
-from securefl.algorithm import Job
+from securefl.algorithm.clients import Job
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.protocols.heads import Heads

@@ -19,9 +19,9 @@ from securefl.core.acts import RecordAct
 from securefl.core.agreement import Agreement, Roster, Vector
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Commitment, Signature
+from securefl.core.messages import REFUSED, OpenReply
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
-from securefl.messages import REFUSED, OpenReply
 from securefl.storage.journal import Journal
 from securefl.sums.encrypted.client import input_digest, signed_input
 from securefl.sums.encrypted.key_holder import OpenTotals, SumKeyHolder

@@ -42,19 +42,20 @@ from support.tiny_two_server import (
     summed,
 )
 
-from securefl.charges import charge_of
+from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Roster, Vector, fields, u32
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.core.hiding import Hide
 from securefl.core.keys import Commitment, SecretKey, Share
+from securefl.core.messages import REFUSED, client_name
 from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.core.signing import seal, unseal
 from securefl.core.wire import Header, decode, encode
 from securefl.dp.noise import Source
-from securefl.messages import REFUSED, client_name
-from securefl.protect import protect
-from securefl.rounds import Ask, Sends, Sum, Value
+from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.protect import protect
 from securefl.secagg.packing import unpack
 from securefl.storage.journal import Journal
 from securefl.sums import Opened, TwoServer, Unopened
@@ -63,7 +64,6 @@ from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import AddPads
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES, Padder, box, opened, pads_of, seeds_of, total_pads
-from securefl.weighing import Weights
 
 
 @pytest.fixture

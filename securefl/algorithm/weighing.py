@@ -1,0 +1,212 @@
+"""What an order for a hidden sum may say of its cohort and its weights, by a party's own plan.
+
+A server that chooses weights freely reads one client's value off a sum: it sets that client's weight to 2^40
+and the others' to 1, which the grid rounds away. So every client, and the key holder of a sum that has one,
+holds each order against its plan. What an order may say is checked by this one function.
+
+The rule. T contributions are enough to open the sum, and c clients at most collude. For every member as the
+victim, the lightest T - 1 - c of the others surely remain beside it. At least `least_honest` - 1 of them must
+weigh something on the grid, and the victim's squared share beside them is at most `largest_share`
+(`core.guess` says why squares). The rule is about one sum. What the sums of several rounds tell together, no
+weight can hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from securefl.algorithm.plan import Plan, Weighing
+from securefl.algorithm.queries import Sends, draw_weight
+from securefl.core.cohort import exact
+from securefl.core.errors import ConfigError
+from securefl.core.guess import heaviest_share, share_within
+from securefl.core.messages import Order
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What an order says of the weights in its sums.
+
+    Attributes:
+        draws: how often each member of the ordered cohort was drawn, in the order of their numbers.
+        whole: all draws, where values weigh by draws; else 0.
+        records: n, where values weigh n_k / n; else 0.
+    """
+
+    draws: tuple[int, ...]
+    whole: int = 0
+    records: int = 0
+
+    @classmethod
+    def of(cls, order: Order) -> Self:
+        """What this order says."""
+        return cls(order.draws, order.whole, order.records)
+
+    @classmethod
+    def usual(cls, plan: Plan, sends: Sends, clients: int) -> Self:
+        """What an order of this sum says if each client of a cohort of this size was drawn once."""
+        match sends.weighs:
+            case "draws":
+                return cls((1,) * clients, whole=clients)
+            case "counts":
+                return cls((1,) * clients, records=plan.largest_records or 1)
+        return cls((1,) * clients)
+
+    @property
+    def kind(self) -> Weighing:
+        return "draws" if self.whole else "counts" if self.records else "equal"
+
+    @property
+    def ordered(self) -> int:
+        """The size of the cohort that was ordered."""
+        return len(self.draws)
+
+    def encoded(self) -> bytes:
+        """Explicit bytes, for agreements of sums that a key holder opens. No number is negative."""
+        numbers = (len(self.draws), *self.draws, self.whole, self.records)
+        return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def require_allowed(plan: Plan, sums: Sequence[Sends], weights: Weights) -> None:
+    """Raises ConfigError for a cohort, weights or an n that the plan does not let into these hidden sums."""
+    counted = False
+    for sends in sums:
+        said = plan.weights.get(sends.name, "equal")
+        if weights.kind != sends.weighs or weights.kind not in (said, "equal"):
+            raise ConfigError(
+                f"Expected an order that weighs {sends.name!r} {_WORDS[sends.weighs]}, as it declares, "
+                f"under a plan by which it weighs {_WORDS[said]}, got one that weighs it "
+                f"{_WORDS[weights.kind]}."
+            )
+        # A value may bear its client's count within, such as an app's update: the order then weighs equally.
+        counted |= said == "counts"
+    _require_weights(plan, weights, counted=counted)
+    least, largest = min(weights.draws), max(weights.draws)
+    for sends in sums:
+        match weights.kind:
+            case "draws":
+                _require_kept(sends, draw_weight(least, weights.whole, largest, sends))
+            case "counts":
+                low, _ = plan.counts
+                _require_kept(sends, low / max(weights.records, low))
+
+
+def require_batches(plan: Plan, members: Sequence[int], draws: Sequence[int]) -> None:
+    """Raises ConfigError for a cohort that is not of whole fixed batches, each client drawn once.
+
+    What remains of two sums that are taken off each other is then whole batches too.
+    """
+    if plan.fixed_batch is None:
+        return
+    there, size = set(members), plan.fixed_batch
+    whole = {k for batch in {one // size for one in there} for k in range(batch * size, (batch + 1) * size)}
+    if whole != there:
+        raise ConfigError(
+            f"Expected a cohort of whole batches of {size} clients (`fixed_batch`), got one that cuts "
+            f"through the batch of client {min(whole - there)}."
+        )
+    if max(draws) > 1:
+        raise ConfigError(
+            f"Expected each client drawn once where clients are in fixed batches, got {max(draws)} draws of "
+            "one."
+        )
+
+
+def admits(plan: Plan, draws: Mapping[int, int]) -> bool:
+    """Whether clients of a hidden sum would take these draws. An honest server draws until they do."""
+    if not plan.hidden or "draws" not in plan.weights.values() or not draws:
+        return True
+    try:
+        _require_weights(plan, Weights(tuple(draws.values()), sum(draws.values())), counted=False)
+    except ConfigError:
+        return False
+    return True
+
+
+def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
+    """Refuse a cohort, draws or an n beyond the plan, and a cohort in which one client would stand out."""
+    assert plan.least_cohort is not None
+    assert plan.largest_cohort is not None
+    assert plan.least_honest is not None
+    assert plan.largest_share is not None
+    if not plan.least_cohort <= weights.ordered <= plan.largest_cohort:
+        raise ConfigError(
+            f"Expected a cohort of {plan.least_cohort} to {plan.largest_cohort} clients, as the plan says, "
+            f"got {weights.ordered} (`least_cohort`)."
+        )
+    if min(weights.draws) < 1 or (not weights.whole and max(weights.draws) > 1):
+        raise ConfigError(
+            f"Expected one draw or more of each client, and one where draws do not weigh, got "
+            f"{min(weights.draws)} to {max(weights.draws)}."
+        )
+    beside = plan.beside(weights.ordered)
+    share = heaviest_share(weights.draws, beside)
+    if weights.kind == "draws":
+        _require_draws(plan, weights)
+    elif weights.kind == "counts":
+        _require_records(plan, weights)
+    if counted:
+        share = share_within(*plan.counts, beside)
+    if beside + 1 < plan.least_honest:
+        raise ConfigError(
+            f"Expected at least {plan.least_honest} honest contributors, got {max(0, beside + 1)} for sure "
+            f"in a cohort of {weights.ordered} (`least_honest`)."
+        )
+    if share > exact(plan.largest_share):
+        raise ConfigError(
+            f"Expected no client to have more than {plan.largest_share:g} of the squared weight beside the "
+            f"{max(0, beside)} lightest others, got {float(share):.3g} (`largest_share`): the sum would tell "
+            "its value."
+        )
+
+
+_WORDS = {"equal": "equally", "draws": "by draws", "counts": "by counts"}
+
+
+def _require_draws(plan: Plan, weights: Weights) -> None:
+    """As many draws as the plan says; fewer only where each client was drawn once, so that all are equal."""
+    whole, each_once = sum(weights.draws), max(weights.draws) == 1
+    allowed = whole == plan.draws or (each_once and whole < (plan.draws or 0))
+    if whole != weights.whole or not allowed:
+        raise ConfigError(
+            f"Expected {plan.draws} draws in all, as the plan says, or fewer if each client is drawn once, "
+            f"got {whole}, said to be {weights.whole}."
+        )
+
+
+def _require_records(plan: Plan, weights: Weights) -> None:
+    if plan.least_records is None or plan.largest_records is None:
+        raise ConfigError(
+            "Expected `least_records` and `largest_records`, bounds of n in weights n_k / n, got none: "
+            "a huge n rounds small clients away. Add the number of clients and of all their records."
+        )
+    if not plan.least_records <= weights.records <= plan.largest_records:
+        raise ConfigError(
+            f"Expected n from {plan.least_records} to {plan.largest_records}, as the plan says, got "
+            f"{weights.records}."
+        )
+    if plan.draws is not None and weights.ordered > plan.draws:
+        raise ConfigError(
+            f"Expected at most {plan.draws} clients in a sum that weighs by counts (`draws`), got "
+            f"{weights.ordered}."
+        )
+
+
+_KEPT = 2**16
+"""Of the steps of a grid, how many a value at its end must keep under a weight below 1."""
+
+
+def _require_kept(sends: Sends, weight: float) -> None:
+    """The least weight must leave a client's values something on the grid, and small ones too.
+
+    Values are far smaller than the grid's end. Below a step of it a client's values round to 0, and hide
+    nobody, while a heavier client's do not.
+    """
+    if weight < 1 and weight * sends.grid.limit < _KEPT:
+        raise ConfigError(
+            f"Expected weights that the grid of {sends.name!r} keeps, got {weight:.3g}, by which small "
+            "values of a client round to 0: it would hide nobody."
+        )

@@ -1,0 +1,92 @@
+"""A server's side of one session with parties that live apart: they enter once, and are asked in rounds."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, Ask, Sends
+from securefl.core.errors import ConfigError
+from securefl.core.logs import logger
+from securefl.core.messages import client_name
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header
+from securefl.engine.apart.entering import Enter, enter_all
+from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.waves import Exchange, Waves
+from securefl.engine.server import ServerParty
+from securefl.storage.own_record import OwnRecord
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSide:
+    """What a server has to itself: its copy of the plan, the roster it pinned, its record and keys.
+
+    study: what the owners of parties read in their diaries.
+    """
+
+    plan: Plan
+    pinned: Pinned
+    record: OwnRecord
+    study: str = "Flower"
+
+
+class Asking:
+    """A session, from its nonce on.
+
+    Args:
+        own: of this server. ConfigError for one without the lasting keys that the roster has.
+        sends: by name, what clients may be asked for.
+        work: digest of what parties compute, 32 bytes (see `entering.Enter`).
+        exchange: reaches the parties.
+        nonce: 32 bytes that no session had before; by default the operating system's.
+    """
+
+    def __init__(
+        self,
+        own: ServerSide,
+        sends: Mapping[str, Sends],
+        work: bytes,
+        exchange: Exchange,
+        *,
+        nonce: bytes | None = None,
+    ) -> None:
+        if own.record.enrolled is None:
+            raise ConfigError("Expected the server's enrolled keys in its record, got none. Enrol it.")
+        nonce = secrets.token_bytes(32) if nonce is None else nonce
+        self._enter = Enter.of(own.plan, own.study, work, own.pinned, nonce, own.record.enrolled)
+        self._session = own.pinned.session(own.plan, nonce)
+        self._exchange = exchange
+        self._waves = Waves(exchange)
+        self._parties = set(own.pinned.members) - {SERVER}
+        self._missing = set(self._parties)
+        self.server = ServerParty(own.plan, sends, own.record, clients=len(own.pinned.clients))
+        self.server.enter(own.pinned.directory(self._session))
+
+    def admit(self) -> None:
+        """Ask whoever is not in the session to enter. A party that refuses is left out, with a warning."""
+        if not self._missing:
+            return
+        entered, blamed = enter_all(self._exchange, self._enter, sorted(self._missing))
+        for name, why in blamed.items():
+            _log.warning("%s does not take part: %s", name, why)
+        self._missing -= set(entered)
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The parties that have not entered, or fell silent since."""
+        return frozenset(self._missing)
+
+    def ask(self, ask: Ask, *, number: int, stage: int = 0) -> Answers:
+        """Run one Ask in the round of this number, at this stage of it."""
+        header = Header(session=self._session, round=number, stage=stage, attempt=0)
+        answers = self.server.ask(ask, header, self._waves)
+        # Whoever fell silent may have been started again: it is asked to enter before the next round.
+        self._missing |= {client_name(k) for k in set(ask.cohort) - set(answers.survivors)}
+        if not answers.survivors:
+            self._missing |= {KEY_HOLDER} & self._parties
+        return answers

@@ -1,0 +1,153 @@
+"""What a party has computed outside itself: by whoever brought it the request, on the same connection.
+
+    relay                                 party
+      |------ request -------------------->|
+      |<----- Compute ---------------------|   the broadcast, and the public task of the order
+      |------ Computed ------------------->|   the model, its metrics and the number of examples
+      |<----- reply -----------------------|   protected: clipped, noised, hidden, charged
+
+The party charges before it asks. What comes back is somebody else's: it is checked where it is protected.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import DataError, RemoteProtocolError
+from securefl.engine.apart.frames import is_of, other, packed, parts_of
+
+Kind = Literal["train", "evaluate"]
+Ask = Callable[[bytes], bytes]
+"""Gives whoever brought the request a frame, and returns its answer."""
+_COMPUTE, _COMPUTED = b"C", b"V"
+_PLACE = struct.Struct("<I")
+_COUNT = struct.Struct("<d")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """What a party wants computed.
+
+    Attributes:
+        kind: whether to train from the broadcast, or to evaluate it.
+        round: of the session, from 1.
+        metrics: names of the metrics that count.
+        task: what the server says of the broadcast and of how to train, as it said it to the whole cohort.
+        broadcast: float32 (d,).
+    """
+
+    kind: Kind
+    round: int
+    metrics: tuple[str, ...]
+    task: bytes = field(repr=False)
+    broadcast: NDArray[np.float32] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """What came of it: the trained values float64 (d,), or none of an evaluation; metrics float64 (m,)."""
+
+    values: NDArray[np.float64] = field(repr=False)
+    metrics: NDArray[np.float64] = field(repr=False)
+    examples: float = field(repr=False)
+
+
+def pack_compute(compute: Compute) -> bytes:
+    """The bytes of an order to compute."""
+    names = [name.encode() for name in compute.metrics]
+    values = np.ascontiguousarray(compute.broadcast, "<f4").tobytes()
+    head = [compute.kind.encode(), _PLACE.pack(compute.round), compute.task, values]
+    return packed(_COMPUTE, [*head, *names])
+
+
+def is_compute(data: bytes) -> bool:
+    """Whether a frame says that it is an order to compute."""
+    return is_of(_COMPUTE, data)
+
+
+def unpack_compute(data: bytes, *, sender: str) -> Compute:
+    """The order of these bytes. RemoteProtocolError for any others."""
+    parts = parts_of(_COMPUTE, data, sender=sender)
+    if len(parts) < 4 or len(parts[1]) != _PLACE.size or len(parts[3]) % 4:
+        raise other(sender)
+    kind, place, task, values, *names = parts
+    found = {b"train": "train", b"evaluate": "evaluate"}.get(kind)
+    if found is None:
+        raise other(sender)
+    try:
+        metrics = tuple(name.decode() for name in names)
+    except UnicodeDecodeError:
+        raise other(sender) from None
+    return Compute(
+        kind="train" if found == "train" else "evaluate",
+        round=_PLACE.unpack(place)[0],
+        metrics=metrics,
+        task=task,
+        broadcast=np.frombuffer(values, "<f4").astype(np.float32),
+    )
+
+
+def pack_computed(computed: Computed | None) -> bytes:
+    """The bytes of a result. None says that there is none, and no reason."""
+    if computed is None:
+        return packed(_COMPUTED, [])
+    vectors = [np.ascontiguousarray(v, "<f8").tobytes() for v in (computed.values, computed.metrics)]
+    return packed(_COMPUTED, [_COUNT.pack(computed.examples), *vectors])
+
+
+def unpack_computed(data: bytes, *, sender: str) -> Computed | None:
+    """The result of these bytes. RemoteProtocolError for any others."""
+    parts = parts_of(_COMPUTED, data, sender=sender)
+    if not parts:
+        return None
+    if len(parts) != 3 or len(parts[0]) != _COUNT.size or any(len(part) % 8 for part in parts[1:]):
+        raise other(sender)
+    values, metrics = (np.frombuffer(part, "<f8").astype(np.float64) for part in parts[1:])
+    return Computed(values=values, metrics=metrics, examples=_COUNT.unpack(parts[0])[0])
+
+
+class Outside:
+    """Whoever computes for a party: there while a request of theirs is answered, and at no other time."""
+
+    def __init__(self) -> None:
+        self._ask: Ask | None = None
+
+    @contextmanager
+    def at(self, ask: Ask) -> Iterator[None]:
+        """Within, `ask` reaches whoever brought the request."""
+        self._ask = ask
+        try:
+            yield
+        finally:
+            self._ask = None
+
+    def compute(self, compute: Compute) -> Computed:
+        """The result. DataError where there is none, or nobody to compute."""
+        if self._ask is None:
+            raise DataError("Expected somebody beside the party who computes, got nobody: it abstains.")
+        try:
+            found = unpack_computed(self._ask(pack_compute(compute)), sender="relay")
+        except (OSError, RemoteProtocolError) as error:
+            raise DataError(f"Expected a result of the app, got none ({error}): it abstains.") from None
+        if found is None:
+            raise DataError("Expected a result of the app, and it failed: it abstains. Its own log says why.")
+        return found
+
+
+def answered(ask: Ask, request: bytes, compute: Callable[[Compute], Computed | None]) -> bytes:
+    """A relay's side: give the party a request, compute what it wants, and return its reply.
+
+    Args:
+        ask: gives the party a frame on one and the same connection, and returns its next one.
+    """
+    reply = ask(request)
+    while is_compute(reply):
+        reply = ask(pack_computed(compute(unpack_compute(reply, sender="party"))))
+    return reply

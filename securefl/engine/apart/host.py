@@ -1,0 +1,64 @@
+"""A party's side of its frames: one request in, one reply out."""
+
+from __future__ import annotations
+
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.release import SERVER
+from securefl.engine.apart.turns import Sent, pack_sent, unpack
+from securefl.engine.drive import Drive, Parcel
+from securefl.engine.party import Party
+
+
+class Host:
+    """One client, or the key holder, of a session that it has entered, behind its frames.
+
+    Whoever carries the frames learns what the frames carry, and can lose, repeat or change them. It cannot
+    make the party do more than a server can.
+    """
+
+    def __init__(self, party: Party) -> None:
+        if len(party.names) != 1:
+            raise ValueError(f"Expected a party that stands for one, got {len(party.names)} names.")
+        self.party = party
+        (self.name,) = party.names
+
+    def answer(self, request: bytes) -> bytes:
+        """What the party says to a request. RemoteProtocolError for one that no server makes.
+
+        After an error the party is where it was. `noted` has what was refused without one.
+        """
+        turn, key = unpack(request, sender=SERVER), b""
+        out: list[Parcel] = []
+        if turn.call is not None:
+            key = self.party.call([self.name], turn.call)
+            out += self._drive().begin()
+        if turn.parcels or turn.deadline:
+            drive = self._drive()
+            for sender, data in turn.parcels:
+                out += drive.deliver(Parcel(sender, self.name, data))
+            out += _worked(drive)
+            if turn.deadline:
+                out += drive.deadline()[1]
+        if self.party.drive is not None:
+            out += _worked(self.party.drive)
+        return pack_sent(Sent(key=key, parcels=tuple((parcel.to, parcel.data) for parcel in out)))
+
+    def noted(self) -> list[str]:
+        """For its owner: what it refused of a peer's message, and why it abstained, since the last time."""
+        own, drive = self.party.log.take(), self.party.drive
+        blamed: dict[str, str] = {} if drive is None else drive.traffic.blamed
+        reasons = [f"{sender}: {why}" for sender, why in blamed.items()]
+        blamed.clear()
+        return [*reasons, *own.abstained.values()]
+
+    def _drive(self) -> Drive:
+        if self.party.drive is None:
+            raise RemoteProtocolError("Expected a call before any message, got none.", sender=SERVER)
+        return self.party.drive
+
+
+def _worked(drive: Drive) -> list[Parcel]:
+    out: list[Parcel] = []
+    while drive.working:
+        out += drive.work()
+    return out

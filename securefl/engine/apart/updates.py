@@ -1,0 +1,285 @@
+"""Model updates of an app that is not ours: what its clients contribute to a sum, and what a sum says.
+
+A vector of the sum holds, of one client with n examples,
+
+    w (trained - broadcast),  w metrics,  w          with w = n / largest_count
+
+Of an evaluation it holds the last two. n is clipped to the plan's `least_count` and `largest_count`. Unless
+the plan says that the value weighs by "counts", every client weighs 1 and says no w; so it does where the
+plan has a `public_count`, or a bound is set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import floor, log2
+from typing import Final
+
+import numpy as np
+
+from securefl.algorithm.clients import Job, Offer
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Floats, Sends, Total, Value
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.grid import Grid
+from securefl.core.legible import require_legible
+from securefl.core.release import Adjacency, Unit
+from securefl.dp import clipping
+from securefl.engine.aggregator import Given
+from securefl.engine.apart.computing import Compute, Computed, Kind, Outside
+from securefl.mechanisms.charges import charge_of
+
+UPDATE: Final = "update"
+EVALUATION: Final = "evaluation"
+TASK: Final = "task"
+"""The public array of an Ask that carries its task: one byte an entry."""
+_MOST_COUNT = 2**20
+# 64 for a weighted entry, in steps that round a mean of weights above 1/16 by less than 5e-7
+_GRID = Grid(step=2.0**-24, bound=2.0**6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updates:
+    """What clients of somebody's app may be asked for. All parties have the same.
+
+    Attributes:
+        metrics: names of the training metrics that are summed; no other leaves.
+        evaluation: names of the metrics of an evaluation. Without any, evaluation is refused.
+        update_bound: L2 norm that an update is scaled down to. None is no bound.
+        evaluation_bound: the same for the metrics of an evaluation.
+        cohort: the least number of clients that are asked for one sum; noise in shares needs it.
+
+    A bound declares the sensitivity of a whole client (`unit = "client"`). Under one a client weighs 1 and is
+    never silent: whatever its app does wrong counts as 0.
+    """
+
+    metrics: tuple[str, ...] = ()
+    evaluation: tuple[str, ...] = ()
+    update_bound: float | None = None
+    evaluation_bound: float | None = None
+    cohort: int = 0
+
+    def __post_init__(self) -> None:
+        for names in (self.metrics, self.evaluation):
+            for name in names:
+                require_legible(name, "the name of a metric")
+            if len(set(names)) < len(names):
+                raise ConfigError(f"Expected each metric once, got {', '.join(names)}.")
+        for bound in (self.update_bound, self.evaluation_bound):
+            if bound is not None and not 1e-6 <= bound <= 1e6:
+                raise ConfigError(f"Expected a bound from 1e-6 to 1e6, got {bound}.")
+        if self.update_bound is not None and self.metrics:
+            raise ConfigError(
+                f"Expected no training metrics beside update_bound, got {', '.join(self.metrics)}: they "
+                "would leave without noise. Name them in `evaluation`, with evaluation_bound."
+            )
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes: what parties compare when they enter a session."""
+        return hashlib.sha256(b"securefl updates v1" + self.text().encode()).digest()
+
+    def text(self) -> str:
+        """The terms as canonical JSON. A field may get another name; its word here stays."""
+        words = {
+            "metrics": self.metrics,
+            "evaluation": self.evaluation,
+            "update_bound": self.update_bound,
+            "evaluation_bound": self.evaluation_bound,
+            "cohort": self.cohort,
+        }
+        return json.dumps(words, sort_keys=True)
+
+    def sends(self) -> Mapping[str, Sends]:
+        """What clients may be asked for, by name."""
+        update = self._sends(UPDATE, "its model update, its metrics and its number of examples", UPDATE)
+        if not self.evaluation:
+            return {UPDATE: update}
+        tells = "metrics of the model on its records, and their number"
+        return {UPDATE: update, EVALUATION: self._sends(EVALUATION, tells, EVALUATION)}
+
+    def _sends(self, name: str, reveals: str, which: str) -> Sends:
+        bound = self.bound(name)
+        if bound is None:
+            return Sends(
+                name=name, how="sum", reveals=reveals, reads="trained", grid=_GRID, cohort=self.cohort
+            )
+        moved: Mapping[tuple[Unit, Adjacency], float] = {
+            ("client", "zero-out"): bound,
+            ("client", "replace-one"): 2 * bound,
+        }
+        return Sends(
+            name=name,
+            how="sum",
+            reveals=reveals,
+            reads="trained",
+            sensitivity=moved,
+            grid=_bounded_grid(bound),
+            cohort=self.cohort,
+        )
+
+    def bound(self, name: str) -> float | None:
+        """The L2 bound of these values."""
+        return self.update_bound if name == UPDATE else self.evaluation_bound
+
+    def weighted(self, plan: Plan, name: str) -> bool:
+        """Whether clients weigh by their examples, and say so in the sum."""
+        counts = plan.weights.get(name) == "counts"
+        return counts and plan.public_count is None and self.bound(name) is None
+
+    def named(self, name: str) -> tuple[str, ...]:
+        """The metrics of these values."""
+        return self.metrics if name == UPDATE else self.evaluation
+
+    def size(self, plan: Plan, name: str, values: int) -> int:
+        """Length of the vector that is summed, of a model of so many values."""
+        own = values if name == UPDATE else 0
+        return own + len(self.named(name)) + self.weighted(plan, name)
+
+    def check(self, plan: Plan) -> None:
+        """Raises ConfigError for a plan under which these values can never leave."""
+        for name, sends in self.sends().items():
+            if plan.weights.get(name, "equal") == "draws":
+                raise ConfigError(f"Expected {name!r} to weigh equally or by counts, got by draws.")
+            if self.weighted(plan, name) and plan.largest_count > _MOST_COUNT:
+                raise ConfigError(
+                    f"Expected largest_count of at most {_MOST_COUNT}, the most examples that a client "
+                    f"counts with, or a public_count, got {plan.largest_count}. Take a number near the "
+                    "examples of your clients: values of one with far fewer are rounded coarsely."
+                )
+            charge_of(plan, sends)
+
+    def offers(self, plan: Plan, outside: Outside) -> list[Offer]:
+        """What a party offers, computed outside it."""
+        sends = self.sends()
+        return [_Offered(own, _Protected(self, plan, name, outside)) for name, own in sends.items()]
+
+    def read(self, plan: Plan, name: str, total: Total, values: int) -> Mean:
+        """What the total says: the mean of updates and metrics, and the examples behind it.
+
+        DataError for a total whose weights are 0.
+        """
+        own = values if name == UPDATE else 0
+        # Without counts or a public one, a client stands for one example.
+        own_count = 1 if plan.public_count is None else plan.count(plan.public_count)
+        weight, examples = total.weight, total.weight * own_count
+        if self.weighted(plan, name):
+            weight = float(total.value[-1])
+            examples = weight * plan.largest_count
+        if not weight > 0:
+            raise DataError("Expected examples behind a sum, got none.")
+        mean = total.value / weight
+        metrics = dict(zip(self.named(name), mean[own:].tolist(), strict=False))
+        return Mean(update=mean[:own], metrics=metrics, examples=max(1, round(examples)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """What a sum says: update float64 (d,), metrics by name, and examples: exact, or of equal clients."""
+
+    update: Floats
+    metrics: Mapping[str, float]
+    examples: int
+
+
+@dataclass(frozen=True)
+class _Offered(Given):
+    """Computed outside. Without a result it is zeros, for which nobody outside is asked again."""
+
+    compute: _Protected
+
+    def nothing(self, job: Job) -> Value:
+        return self.compute.value(np.zeros(self.compute.size(job)))
+
+
+@dataclass(frozen=True)
+class _Protected:
+    """Computes one kind of value outside, and makes it what is summed."""
+
+    updates: Updates
+    plan: Plan
+    name: str
+    outside: Outside
+
+    def __call__(self, job: Job) -> Value:
+        """DataError for a result that is not used: the client abstains, or under a bound counts as 0."""
+        try:
+            vector = self._vector(job)
+        except DataError:
+            # Silence would tell of the records, and is not charged.
+            if self.updates.bound(self.name) is None:
+                raise
+            vector = np.zeros(self.size(job))
+        return self.value(vector)
+
+    def size(self, job: Job) -> int:
+        """Length of the vector, from the broadcast alone."""
+        return self.updates.size(self.plan, self.name, len(job.broadcast))
+
+    def value(self, vector: Floats) -> Value:
+        """The vector as it is protected."""
+        bound = self.updates.bound(self.name)
+        if bound is None:
+            return Value(clear=vector)
+        step = _bounded_grid(bound).step
+        return Value(integers=clipping.to_grid(vector[None], step, int(bound / step))[0])
+
+    def _vector(self, job: Job) -> Floats:
+        kind: Kind = "train" if self.name == UPDATE else "evaluate"
+        found = self.outside.compute(
+            Compute(
+                kind=kind,
+                round=job.round,
+                metrics=self.updates.named(self.name),
+                task=_bytes(job.public.get(TASK, np.zeros(0))),
+                broadcast=job.broadcast,
+            )
+        )
+        weight = self._weight(found)
+        own = found.values - job.broadcast if kind == "train" and _alike(found, job) else found.values
+        wanted = len(job.broadcast) if kind == "train" else 0
+        metrics = len(self.updates.named(self.name))
+        if own.shape != (wanted,) or found.metrics.shape != (metrics,):
+            raise DataError(
+                f"Expected {wanted} values and {metrics} metrics of the app, got {own.size} and "
+                f"{found.metrics.size}: it abstains. Return the model in the layout that came."
+            )
+        vector = np.concatenate([own, found.metrics])
+        if not np.isfinite(vector).all():
+            raise DataError("Expected finite values of the app, got others: it abstains.")
+        if not self.updates.weighted(self.plan, self.name):
+            return vector
+        return np.concatenate([vector * weight, [weight]])
+
+    def _weight(self, found: Computed) -> float:
+        """n / largest_count, n as others may know it. DataError for what is no number of examples."""
+        if not (found.examples >= 1 and float(found.examples).is_integer()):
+            raise DataError(
+                "Expected num-examples, a whole number of at least 1, got another: it abstains. Return it in "
+                "the MetricRecord."
+            )
+        return self.plan.count(int(min(found.examples, 2**53))) / self.plan.largest_count
+
+
+def _alike(found: Computed, job: Job) -> bool:
+    return found.values.shape == job.broadcast.shape
+
+
+def _bytes(entries: Floats) -> bytes:
+    if not ((entries >= 0) & (entries <= 255)).all():
+        raise DataError("Expected a task of bytes, got other numbers: it abstains.")
+    return entries.astype(np.uint8).tobytes()
+
+
+def as_public(task: bytes) -> Mapping[str, Floats]:
+    """A task as the public array of an Ask."""
+    return {TASK: np.frombuffer(task, np.uint8).astype(np.float64)}
+
+
+def _bounded_grid(bound: float) -> Grid:
+    """A grid with 2^14 to 2^15 steps to the bound, as for our own updates under a bound."""
+    step = float(2.0 ** (floor(log2(bound)) - 14))
+    return Grid(step=step, bound=step * 2**24)

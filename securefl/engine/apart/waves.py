@@ -1,0 +1,104 @@
+"""The server's transport to parties that live apart: frames go out in waves, and replies come in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.engine.apart.turns import Sent, Turn, grouped, pack, unpack_sent
+from securefl.engine.drive import Drive, Parcel, Traffic
+
+Exchange = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+"""Gives each party its request, and returns the replies that came in time, by party. It keeps the time."""
+
+
+class Waves:
+    """A transport over `exchange`.
+
+    A party that is silent once, or says what nobody may say, is left out until it is called to another place:
+    its machine has missed a wave, and a second deadline would be waited for in vain.
+
+    Attributes:
+        traffic: bytes of messages, by the party that sent or was sent them; who was blamed for a frame.
+        silent: who left a request without a reply.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.traffic = Traffic()
+        self.silent: set[str] = set()
+        self._exchange = exchange
+        self._calls: dict[str, bytes] = {}
+        self._here: set[str] = set()
+        self._begun: list[Parcel] = []
+
+    def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
+        """Clients say nothing of a key of theirs: their call travels with the first wave after it."""
+        self._calls = {name: data for name in to if name != KEY_HOLDER}
+        if KEY_HOLDER not in to:
+            return {}
+        self._begun = []
+        said, out = self._wave({KEY_HOLDER: Turn(call=data)})
+        self._begun = out
+        return said
+
+    def run(self, drive: Drive) -> None:
+        """Run the exchange at hand to its end, a wave at a time."""
+        turns = {name: Turn(call=call) for name, call in self._calls.items()}
+        self._calls = {}
+        self._here = {KEY_HOLDER} & self._here
+        waiting = [*self._begun, *drive.begin()]
+        self._begun = []
+        while drive.unfinished:
+            waiting = self._delivered(drive, waiting)
+            if drive.working:
+                waiting += drive.work()
+                continue
+            own = grouped(waiting)
+            posted = {
+                name: Turn(call=turns[name].call if name in turns else None, parcels=tuple(own.get(name, ())))
+                for name in sorted({*turns, *(own.keys() & self._here)})
+            }
+            turns, waiting = {}, []
+            if posted:
+                _, waiting = self._wave(posted)
+                continue
+            moved, waiting = drive.deadline()
+            if not moved:
+                break
+
+    def _delivered(self, drive: Drive, parcels: Sequence[Parcel]) -> list[Parcel]:
+        """Deliver what is the server's own. Returns what is left, and what it made the server send."""
+        left: list[Parcel] = []
+        for parcel in parcels:
+            if parcel.to == SERVER:
+                left += drive.deliver(parcel)
+            else:
+                left.append(parcel)
+        return left
+
+    def _wave(self, turns: Mapping[str, Turn]) -> tuple[dict[str, bytes], list[Parcel]]:
+        """One wave: what each party said of its key, and what all sent."""
+        replies = self._exchange({name: pack(turn) for name, turn in turns.items()})
+        said: dict[str, bytes] = {}
+        out: list[Parcel] = []
+        for name in turns:
+            self._here.discard(name)
+            if name not in replies:
+                self.silent.add(name)
+                continue
+            try:
+                sent = unpack_sent(replies[name], sender=name)
+            except RemoteProtocolError as error:
+                self.traffic.blamed[name] = str(error)
+                continue
+            self._here.add(name)
+            self._count(name, turns[name], sent)
+            said[name] = sent.key
+            # Whoever a message says it is for, it is from the party whose reply carried it.
+            out += [Parcel(name, to, data) for to, data in sent.parcels]
+        return said, out
+
+    def _count(self, name: str, turn: Turn, sent: Sent) -> None:
+        for counts, parcels in ((self.traffic.received, turn.parcels), (self.traffic.sent, sent.parcels)):
+            counts[name] = counts.get(name, 0) + sum(len(data) for _, data in parcels)

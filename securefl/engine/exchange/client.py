@@ -1,0 +1,194 @@
+"""A client of one exchange.
+
+It waits for order and broadcast, checks the order by its plan, and answers once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from securefl.algorithm.plan import CLEAR, Plan
+from securefl.algorithm.queries import Sends
+from securefl.algorithm.weighing import Weights, require_allowed, require_batches
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.hiding import Conceal
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.messages import Broadcast, Contribution, Order
+from securefl.core.release import SERVER, Release
+from securefl.core.wire import Header, Limit
+from securefl.mechanisms import mechanism_of
+
+
+@dataclass(frozen=True)
+class Waiting:
+    order: Order | None = None
+    broadcast: Broadcast | None = None
+
+
+@dataclass(frozen=True)
+class Working:
+    pass
+
+
+@dataclass(frozen=True)
+class Answered:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribute:
+    """The slow work of a client: compute, charge and protect what was ordered.
+
+    conceal: the concealment of each number that the plan hides, by name.
+    """
+
+    client: int
+    header: Header
+    order: Order
+    broadcast: Broadcast
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
+
+
+ClientState = Waiting | Working | Answered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """A client of one exchange.
+
+    offers: the values it is willing to be asked for, by name. An order names them, and cannot describe them.
+    conceal: the concealment of each number that its plan hides, by name.
+    """
+
+    number: int
+    header: Header
+    plan: Plan
+    offers: Mapping[str, Sends]
+    most: Limit
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
+
+    def begin(self) -> Step[ClientState]:
+        return Step(Waiting())
+
+    def expects(self, state: ClientState) -> Expects:
+        return Expects(self.header, {Broadcast: self.most, Order: self.most})
+
+    def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
+        if sender != SERVER:
+            raise RemoteProtocolError(
+                f"Expected orders from the server, got one from {sender}.", sender=sender, phase="waiting"
+            )
+        if not isinstance(state, Waiting):
+            return Step(state)
+        # The first order counts, and the first broadcast: a server must not replace one that was checked.
+        if isinstance(message, Order):
+            state = Waiting(state.order or self._checked(message), state.broadcast)
+        else:
+            state = Waiting(state.order, state.broadcast or self._whole(message))
+        if state.order is None or state.broadcast is None:
+            return Step(state)
+        work = Contribute(
+            client=self.number,
+            header=self.header,
+            order=state.order,
+            broadcast=state.broadcast,
+            conceal=self.conceal,
+        )
+        return Step(Working(), need=Need(work))
+
+    def _checked(self, order: Order) -> Order:
+        names = (*order.wants, *order.sums)
+        if set(names) - self.offers.keys() or len(set(names)) < len(names):
+            raise _refusal(f"Expected distinct wants among {sorted(self.offers)}, got {names}.")
+        asked = [self.offers[name] for name in names]
+        hidden = self.plan.hidden
+        if any((s.how == "sum" and hidden) != (s.name in order.sums) for s in asked):
+            raise _refusal(f"Expected sums to be {'hidden' if hidden else 'clear'}, as the plan says.")
+        hides = self.plan.scores != CLEAR
+        if bare := [s.name for s in asked if hides and s.reveals_encrypted and s.name not in self.conceal]:
+            raise _refusal(f"Expected a key for {bare}, as the plan hides them, got none in the call.")
+        for sends in asked:
+            self._check_declared(order, sends)
+        if any(sends.how == "sum" for sends in asked):
+            self._check_members(order)
+        if order.sums:
+            self._check_weights(order, [self.offers[name] for name in order.sums])
+        return order
+
+    def _check_declared(self, order: Order, sends: Sends) -> None:
+        """Refuse to be asked otherwise than declared: in its rounds, as an introduction, or further.
+
+        How often that was before, the ledger knows.
+        """
+        introduction, number = order.introduction, order.number
+        if introduction:
+            due = number == 0 and 0 < introduction <= sends.introductions
+        elif number:
+            due = 0 < number <= sends.further
+        else:
+            due = sends.due(self.header.round)
+        if not due:
+            raise _refusal(
+                f"Expected {sends.name!r} to be asked for as declared, got introduction {introduction}, "
+                f"number {number} in round {self.header.round}."
+            )
+        if not 0 <= order.again <= self.plan.spare or (
+            order.again and not mechanism_of(self.plan, sends).noised
+        ):
+            raise _refusal(
+                f"Expected {sends.name!r} to be put anew at most {self.plan.spare} times, and only with "
+                "noise: another sum of the same values would tell one of them."
+            )
+
+    def _check_members(self, order: Order) -> None:
+        """Refuse a list of members that is none, or draws that contradict each other."""
+        members, draws = order.members, order.draws
+        listed = len(members) == len(draws) > 0 and self.number in members
+        rising = all(low < high for low, high in pairwise(members))
+        if not listed or not rising or min(draws) < 1 or order.records < 0:
+            raise _refusal("Expected ascending members, us among them, each drawn once or more.")
+        whole, most = sum(draws), max(draws)
+        if not order.whole:  # each value weighs 1, or its client's own count
+            fits = most == 1 and order.most == 0
+        elif order.sums:
+            fits = (whole, most) == (order.whole, order.most)
+        else:  # in the clear a client sees its own draws alone
+            fits = whole <= order.whole and most <= order.most <= order.whole
+        if not fits or (order.whole and order.records):
+            raise _refusal(f"Expected {order.whole} draws, {order.most} of one client at most, got {draws}.")
+
+    def _check_weights(self, order: Order, sums: Sequence[Sends]) -> None:
+        """Refuse a cohort, weights or an n that the plan does not allow in hidden sums.
+
+        Every client of the cohort checks all of it. A weight of the server's choice would give it one
+        client's value.
+        """
+        try:
+            require_allowed(self.plan, sums, Weights.of(order))
+            require_batches(self.plan, order.members, order.draws)
+        except ConfigError as error:
+            raise _refusal(str(error)) from None
+
+    def _whole(self, broadcast: Broadcast) -> Broadcast:
+        names = broadcast.names
+        if len(set(names)) < len(names) or len(names) != len(broadcast.arrays) or broadcast.model.ndim != 1:
+            raise _refusal(f"Expected a flat model and one array for each of {names}, all names distinct.")
+        return broadcast
+
+    def provide(self, state: ClientState, answer: tuple[Release, ...] | None) -> Step[ClientState]:
+        """Send the answer. With `None` the client abstains by silence. After the deadline nothing is sent."""
+        if not isinstance(state, Working):
+            return Step(state)
+        if answer is None:
+            return Step(Answered(), result="abstained")
+        return Step(Answered(), out=(Envelope((SERVER,), Contribution(releases=answer)),), result="answered")
+
+    def deadline(self, state: ClientState) -> Step[ClientState]:
+        return Step(Answered(), result="missed")
+
+
+def _refusal(reason: str) -> RemoteProtocolError:
+    return RemoteProtocolError(reason, sender=SERVER, phase="waiting")

@@ -1,0 +1,290 @@
+"""The server of one exchange. It collects, has concealed numbers scored in turns, and answers the ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from securefl.algorithm.queries import Answers, Ask, ByCount, ByDraws, Each, Sum, Value
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.grown import Grown
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.messages import (
+    OVERHEAD,
+    Broadcast,
+    Contribution,
+    OpenReply,
+    OpenRequest,
+    Order,
+    client_name,
+)
+from securefl.core.release import KEY_HOLDER, Delivered
+from securefl.core.wire import Header, Limit
+from securefl.linear.way import NOTHING, Asked, Found, Scoring, Sent
+from securefl.sums import clear
+
+
+@dataclass(frozen=True)
+class Collecting:
+    """Running sums (grid integers) and each client's delivered numbers so far."""
+
+    sums: clear.Totals
+    numbers: Grown[int, Mapping[str, Delivered]]
+
+
+@dataclass(frozen=True)
+class Working:
+    """The scores are at work, before this turn. found: the scores that are known already."""
+
+    collected: Collecting
+    turn: int = 0
+    found: Found = NOTHING
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Waiting for the key holder. `again` is how often the request is sent once more if a reply is late."""
+
+    collected: Collecting
+    asked: Asked
+    request: OpenRequest
+    again: int = 2
+
+
+@dataclass(frozen=True)
+class Ended:
+    pass
+
+
+ServerState = Collecting | Working | Asking | Ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """The server of one exchange.
+
+    `hidden`: sums are ordered here, and taken by a hidden sum afterwards. `again`: how often they were put
+    anew. `scoring`: the way of scoring the numbers that travel concealed. Without one, none does. `whole`:
+    names of values whose plan lets no length tell of them (`mechanisms.charges.sparse`).
+    """
+
+    ask: Ask
+    header: Header
+    most: Limit
+    hidden: bool = False
+    again: int = 0
+    scoring: Scoring | None = None
+    whole: frozenset[str] = frozenset()
+
+    def begin(self) -> Step[ServerState]:
+        state = Collecting(clear.nothing(self._sums), Grown())
+        everyone = tuple(self._clients)
+        cohort = sorted(self.ask.cohort)
+        # All clients of a hidden sum act on the same bytes, whose digest they sign. In the clear each client
+        # gets an order of its own, and need not know the cohort.
+        if self.hidden:
+            orders = [Envelope(everyone, order_of(self.ask, cohort, hidden=True, again=self.again))]
+        else:
+            orders = [Envelope((client_name(own.members[0]),), own) for own in orders_of(self.ask, cohort)]
+        step = Step[ServerState](state, out=(Envelope(everyone, broadcast_of(self.ask)), *orders))
+        return step if self.ask.cohort else self._collected(state)
+
+    @cached_property
+    def _clients(self) -> Mapping[str, int]:
+        """The cohort by name."""
+        return {client_name(k): k for k in self.ask.cohort}
+
+    @property
+    def _sums(self) -> tuple[Sum, ...]:
+        """The sums that are taken here."""
+        return () if self.hidden else self.ask.sums
+
+    @property
+    def _wants(self) -> tuple[str, ...]:
+        return (*(s.sends.name for s in self._sums), *(each.sends.name for each in self.ask.each))
+
+    def expects(self, state: ServerState) -> Expects:
+        # In every state, since a reply that comes twice is late, and nobody's fault.
+        opened = Limit(OVERHEAD, 0) if self.scoring is None else self.scoring.replies
+        return Expects(self.header, {Contribution: self.most, OpenReply: opened})
+
+    def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
+        if isinstance(message, OpenReply):
+            return self._replied(state, sender, message)
+        client = self._clients.get(sender)
+        if client is None:
+            raise RemoteProtocolError(
+                f"Expected a contribution of the cohort, got one of {sender}.",
+                sender=sender,
+                phase="contribution",
+            )
+        if not isinstance(state, Collecting) or client in state.numbers:
+            return Step(state)
+        state = self._add(state, client, sender, message)
+        return Step(state) if len(state.numbers) < len(self.ask.cohort) else self._collected(state)
+
+    def _add(self, state: Collecting, client: int, sender: str, message: Contribution) -> Collecting:
+        delivered: tuple[Any, ...] = message.releases
+        if tuple(release.name for release in delivered) != self._wants:
+            raise RemoteProtocolError(
+                f"Expected the values {self._wants} in this order, got others.",
+                sender=sender,
+                phase="contribution",
+            )
+        by_name: dict[str, Delivered] = {release.name: release for release in delivered}
+        for each in self.ask.each:
+            self._check_number(each, by_name[each.sends.name], sender)
+        summed = {question.sends.name: by_name[question.sends.name] for question in self._sums}
+        sums = clear.added(state.sums, self._sums, summed, sender, self.whole)
+        numbers = {each.sends.name: by_name[each.sends.name] for each in self.ask.each}
+        return Collecting(sums, state.numbers.having(client, numbers))
+
+    def _check_number(self, each: Each, came: Delivered, sender: str) -> None:
+        scoring = self.scoring if each.sends.name in self._concealed else None
+        sealed = scoring is not None
+        hidden, open_ = each.lengths()
+        length = open_ if sealed else hidden + open_
+        fits = came.numbers.dtype == np.float64 and came.numbers.shape == (length,)
+        if not fits or came.form != ("encrypted" if sealed else "open") or bool(came.sealed) != sealed:
+            raise RemoteProtocolError(
+                f"Expected {length} numbers{' and a ciphertext' if sealed else ''} for {each.sends.name!r}, "
+                "got another form.",
+                sender=sender,
+                phase="contribution",
+            )
+        if not np.isfinite(came.numbers).all():
+            raise RemoteProtocolError(
+                "Expected finite numbers, got one that is not.", sender=sender, phase="contribution"
+            )
+        if scoring is not None:
+            scoring.admit(sender, came.sealed)
+            return
+        # numbers of a peer may overflow in the product; inf and nan are refused below
+        with np.errstate(all="ignore"):
+            number = _in_the_clear(each, came)
+        if not each.allows(number):
+            raise RemoteProtocolError(
+                f"Expected a {each.sends.name} in its public range, got one outside.",
+                sender=sender,
+                phase="contribution",
+            )
+
+    @property
+    def _concealed(self) -> frozenset[str]:
+        """Names of the numbers that travel concealed."""
+        return frozenset() if self.scoring is None else self.scoring.names
+
+    def _collected(self, state: Collecting) -> Step[ServerState]:
+        sent = tuple(
+            Sent(client, each.sends.name, came.sealed, came.numbers.astype(np.float64))
+            for client in sorted(state.numbers)
+            for each in self.ask.each
+            if each.sends.name in self._concealed
+            for came in [state.numbers[client][each.sends.name]]
+        )
+        if sent and self.scoring is not None:
+            return Step(Working(state), need=Need(self.scoring.score(sent)))
+        return self._closed(state, NOTHING)
+
+    def provide(self, state: ServerState, answer: Asked | Found) -> Step[ServerState]:
+        if not isinstance(state, Working):
+            return Step(state)
+        if isinstance(answer, Found):
+            return self._closed(state.collected, answer)
+        request = OpenRequest(turn=state.turn, items=answer.items)
+        return Step(Asking(state.collected, answer, request), out=(Envelope((KEY_HOLDER,), request),))
+
+    def _replied(self, state: ServerState, sender: str, reply: OpenReply) -> Step[ServerState]:
+        if sender != KEY_HOLDER:
+            raise RemoteProtocolError(
+                f"Expected openings from the key holder, got one from {sender}.",
+                sender=sender,
+                phase="opening",
+            )
+        if not isinstance(state, Asking) or 0 <= reply.turn < state.request.turn:  # late, and nobody's fault
+            return Step(state)
+        if reply.turn != state.request.turn or len(reply.items) != len(state.request.items):
+            raise RemoteProtocolError(
+                f"Expected {len(state.request.items)} items at turn {state.request.turn}, got "
+                f"{len(reply.items)} at turn {reply.turn}.",
+                sender=sender,
+                phase="opening",
+            )
+        working = Working(state.collected, state.request.turn + 1, state.asked.found)
+        return Step(working, need=Need(state.asked.then(reply.items)))
+
+    def deadline(self, state: ServerState) -> Step[ServerState]:
+        """Go on with the answers so far. After the collecting, ask the key holder again, or end with the
+        found.
+
+        Asking again costs nothing: a key holder opens one request a turn and keeps its reply.
+        """
+        match state:
+            case Collecting():
+                return self._collected(state)
+            case Asking(again=again) if again:
+                return Step(replace(state, again=again - 1), out=(Envelope((KEY_HOLDER,), state.request),))
+            case Asking():
+                return self._closed(state.collected, state.asked.found)
+            case Working():
+                return self._closed(state.collected, state.found)
+            case _:
+                return Step(state)
+
+    def _closed(self, state: Collecting, found: Found) -> Step[ServerState]:
+        survivors = tuple(sorted(state.numbers))
+        each: dict[str, dict[int, float]] = {e.sends.name: {} for e in self.ask.each}
+        for (client, name), number in found.numbers.items():
+            each[name][client] = number
+        for question in self.ask.each:
+            if question.sends.name not in self._concealed:
+                each[question.sends.name] = {
+                    client: _in_the_clear(question, state.numbers[client][question.sends.name])
+                    for client in survivors
+                }
+        totals = clear.answers(state.sums, self._sums, self.ask, survivors)
+        return Step(Ended(), result=Answers(survivors=survivors, totals=totals, each=each))
+
+
+def broadcast_of(ask: Ask) -> Broadcast:
+    """The broadcast to every client of the cohort."""
+    names = tuple(ask.public)
+    return Broadcast(model=ask.broadcast, names=names, arrays=tuple(ask.public[name] for name in names))
+
+
+def order_of(ask: Ask, members: Sequence[int], *, hidden: bool, again: int = 0) -> Order:
+    """The order to the clients `members`: what to send."""
+    each = tuple(question.sends.name for question in ask.each)
+    sums = tuple(question.sends.name for question in ask.sums)
+    drawn = ask.weights.draws if isinstance(ask.weights, ByDraws) else {}
+    return Order(
+        wants=each if hidden else (*sums, *each),
+        sums=sums if hidden else (),
+        introduction=ask.introduction,
+        number=ask.number,
+        again=again,
+        members=tuple(members),
+        draws=tuple(drawn.get(k, 1) for k in members),
+        whole=sum(drawn.values()),
+        most=max(drawn.values(), default=0),
+        records=ask.weights.total if isinstance(ask.weights, ByCount) else 0,
+    )
+
+
+def orders_of(ask: Ask, cohort: Sequence[int]) -> Iterator[Order]:
+    """The orders of an ask in the clear, to one client each."""
+    # What all of them share is summed up once, and not once for each.
+    shared = order_of(ask, [], hidden=False)
+    drawn = ask.weights.draws if isinstance(ask.weights, ByDraws) else {}
+    for k in cohort:
+        yield replace(shared, members=(k,), draws=(drawn.get(k, 1),))
+
+
+def _in_the_clear(question: Each, came: Delivered) -> float:
+    hidden, _ = question.lengths()
+    numbers = came.numbers.astype(np.float64)
+    return question.number(Value(hidden=numbers[:hidden], clear=numbers[hidden:]))

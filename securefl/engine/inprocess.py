@@ -1,0 +1,232 @@
+"""The embedded engine: all parties in one process, always through encoded bytes, over a network with faults.
+
+The parties are those that could live apart. The engine makes their directory, gives them the server's calls,
+moves their messages, and collects what each noted for the person at this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import Offer
+from securefl.algorithm.plan import CLEAR, Plan
+from securefl.algorithm.queries import Answers, Ask, Each, Kept
+from securefl.core.agreement import Directory, Member
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.messages import client_name
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header
+from securefl.engine.drive import Drive
+from securefl.engine.network import Network
+from securefl.engine.observer import Log
+from securefl.engine.once import Once
+from securefl.engine.party import Party
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.computing import Records, Streams
+from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.engine.server import ServerParty
+from securefl.linear import Way as ScoreWay
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+from securefl.sums import way_of
+from securefl.training.fit import Trainer, one_by_one
+
+
+class InProcess:
+    """A server, its clients and a key holder, driven in this process.
+
+    clients: each stands for one client, or for several; together they have every number once.
+    once: what is done once for all parties, in a simulation alone; by default each does all of it.
+    ConfigError for two parties of one name.
+    """
+
+    def __init__(
+        self,
+        server: ServerParty,
+        clients: Sequence[ClientParty],
+        key_holder: KeyHolderParty | None = None,
+        *,
+        once: Once | None = None,
+    ) -> None:
+        self.server = server
+        self._clients = clients
+        self._key_holder = key_holder
+        holders = [] if key_holder is None else [key_holder]
+        self._parties: list[Party] = [*clients, *holders]
+        self._at = {name: party for party in clients for name in party.names}
+        names = [name for party in self._parties for name in party.names]
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise ConfigError(
+                f"Expected each party once, got {', '.join(twice)} twice. Number clients apart."
+            )
+        self._session: bytes | None = None
+        self._once = once
+
+    @property
+    def kept(self) -> Mapping[int, Kept]:
+        """What each client has kept on its device so far, for whoever saves or watches the run."""
+        if len(self._clients) == 1:  # a study's: it is looked at in every round, and not copied
+            return self._clients[0].kept
+        return {k: own for party in self._clients for k, own in party.kept.items()}
+
+    def ask(self, ask: Ask, header: Header, network: Network | None = None) -> tuple[Answers, Log]:
+        """Run one Ask over the network, by default one without faults. Returns the answers and a log.
+
+        Errors as for `ServerParty.ask`.
+        """
+        if header.session != self._session:
+            self._enter(header.session)
+        for log in (self.server.log, *(party.log for party in self._parties)):
+            log.take()  # what an Ask that ended in an error left behind
+        carrier = _Carrier(self._parties, network or Network(), self._once)
+        answers = self.server.ask(ask, header, carrier)
+        # Gathered after the last machine has ended: nothing that a party noted can feed one.
+        log = Log()
+        log.add(self.server.log.take())
+        for party in self._parties:
+            log.add(party.log.take())
+        log.add(carrier.log)
+        for clients in self._clients:
+            clients.settle()
+        _tell_unanswered(ask, answers, log)
+        return answers, log
+
+    def _enter(self, session: bytes) -> None:
+        holder = None if self._key_holder is None else self._key_holder.member(session)
+
+        # A function, not a list: keys are made for the clients that are called, not for all there are.
+        def members(names: Sequence[str]) -> list[Member]:
+            found: dict[str, Member] = {}
+            for party in {id(self._at[name]): self._at[name] for name in names}.values():
+                own = [name for name in names if self._at[name] is party]
+                found.update(zip(own, party.members(session, own), strict=True))
+            return [found[name] for name in names]
+
+        directory = Directory(session, self.server.member(session), holder, members)
+        if self._once is not None:
+            directory = replace(directory, verify=self._once.verify, agree=self._once.agree)
+        self.server.enter(directory)
+        for party in self._parties:
+            party.enter(directory)
+        self._session = session
+
+
+class _Carrier:
+    """The transport of one Ask: calls at once, and messages over the network."""
+
+    def __init__(self, parties: Sequence[Party], network: Network, once: Once | None) -> None:
+        self.log = Log()
+        self._once = once
+        self._parties = parties
+        self._network = network
+
+    def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
+        called, answers = set(to), {}
+        for party in self._parties:
+            own = [name for name in party.names if name in called]
+            if not own:
+                continue
+            try:
+                answer = party.call(own, data)
+            except RemoteProtocolError as error:
+                # The server sees silence only, as from a party far away. Who is to blame stands in the log.
+                self.log.traffic.blamed[error.sender] = str(error)
+                continue
+            answers.update(dict.fromkeys(own, answer))
+        return answers
+
+    def run(self, drive: Drive) -> None:
+        # A party that was not called, or refused the call, still has machines of an earlier place. They stay
+        # out.
+        here = [party.drive for party in self._parties if party.drive is not None]
+        clients = [own for own in here if own.header == drive.header and KEY_HOLDER not in own.machines]
+        holders = [own for own in here if own.header == drive.header and KEY_HOLDER in own.machines]
+        if self._once is None:
+            self._network.run([*clients, drive, *holders])
+        else:
+            for own in clients:
+                own.decode = self._once.decode
+            try:
+                self._network.run([*clients, drive, *holders])
+            finally:
+                self._once.forget()
+        for own in (*clients, *holders):
+            self.log.traffic.add(own.traffic)
+
+
+def simulated(
+    plan: Plan,
+    offers: Sequence[Offer],
+    ledger: Ledger,
+    records: Sequence[Records],
+    *,
+    rng: Streams,
+    held: Sequence[Records] | None = None,
+    journal: Journal | None = None,
+    scores: ScoreWay | None = None,
+    kept: Mapping[int, Kept] | None = None,
+    culprits: Iterable[int] = (),
+    spare: int | None = None,
+    trainer: Trainer = one_by_one,
+) -> InProcess:
+    """An engine of all parties of a simulation. Their ledgers share one file, their records of acts another.
+
+    Args:
+        offers: what clients may be asked for.
+        records: x and y of each client, client 0 first.
+        rng: a client's own stream, from (round, client, number of the Ask within the round).
+        scores: the plan's way of scoring; None where it opens numbers in the clear.
+        held: of each client, the x and y that it tests on and never trains on; None without a hold-out.
+        kept, culprits, spare: as they were when an earlier run of this session ended.
+        trainer: runs the clients' local training.
+    """
+    if (scores is None) != (plan.scores == CLEAR):
+        raise ConfigError(
+            f"Expected a way of scoring if scores are hidden, and only then, got scores = {plan.scores!r}."
+        )
+    journal = journal or Journal()
+    sends = {offer.sends.name: offer.sends for offer in offers}
+    numbered = dict(enumerate(records))
+    clients = ClientParty(
+        plan,
+        offers,
+        ledger,
+        journal,
+        numbered,
+        rng=rng,
+        held=None if held is None else dict(enumerate(held)),
+        scores=scores,
+        kept=kept,
+        trainer=trainer,
+    )
+    server = ServerParty(
+        plan,
+        sends,
+        OwnRecord(SERVER, journal),
+        clients=len(records),
+        scores=scores,
+        culprits=culprits,
+        spare=spare,
+    )
+    way = way_of(plan)
+    if scores is None and (way is None or not way.key_holder_learns):
+        return InProcess(server, [clients], once=Once())
+    holder = KeyHolderParty(plan, sends, OwnRecord(KEY_HOLDER, journal), scores=scores)
+    return InProcess(server, [clients], holder, once=Once())
+
+
+def _tell_unanswered(ask: Ask, answers: Answers, log: Log) -> None:
+    """Name the key holder where numbers are missing and nobody is named for it."""
+    told = {*log.abstained, *log.traffic.blamed}
+    concealed: list[Each] = [each for each in ask.each if each.query is not None]
+    # Who is in a sum, or gave another number, was not silent: its concealed number alone is missing.
+    answered = {k for each in ask.each for k in answers.each[each.sends.name]} | set(answers.survivors)
+    missing = {k for each in concealed for k in answered - set(answers.each[each.sends.name])}
+    untold = [k for k in missing if client_name(k) not in told]
+    if untold and not told & {SERVER, KEY_HOLDER}:
+        log.abstained[KEY_HOLDER] = (
+            f"It opened no number of {len(untold)} clients: it refused without a reason or fell silent."
+        )

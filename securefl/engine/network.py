@@ -1,0 +1,129 @@
+"""An unreliable network inside one process: messages come late, twice, out of order or never.
+
+What happens follows from a seeded stream, so a run with faults can be played again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefl.core.errors import ConfigError
+from securefl.engine.drive import Drive, Parcel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """How unreliable the network is.
+
+    Attributes:
+        reorder: deliver in random order.
+        delay: probability that a message takes extra ticks, up to twice `patience`.
+        duplicate: probability that a message arrives twice.
+        dropout: probability that a message never arrives.
+        patience: ticks until the deadline of an exchange.
+    """
+
+    reorder: bool = False
+    delay: float = 0.0
+    duplicate: float = 0.0
+    dropout: float = 0.0
+    patience: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("delay", "duplicate", "dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"Expected 0 <= {name} <= 1, got {getattr(self, name)}.")
+        if self.patience < 1:
+            raise ValueError(f"Expected patience >= 1, got {self.patience}.")
+
+
+@dataclass(frozen=True)
+class _Posted:
+    parcel: Parcel
+    due: int
+
+
+class Network:
+    """Moves parcels between drives. Late parcels of one exchange reach the next one it runs.
+
+    tamper: makes the bytes that arrive of the sender, the receiver and the bytes of each message.
+    """
+
+    def __init__(
+        self,
+        faults: Faults = Faults(),
+        *,
+        rng: np.random.Generator | None = None,
+        tamper: Callable[[str, str, bytes], bytes] | None = None,
+    ) -> None:
+        self._faults = faults
+        self._rng = rng or np.random.default_rng(0)
+        self._tamper = tamper
+        self._posted: list[_Posted] = []
+        self._tick = 0
+
+    def run(self, drives: Sequence[Drive]) -> None:
+        """Run one exchange to its end. ConfigError where two drives stand for one party."""
+        names = [name for drive in drives for name in drive.machines]
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise ConfigError(f"Expected each party once, got {', '.join(twice)} twice.")
+        start = self._tick
+        for drive in drives:
+            self._post(drive.begin())
+        while any(drive.unfinished for drive in drives):
+            self._tick += 1
+            delivered = self._deliver(drives)
+            worked = self._work(drives)
+            waited = self._tick - start >= self._faults.patience
+            # A deadline passes when patience ends, or at once where nothing is under way that it could wait
+            # for. Slow work holds it up: how long that takes has no measure in ticks.
+            if not worked and (waited or not (delivered or self._posted)):
+                start = self._tick
+                # Nothing moved at a deadline and nothing is posted: nothing would ever move.
+                if not self._deadline(drives):
+                    break
+
+    def _deliver(self, drives: Sequence[Drive]) -> bool:
+        due = [posted for posted in self._posted if posted.due <= self._tick]
+        self._posted = [posted for posted in self._posted if posted.due > self._tick]
+        if self._faults.reorder:
+            due = [due[i] for i in self._rng.permutation(len(due))]
+        at = {name: drive for drive in drives for name in drive.machines}
+        for posted in due:
+            if (drive := at.get(posted.parcel.to)) is not None:
+                self._post(drive.deliver(posted.parcel))
+        return bool(due)
+
+    def _work(self, drives: Sequence[Drive]) -> bool:
+        working = [drive for drive in drives if drive.working]
+        for drive in working:
+            self._post(drive.work())
+        return bool(working)
+
+    def _deadline(self, drives: Sequence[Drive]) -> bool:
+        """Tell all drives that a deadline passed. Returns whether anything moved."""
+        told = [drive.deadline() for drive in drives]
+        for _, parcels in told:
+            self._post(parcels)
+        return any(moved for moved, _ in told) or bool(self._posted)
+
+    def _post(self, parcels: Sequence[Parcel]) -> None:
+        faults, rng = self._faults, self._rng
+        for parcel in parcels:
+            if self._tamper is not None:
+                data = self._tamper(parcel.sender, parcel.to, parcel.data)
+                parcel = Parcel(parcel.sender, parcel.to, data)
+            copies = 1 + (rng.random() < faults.duplicate) if faults.duplicate else 1
+            # Each copy is lost or slow by itself, as on a real network.
+            for _ in range(copies):
+                if faults.dropout and rng.random() < faults.dropout:
+                    continue
+                slow = faults.delay and rng.random() < faults.delay
+                # Up to twice the patience, so that some messages miss the deadline and reach the next
+                # exchange.
+                extra = int(rng.integers(1, 2 * faults.patience)) if slow else 0
+                self._posted.append(_Posted(parcel, self._tick + 1 + extra))

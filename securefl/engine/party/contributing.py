@@ -1,0 +1,264 @@
+"""What a client charges and protects when it is asked.
+
+Silence is a message (`core.abstaining`). Where any party that sees who answers is promised a finite epsilon,
+a client that cannot compute a value from its records sends that of a client without records, noised and
+charged as any other. What fails without records, too, fails for a public reason.
+
+No single record may lead there where the unit is a record: the client's other records would leave the value
+with it. Computations drop such a record by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+
+from securefl.accounting.ledger import Asked, Ledger
+from securefl.algorithm.clients import Offer
+from securefl.algorithm.plan import CLEAR, Plan
+from securefl.algorithm.queries import Sends, Value, draw_weight
+from securefl.core.abstaining import Abstains, Reason, reason_of
+from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError
+from securefl.core.keys import SecretKey
+from securefl.core.messages import Order, client_name
+from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge, Release, ReleaseKey
+from securefl.engine.observer import Log
+from securefl.engine.party.computing import Computing, Task, of_records
+from securefl.mechanisms.charges import charge_of, post_processed, unbounded
+from securefl.mechanisms.protect import protect
+from securefl.storage.journal import Journal
+from securefl.sums import way_of
+
+_OVER = "The declared schedule is over."
+_AT_ONCE = 100
+"""Clients that are trained in one wave, the same number for all ways of training."""
+
+
+class Contributing:
+    """The charges of the clients at hand, and the ledger in front of what they compute."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        offers: Mapping[str, Offer],
+        values: Computing,
+        ledger: Ledger,
+        journal: Journal,
+        log: Log,
+    ) -> None:
+        self._plan = plan
+        self._offers = offers
+        self._ledger = ledger
+        self._journal = journal
+        self._log = log
+        self.values = values
+        way = way_of(plan)
+        self._opens_sums = way is not None and bool(way.key_holder_learns)
+
+    def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
+        """Each client's releases, or None; all charges are reserved first."""
+        # Who is late or beyond the schedule is charged nothing. All others are charged before anything is
+        # computed.
+        scheduled = [task for task in tasks if self._scheduled(task)]
+        secrets = self._secrets(scheduled)
+        late = {client for client, secret in secrets.items() if secret is None}
+        wants = {task.client: self._charges(task) for task in scheduled if task.client not in late}
+        try:
+            refused = self._reserved(scheduled, wants)
+        except LocalProtocolError as error:
+            # A server came back to a place with another order. The party forgot the first one in a restart,
+            # and its ledger did not.
+            for task in tasks:
+                self._log.tell(client_name(task.client), str(error), Reason.TWICE)
+            return dict.fromkeys((task.client for task in tasks), None)
+        answers: dict[int, tuple[Release, ...] | None] = {}
+        # Training comes after the reservation, so that who is refused never computes. Trained models are
+        # large: not all of a large cohort are held at a time.
+        for wave in (tasks[at : at + _AT_ONCE] for at in range(0, len(tasks), _AT_ONCE)):
+            charged = [t for t in wave if t.client in wants and client_name(t.client) not in refused]
+            speaking = {task.client for task in charged if self._speaks(task, wants[task.client])}
+            self.values.train([(task, secrets.get(task.client)) for task in charged], speaking)
+            answers |= {task.client: None for task in wave}
+            for task in charged:
+                try:
+                    answers[task.client] = self._contribute(
+                        task, wants[task.client], secrets.get(task.client), task.client in speaking
+                    )
+                except DataError as error:
+                    self._abstain(task.client, error, speaks=task.client in speaking)
+        self._tell_refusals(tasks, late, wants, refused)
+        return answers
+
+    def _speaks(self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]]) -> bool:
+        """Whether silence would tell a party of the records what no charge is for."""
+        return not unbounded([charge for _, charge in charges], self._seeing(task))
+
+    def _seeing(self, task: Task) -> set[str]:
+        """The parties that see whether this client answers."""
+        asked = [self._offers[name].sends for name in task.wants]
+        opens_scores = self._plan.scores != CLEAR
+        opens = any(
+            self._opens_sums if s.how == "sum" else opens_scores and s.reveals_encrypted for s in asked
+        )
+        return {SERVER, OTHERS, *([KEY_HOLDER] if opens else [])}
+
+    def _abstain(self, client: int, error: DataError, *, speaks: bool) -> None:
+        """Note why a client is silent. LocalProtocolError for a reason that its silence must not tell."""
+        reason = reason_of(error)
+        if speaks and reason.told == "records":
+            raise LocalProtocolError(
+                "Expected a client under a finite epsilon to answer whatever its records are, got "
+                f"silence: {error}"
+            ) from error
+        self._log.tell(client_name(client), str(error), reason)
+
+    def _tell_refusals(
+        self,
+        tasks: Sequence[Task],
+        late: Container[int],
+        wants: Container[int],
+        refused: Mapping[str, BudgetExceeded],
+    ) -> None:
+        for name, client in ((client_name(task.client), task.client) for task in tasks):
+            if client in late:
+                self._log.tell(
+                    name, "Expected no round below its newest, got an older one: it abstains.", Reason.LATE
+                )
+            elif name in refused or client not in wants:
+                self._log.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
+                reason = Reason.BUDGET if name in refused else Reason.SCHEDULE
+                self._log.tell(name, str(self._log.refused[name]), reason)
+
+    def _reserved(
+        self, tasks: Sequence[Task], wants: Mapping[int, Sequence[tuple[ReleaseKey, Charge]]]
+    ) -> Mapping[str, BudgetExceeded]:
+        """Reserve the charges of a wave; which clients' ledgers refuse, and why."""
+        return self._ledger.reserve(
+            [want for own in wants.values() for want in own],
+            {key: self._asked(task, key.name) for task in tasks for key, _ in wants.get(task.client, ())},
+        )
+
+    def _scheduled(self, task: Task) -> bool:
+        return task.header.round <= self._plan.schedule
+
+    def _charges(self, task: Task) -> list[tuple[ReleaseKey, Charge]]:
+        trained = not task.order.order.introduction
+        return [
+            (_key(task, name), charge_of(self._plan, self._offers[name].sends, trained=trained))
+            for name in task.wants
+        ]
+
+    def _asked(self, task: Task, name: str) -> Asked:
+        """Which of the declared asks this is, and how many like it there may be.
+
+        Introductions are counted if they cost less than a release. If both cost the same, a number that was
+        lost on its way may be asked for again.
+        """
+        order, sends = task.order.order, self._offers[name].sends
+        most = None
+        if order.number:
+            most = sends.further
+        elif order.introduction and sends.training is not None:
+            most = sends.introductions
+        return Asked(
+            introduction=order.introduction,
+            number=order.number,
+            most=most,
+            max_releases=sends.most_releases(self._plan.schedule),
+        )
+
+    def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
+        """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""
+        offers = self._offers.values()
+        private = self._plan.noisy or any(s.sends.training is not None for s in offers)
+        if not tasks or (not self._plan.hidden and not private):
+            return {}
+        at = tasks[0].header
+        found = self._journal.secrets([client_name(t.client) for t in tasks], at.session, at.round)
+        return {task.client: secret for task, secret in zip(tasks, found, strict=True)}
+
+    def _contribute(
+        self,
+        task: Task,
+        charges: Sequence[tuple[ReleaseKey, Charge]],
+        secret: SecretKey | None,
+        speaks: bool,
+    ) -> tuple[Release, ...]:
+        x, _ = self.values.records(task.client)
+        if not len(x) and not speaks:
+            raise DataError("Expected at least one record, got none: it abstains.")
+        releases = []
+        for name, (key, _) in zip(task.wants, charges, strict=True):
+            made = self._spoken if speaks else self._protected
+            release = made(task, name, key, secret)
+            # Two versions of one value tell more than the one that was charged.
+            if not self._ledger.repeats(release):
+                raise Abstains(
+                    Reason.ANOTHER,
+                    f"Expected {name!r} as it was sent before this round was cut off, got another version: "
+                    "it abstains.",
+                )
+            releases.append(release)
+        return tuple(releases)
+
+    def _spoken(self, task: Task, name: str, key: ReleaseKey, secret: SecretKey | None) -> Release:
+        """The release of a client that must not fall silent because of its records."""
+        sends = self._offers[name].sends
+        try:
+            return self._protected(task, name, key, secret, speaks=True)
+        except Exception as error:
+            told = reason_of(error).told
+            paid = told != "charged" or post_processed(self._plan, sends)
+            if not of_records(error) or (told != "records" and paid):
+                raise
+            why = f"{type(error).__name__}: {error}"
+        try:
+            value = self.values.blank(task, name, secret)
+            release = self._protected(task, name, key, secret, value, speaks=True)
+        except Exception as error:
+            if not of_records(error) or reason_of(error).told != "records":
+                raise
+            raise Abstains(Reason.ORDER, str(error)) from None
+        self._log.blank[client_name(task.client)] = why
+        return release
+
+    def _protected(
+        self,
+        task: Task,
+        name: str,
+        key: ReleaseKey,
+        secret: SecretKey | None,
+        value: Value | None = None,
+        *,
+        speaks: bool = False,
+    ) -> Release:
+        sends = self._offers[name].sends
+        return protect(
+            self._plan,
+            sends,
+            self.values.value(task, name, secret) if value is None else value,
+            key=key,
+            weight=self._weight(task, sends),
+            conceal=task.conceal.get(name),
+            trained=not task.order.order.introduction,
+            secret=secret,
+            speaks=speaks,
+        )
+
+    def _weight(self, task: Task, sends: Sends) -> float:
+        """The client's own weight in a sum: from the draws it was shown, or from its own count."""
+        order: Order = task.order.order
+        if sends.how == "sum" and order.records:
+            count = self.values.count(task.client)
+            # At most 1, whatever total the server states: sensitivity is sized for weights up to 1.
+            return count / max(order.records, count)
+        if sends.how == "sum" and order.whole:
+            own = order.draws[order.members.index(task.client)]
+            return draw_weight(own, order.whole, order.most, sends)
+        return 1.0
+
+
+def _key(task: Task, name: str) -> ReleaseKey:
+    header = task.header
+    return ReleaseKey(
+        client_name(task.client), header.session, header.round, header.stage, header.attempt, name
+    )

@@ -1,0 +1,327 @@
+"""The server of a run: it asks, hears answers, and has nobody's ledger, records or kept state.
+
+`ask` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed by
+attempts at the sum. How many attempts there were, who was proven to cheat and what clients have been charged
+it knows from its own count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, Ask, Each, Sends
+from securefl.algorithm.weighing import Weights, require_allowed, require_batches
+from securefl.core.agreement import Directory, Identity, Member
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
+from securefl.core.messages import client_name, task
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header, encode
+from securefl.engine.account import Account
+from securefl.engine.calls import AskCall, SumCall, said
+from securefl.engine.drive import Drive
+from securefl.engine.exchange import Server, limits
+from securefl.engine.exchange.server import broadcast_of, order_of
+from securefl.engine.observer import Log
+from securefl.engine.scoring import NO_SCORES, Scores, begin
+from securefl.engine.transport import Transport
+from securefl.linear import Way as ScoreWay
+from securefl.linear.way import ServerSide
+from securefl.mechanisms import mechanism_of, require_mechanism
+from securefl.mechanisms.charges import fewest_contributions, sparse
+from securefl.mechanisms.totals import with_noise
+from securefl.storage.own_record import Own, OwnRecord
+from securefl.sums import Attempt, Opened, way_of
+
+
+class ServerParty:
+    """The server of one run, from its own copy of the plan.
+
+    Args:
+        offers: by name, what clients may be asked for.
+        record: where it notes what it must not do otherwise a second time.
+        clients: how many there are.
+        scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
+        culprits: clients that were proven to cheat; they are in no hidden sum any more.
+        spare: how many more attempts at hidden sums the run has; by default the plan's.
+
+    Attributes:
+        account: what clients have been charged, from public inputs.
+        log: what it noted of the Ask at hand, for whoever runs it.
+    """
+
+    names = (SERVER,)
+
+    def __init__(
+        self,
+        plan: Plan,
+        offers: Mapping[str, Sends],
+        record: OwnRecord,
+        *,
+        clients: int,
+        scores: ScoreWay | None = None,
+        culprits: Iterable[int] = (),
+        spare: int | None = None,
+    ) -> None:
+        require_mechanism(plan)
+        self.account = Account(plan, offers, clients)
+        self.log = Log()
+        self.spare = plan.spare if spare is None else spare
+        self._plan = plan
+        self._offers = dict(offers)
+        self._record = record
+        self._clients = clients
+        self._culprits = set(culprits)
+        self._scoring = scores
+        # made when it joins: a resumed run may have nobody left to ask
+        self.scores: ServerSide | None = None
+        self._way = way_of(plan)
+
+    @property
+    def culprits(self) -> frozenset[int]:
+        """The clients that were proven to cheat."""
+        return frozenset(self._culprits)
+
+    def member(self, session: bytes) -> Member:
+        """Its public keys of a session, for the directory."""
+        return self._identity(session).member()
+
+    def _identity(self, session: bytes) -> Identity:
+        return self._record.identity(session)
+
+    def enter(self, directory: Directory) -> None:
+        """Run the session of this directory from here on. ConfigError for one with another server's keys."""
+        own = Own(self._identity(directory.session), self._record, directory)
+        if directory.server != own.identity.member():  # nothing that it asks for would be opened
+            raise ConfigError("Expected this server's own keys in the directory, got another's.")
+        self._sums = None if self._way is None else self._way.server(own)
+        self.scores = None if self._scoring is None else self._scoring.server(own)
+
+    def ask(self, ask: Ask, header: Header, transport: Transport) -> Answers:
+        """Run one Ask. The answers hold whoever answered well and in time.
+
+        Raises LocalProtocolError for an Ask that describes a value otherwise than its clients do, or that
+        asks clients that do not exist.
+        """
+        self._check(ask)
+        enough = max(
+            self._plan.least_cohort or 1,
+            fewest_contributions(self._plan, len(ask.cohort), [question.sends for question in ask.sums]),
+        )
+        if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
+            self.log.tell(SERVER, f"{len(ask.cohort)} clients are left, a sum needs {enough}.")
+            return nobody(ask)
+        if self._sums is not None and ask.sums:
+            try:  # every client would refuse the order, and the numbers asked for with it
+                weights = _weights(ask)
+                require_allowed(self._plan, [question.sends for question in ask.sums], weights)
+                require_batches(self._plan, ask.cohort, weights.draws)
+            except ConfigError as error:
+                self.log.tell(SERVER, str(error))
+                return nobody(ask)
+        scores = begin(self.scores, ask, header, transport, self.log.tell)
+        asked = ask if scores.fits else replace(ask, each=scores.others)
+        if self._sums is None or not ask.sums:
+            answers = self._exchange(asked, header, transport, scores)
+        else:
+            answers = self._hidden(asked, header, transport, scores)
+        answers = replace(answers, each={**nobody(ask).each, **answers.each})
+        return with_noise(self._plan, self._record, ask, self._enough(ask, answers), header)
+
+    def _check(self, ask: Ask) -> None:
+        """Noise, thresholds and grid follow from the Ask, charges from what clients offer: one text."""
+        for how, questions in (("sum", ask.sums), ("each", ask.each)):
+            for question in questions:
+                sends = question.sends
+                if self._offers.get(sends.name) != sends or sends.how != how:
+                    raise LocalProtocolError(
+                        f"Expected a description that clients offer, got another of {sends.name!r} "
+                        f"({sends.how!r}) in a question for {how!r}. Ask with the `sends` of what is offered."
+                    )
+        strange = [k for k in ask.cohort if not isinstance(k, int | np.integer) or not 0 <= k < self._clients]
+        if strange:  # a number from the end would be a second name of a client, with a budget of its own
+            raise LocalProtocolError(
+                f"Expected a cohort among the clients 0 to {self._clients - 1}, got {strange}."
+            )
+
+    # One exchange -------------------------------------------------------------------------------------
+
+    def _exchange(
+        self,
+        ask: Ask,
+        header: Header,
+        transport: Transport,
+        scores: Scores,
+        *,
+        hidden: bool = False,
+        again: int = 0,
+    ) -> Answers:
+        scoring = scores.scoring
+        told, contribution = limits(ask, 0 if scoring is None else scoring.sealed_bytes)
+        sums = [question.sends for question in ask.sums]
+        machine = Server(
+            ask=ask,
+            header=header,
+            most=contribution,
+            hidden=hidden,
+            again=again,
+            scoring=scoring,
+            whole=frozenset(own.name for own in sums if not sparse(self._plan, own)),
+        )
+        now = [s.sends.name for s in (() if hidden else ask.sums)] + [e.sends.name for e in ask.each]
+        self.account.ask(now, ask.cohort, introduction=ask.introduction > 0)
+        call = AskCall.of(told, scores.asked, scores.key)
+        transport.call([client_name(k) for k in ask.cohort], said(header, call))
+        answers: Answers | None = self._run(machine, header, transport)
+        return nobody(ask) if answers is None else answers
+
+    def _run(self, machine: Any, header: Header, transport: Transport) -> Any:
+        drive = Drive({SERVER: machine}, header, self)
+        transport.run(drive)
+        self.log.traffic.add(drive.traffic)
+        return drive.results.get(SERVER)
+
+    # Hidden sums --------------------------------------------------------------------------------------
+
+    def _hidden(self, ask: Ask, header: Header, transport: Transport, scores: Scores) -> Answers:
+        """Orders and numbers, then attempts at the sums.
+
+        An attempt that ends before anybody has signed is tried again while there is a spare one. Afterwards a
+        noised question may be put anew, with fresh noise and a fresh charge; any other one is lost.
+        """
+        each, again = self._exchange(ask, header, transport, scores, hidden=True).each, 0
+        while True:
+            told = task(
+                header, order_of(ask, sorted(ask.cohort), hidden=True, again=again), broadcast_of(ask)
+            )
+            found, header, final = self._attempts(ask, header, told, again, transport)
+            if found is not None:
+                return replace(found, each=each)
+            anew = final and all(mechanism_of(self._plan, question.sends).noised for question in ask.sums)
+            if not anew or not self.spare:
+                return replace(nobody(ask), each=each)
+            self.spare -= 1
+            again, header = again + 1, _next(header)
+            ask = replace(ask, each=())
+            self._exchange(ask, header, transport, NO_SCORES, hidden=True, again=again)
+
+    def _attempts(
+        self, ask: Ask, header: Header, told: bytes, again: int, transport: Transport
+    ) -> tuple[Answers | None, Header, bool]:
+        """Attempts without proven culprits: the sums or None, the last place, and whether it was final."""
+        assert self._sums is not None
+        while True:
+            header = _next(header)
+            cohort = sorted(k for k in ask.cohort if k not in self._culprits)
+            try:
+                machine = self._machine(ask, header, cohort, told, again, transport)
+            except (ConfigError, CryptoError) as error:  # the cohort is too small for what the plan asks for
+                self.log.tell(SERVER, str(error))
+                return None, header, False
+            found = self._sums.outcome(machine, self._run(machine, header, transport))
+            self.log.traffic.blamed |= found.culprits
+            self._culprits |= {k for k in cohort if client_name(k) in found.culprits}
+            if isinstance(found, Opened):
+                return _answers(ask, found), header, True
+            self.log.tell(SERVER, found.reason)
+            if found.final or not self.spare:
+                return None, header, found.final
+            self.spare -= 1
+
+    def _machine(
+        self, ask: Ask, header: Header, cohort: Sequence[int], told: bytes, again: int, transport: Transport
+    ) -> Any:
+        """The server's machine of one attempt; key holder and clients are called to theirs."""
+        assert self._sums is not None
+        assert self._way is not None
+        attempt = Attempt(
+            header=header,
+            sums=ask.sums,
+            introduction=ask.introduction,
+            number=ask.number,
+            again=again,
+            cohort=tuple(sorted(map(client_name, cohort))),
+            weights=_weights(ask),
+            task=told,
+        )
+        call = SumCall(
+            members=tuple(cohort),
+            draws=attempt.weights.draws,
+            whole=attempt.weights.whole,
+            records=attempt.weights.records,
+            names=tuple(question.sends.name for question in ask.sums),
+            lengths=tuple(question.size for question in ask.sums),
+            introduction=ask.introduction,
+            number=ask.number,
+            again=again,
+            task=told,
+        )
+        self._sums.check(attempt)
+        if self._way.key_holder_learns:
+            answered = transport.call([KEY_HOLDER], said(header, call))
+            if KEY_HOLDER not in answered:
+                raise CryptoError("Expected the key holder to answer its call, got silence: no sum opens.")
+            call = replace(call, key=answered[KEY_HOLDER])
+        machine = self._sums.machine(attempt, call.key)
+        # Not before the key holder answered: an attempt that cannot be opened costs nobody anything.
+        self.account.ask(call.names, cohort, introduction=ask.introduction > 0)
+        transport.call([client_name(k) for k in cohort], said(header, call))
+        return machine
+
+    def _enough(self, ask: Ask, answers: Answers) -> Answers:
+        """The answers, without the sums if too few shares of noise came."""
+        promised = (mechanism_of(self._plan, question.sends) for question in ask.sums)
+        enough = max((one.min_contributions(len(ask.cohort)) for one in promised), default=0)
+        if len(answers.survivors) >= enough:
+            return answers
+        short = f"Expected at least {enough} contributions, got {len(answers.survivors)}"
+        self.log.tell(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")
+        return replace(nobody(ask), each=answers.each)
+
+    # Beside its machines ------------------------------------------------------------------------------
+
+    def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
+        """Its slow work carries all it needs."""
+        return [order.run() for _, order in needs]
+
+    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
+        return [encode(header, body) for header, body in outbox]
+
+    def error_bound(self) -> float | None:
+        """Largest error of an encrypted score (probability 1 - 1e-6); None where none was made."""
+        return None if self.scores is None else self.scores.error_bound()
+
+    def number_bytes(self, each: Each) -> int:
+        """Bytes of the answer to one question for a number, headers left out."""
+        hidden, clear = each.lengths()
+        sealed = None
+        if self.scores is not None and each.query is not None:
+            sealed = self.scores.sealed_bytes(each.query.bounds)
+        return 8 * (hidden + clear) if sealed is None else sealed + 8 * clear
+
+
+def _answers(ask: Ask, opened: Opened) -> Answers:
+    """What the server has of a hidden sum; the numbers of the ask come from elsewhere."""
+    there = set(opened.survivors)
+    survivors = tuple(k for k in ask.cohort if client_name(k) in there)
+    totals = {s.sends.name: ask.total(s, opened.totals[s.sends.name], survivors) for s in ask.sums}
+    return Answers(survivors=survivors, totals=totals, each={})
+
+
+def nobody(ask: Ask) -> Answers:
+    """No sum was opened."""
+    return Answers(survivors=(), totals={}, each={each.sends.name: {} for each in ask.each})
+
+
+def _weights(ask: Ask) -> Weights:
+    """What the order of a hidden sum says of its weights."""
+    return Weights.of(order_of(ask, sorted(ask.cohort), hidden=True))
+
+
+def _next(header: Header) -> Header:
+    """The place of the next attempt: attempts are numbered upward."""
+    return replace(header, attempt=header.attempt + 1)

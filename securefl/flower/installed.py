@@ -1,0 +1,163 @@
+"""A node that runs the app of its own machine, and takes no code from the SuperLink.
+
+    stock SuperNode of Flower 1.41              this node
+    runs the app that the SuperLink ships       runs the app that it was started with
+    starts a process for every message          is one process
+    looks for messages every three seconds      looks more often while messages come
+
+Whoever controls the SuperLink then controls messages, and no code on the node. Its key is registered, and TLS
+spoken, as for a stock one. The Fleet API is internal to Flower: with another version the node does not start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.run import RunNotRunningException
+from flwr.supernode.fleet_http_connection import http_request_response
+
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.logs import logger
+from securefl.flower.relay import CODE, UNANSWERED
+
+FLOWER: Final = "1.41.0"
+"""The version of Flower whose Fleet API this node speaks."""
+_SHORTEST, _LONGEST, _SHARE = 0.1, 3.0, 0.1
+_log = logger(__name__)
+Config = Mapping[str, bool | int | float | str]
+
+
+def serve(
+    app: ClientApp,
+    *,
+    superlink: str,
+    root_certificates: Path,
+    key: Path,
+    node_config: Config,
+    run_config: Config | None = None,
+    ready: Callable[[], None] = lambda: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Answer the SuperLink's messages by this app, one after the other, until `stop` says so.
+
+    Args:
+        superlink: host:port.
+        root_certificates: by which its certificate is checked. Without TLS nothing is served.
+        key: the node's registered private key, as `ssh-keygen -t ecdsa -b 384` makes it.
+        node_config, run_config: what the app finds in its context. Both are this node's own: what `flwr run`
+            says of a run's configuration does not come here.
+        ready: called once the SuperLink knows the node.
+
+    Whatever goes wrong with a message, the server is told one constant text or nothing.
+    Raises ConfigError for another version of Flower, and for a key of another kind; RemoteProtocolError where
+    the SuperLink ends it.
+    """
+    if (found := version("flwr")) != FLOWER:
+        raise ConfigError(
+            f"Expected flwr {FLOWER}, whose Fleet API this node speaks, got {found}. Install that, or start "
+            "Flower's own flower-supernode."
+        )
+    private = _private(key)
+    with http_request_response(
+        superlink, False, str(root_certificates), (private, private.public_key())
+    ) as link:
+        node = Node(app, link, dict(node_config), dict(run_config or {}))
+        ready()
+        last = monotonic()
+        while not stop():
+            if node.turn():
+                last = monotonic()
+            else:
+                sleep(pause(monotonic() - last))
+        return
+    # Flower's connection logs what ended it, and says nothing else.
+    raise RemoteProtocolError(
+        f"Expected answers of the SuperLink at {superlink}, got an error, as logged. Start the node again.",
+        sender="superlink",
+    )
+
+
+def pause(idle: float) -> float:
+    """Seconds until the next look, so many after the last message: waiting takes a tenth longer by it."""
+    return min(_LONGEST, max(_SHORTEST, _SHARE * idle))
+
+
+def _private(key: Path) -> EllipticCurvePrivateKey:
+    try:
+        private = load_ssh_private_key(key.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"Expected a node's private key in {key}, got none: {error}.") from None
+    if not isinstance(private, EllipticCurvePrivateKey):
+        raise ConfigError(
+            f"Expected an ECDSA key in {key}, got another. Make one: ssh-keygen -t ecdsa -b 384."
+        )
+    return private
+
+
+class Node:
+    """One app behind a connection to the SuperLink: the eight functions that Flower makes of it."""
+
+    def __init__(
+        self, app: ClientApp, link: tuple[Any, ...], node_config: dict[str, Any], run_config: dict[str, Any]
+    ) -> None:
+        self._app, self._node_config, self._run_config = app, node_config, run_config
+        self._node, self._receive, self._send, _, _, self._pull, self._push, self._confirm = link
+        self._context: Context | None = None
+
+    def turn(self) -> bool:
+        """Answer one message, if there is one. Returns whether there was."""
+        came = self._receive()
+        if came is None:
+            return False
+        bare, tree = came
+        run = bare.metadata.run_id
+        try:
+            message = pull_and_inflate_object_from_tree(
+                tree, partial(self._pull, run), partial(self._confirm, run), return_type=Message
+            )
+            # The bytes of a message do not have its id, and a reply names it.
+            message.metadata.__dict__["_message_id"] = tree.object_id
+            began = monotonic()
+            self._sent(self._reply(message, self._of(run)), run, monotonic() - began)
+        except RunNotRunningException:  # of Flower's, and no Exception: the run is over
+            _log.info("Run %d is over: its message is dropped.", run)
+        except Exception as error:
+            _log.warning("A message of run %d came or went not whole: %s", run, error)
+        return True
+
+    def _of(self, run: int) -> Context:
+        """The app's context of a run: its state lasts as long as the run's messages do."""
+        if self._context is None or self._context.run_id != run:
+            self._context = Context(run, self._node, self._node_config, RecordDict(), self._run_config)
+        return self._context
+
+    def _reply(self, message: Message, context: Context) -> Message:
+        try:
+            return self._app(message, context)
+        except Exception:
+            # A stock node sends the text of an exception to the server, and it may tell of records.
+            _log.exception("The app failed.")
+            return Message(Error(CODE, UNANSWERED), reply_to=message)
+
+    def _sent(self, reply: Message, run: int, took: float) -> None:
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            wanted, session = self._send(reply, get_object_tree(reply), took)
+            parts = get_all_nested_objects(reply)
+            push_objects(parts, partial(self._push, run, session), object_ids_to_push=wanted)

@@ -1,0 +1,153 @@
+"""A Flower app on the client's side whose results leave through its party alone.
+
+    inner = ClientApp()          # anybody's: @inner.train(), @inner.evaluate()
+    app = secure(inner)
+
+The app carries frames between the server and the party. While the party answers one, it may want a model
+trained: the inner app does that here, and its result goes to the party, which charges, clips, weighs, noises
+and hides it. A message that asks for a result by itself is answered with a constant error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.logs import logger
+from securefl.engine.apart.computing import Compute, Computed, answered
+from securefl.engine.apart.line import reached
+from securefl.flower.records import Task
+from securefl.flower.relay import relayed
+
+PARTY: Final = "securefl-party"
+SOCKET: Final = "securefl-socket"
+"""Keys of a node's `--node-config`: the party that it stands for, and where that party is reached."""
+Beside = Callable[[Context], tuple[str, Path]]
+"""Which party a node stands for, and its socket."""
+_log = logger(__name__)
+
+
+def by_node_config(context: Context) -> tuple[str, Path]:
+    """The party that the node's configuration names. ConfigError without one."""
+    name, path = (context.node_config.get(key) for key in (PARTY, SOCKET))
+    if not isinstance(name, str) or not isinstance(path, str):
+        raise ConfigError(
+            f"Expected {PARTY} and {SOCKET} in the node's configuration, got {sorted(context.node_config)}. "
+            f'Start the node with --node-config \'{PARTY}="client-0000" {SOCKET}="/run/.../party.sock"\'.'
+        )
+    return name, Path(path)
+
+
+def in_house(folder: Path, clients: int) -> Beside:
+    """In a simulation: the parties of a `House` in this folder, by partition. One more is the key holder."""
+    # A node that has its party beside it needs no house, and stock nodes load this module for every message:
+    # a house takes seconds to load.
+    from securefl.core.messages import client_name
+    from securefl.core.release import KEY_HOLDER
+    from securefl.engine.apart.house import socket_of
+
+    def beside(context: Context) -> tuple[str, Path]:
+        number = int(context.node_config["partition-id"])
+        name = client_name(number) if number < clients else KEY_HOLDER
+        return name, socket_of(folder, name)
+
+    return beside
+
+
+def secure(inner: ClientApp, *, beside: Beside = by_node_config, patience: float = 3600.0) -> ClientApp:
+    """An app in front of `inner` that lets nothing of it out but through the node's party.
+
+    Guarantees, as far as the node runs this code:
+        - A result of `inner` goes to the party alone, and only when the party asks for it.
+        - Without a party, or before a session, every message is answered with one constant error.
+        - No text of `inner` or of its errors reaches the server.
+
+    Args:
+        inner: has train and evaluate functions as for Flower's FedAvg. It returns one ArrayRecord in the
+            layout that came, and one MetricRecord with the number of examples.
+        beside: which party the node stands for.
+        patience: seconds for one request, training included.
+    """
+    return _SecureApp(inner, beside, patience)
+
+
+class _SecureApp(ClientApp):
+    """Flower calls an app with every message, whatever its type: none passes by this one."""
+
+    def __init__(self, inner: ClientApp, beside: Beside, patience: float) -> None:
+        super().__init__()
+        self._inner, self._beside, self._patience = inner, beside, patience
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        name, path = self._party(context)
+        return relayed(message, name, lambda request: self._asked(path, request, message, context))
+
+    def _party(self, context: Context) -> tuple[str, Path]:
+        try:
+            return self._beside(context)
+        except Exception as error:
+            # An app that raises has its text sent to the server.
+            _log.warning("Expected a party beside this node: %s", error)
+            return "", Path(os.devnull)
+
+    def _asked(self, path: Path, request: bytes, message: Message, context: Context) -> bytes:
+        with reached(path, timeout=self._patience) as line:
+
+            def ask(frame: bytes) -> bytes:
+                line.send(frame)
+                reply = line.receive()
+                if reply is None:
+                    raise RemoteProtocolError("Expected a reply, got the connection's end.", sender="party")
+                return reply
+
+            return answered(ask, request, lambda compute: self._computed(compute, message, context))
+
+    def _computed(self, compute: Compute, message: Message, context: Context) -> Computed | None:
+        """What the inner app makes of it, or None. Why not is for this node's log."""
+        try:
+            task = Task.decoded(compute.task)
+            content = RecordDict(
+                {
+                    task.arrays_key: task.layout.record(compute.broadcast),
+                    task.config_key: ConfigRecord(dict(task.config)),
+                }
+            )
+            asked = Message(content, reply_to=message)
+            asked.metadata.message_type = compute.kind
+            return _result(self._inner(asked, context), task, compute)
+        except Exception:  # the app is anybody's code, and the text of its error is for this node alone
+            _log.exception("The app gave no result to %s in round %d.", compute.kind, compute.round)
+            return None
+
+
+def _result(reply: Message, task: Task, compute: Compute) -> Computed:
+    """The numbers of an app's reply. ValueError or KeyError for a reply of another kind."""
+    records = reply.content.metric_records
+    if len(records) != 1:
+        raise ValueError(f"Expected one MetricRecord of the app, got {len(records)}.")
+    (metrics,) = records.values()
+    values = np.zeros(0)
+    if compute.kind == "train":
+        arrays = reply.content.array_records
+        if len(arrays) != 1:
+            raise ValueError(f"Expected one ArrayRecord of the app, got {len(arrays)}.")
+        values = task.layout.flat(next(iter(arrays.values())))
+    return Computed(
+        values=values,
+        metrics=np.array([_number(metrics, name) for name in compute.metrics], dtype=np.float64),
+        examples=_number(metrics, task.weight_key),
+    )
+
+
+def _number(metrics: MetricRecord, name: str) -> float:
+    found = metrics[name]
+    if isinstance(found, list):
+        raise ValueError(f"Expected one number {name!r} of the app, got a list.")
+    return float(found)

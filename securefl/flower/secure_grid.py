@@ -1,0 +1,239 @@
+"""Flower's own strategies on hidden sums: a Grid that answers a strategy's training with one reply, the mean.
+
+    strategy = FedAvg(fraction_evaluate=0.0)
+    result = strategy.start(SecureGrid(grid, strategy, updates, server), initial_arrays)
+
+The strategy chooses nodes and builds its messages as ever. The grid takes them, asks the parties of these
+nodes for a sum over the same real grid, and returns one synthetic reply: an ArrayRecord with the mean model,
+and a MetricRecord with the mean metrics and `num-examples`. A sum that was not opened is no reply.
+
+What `num-examples` is: the exact sum of the clients' counts, each clipped to the plan's `largest_count` and
+said within the hidden sum; so it is part of the release "update". Under a `public_count` or a bound it is the
+number of contributors times that count (or 1), which is public.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from time import monotonic, sleep
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore.run import Run
+
+from securefl.algorithm.queries import Ask, Sum
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.logs import logger
+from securefl.core.messages import client_name
+from securefl.core.release import SERVER
+from securefl.engine.apart.asking import Asking, ServerSide
+from securefl.engine.apart.updates import EVALUATION, UPDATE, Mean, Updates, as_public
+from securefl.flower.exchange import GridExchange
+from securefl.flower.nodes import found
+from securefl.flower.records import Layout, Task
+from securefl.flower.strategies import admitted, needed
+
+_log = logger(__name__)
+_METRICS = "metrics"
+
+
+class SecureGrid(Grid):
+    """A Grid for one strategy, whose train and evaluate messages become sums under a plan.
+
+    Guarantees:
+        - The server of the strategy learns a cohort's mean, and who is in it. The plan says what hides it.
+        - Only the given strategy is served, and only if a mean is all that it takes.
+        - No message of the strategy reaches a node. A node that would answer one is not asked.
+
+    Args:
+        grid: Flower's.
+        strategy: the very object that is started on this grid.
+        updates: what clients may be asked for; the parties have the same.
+        server: plan, roster, record and keys of this server.
+        deadline: seconds that a wave of an exchange may take. One of them holds the training.
+        patience: seconds in which the parties' nodes must have come.
+
+    Raises ConfigError for a strategy that a sum cannot serve, and for updates that the plan lets nowhere.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        strategy: Strategy,
+        updates: Updates,
+        server: ServerSide,
+        *,
+        deadline: float = 3600.0,
+        patience: float = 120.0,
+    ) -> None:
+        updates.check(server.plan)
+        self._strategy = admitted(strategy, evaluates=bool(updates.evaluation))
+        if self._strategy.weighted_by_key in (*updates.metrics, *updates.evaluation):
+            raise ConfigError(
+                f"Expected metrics beside {self._strategy.weighted_by_key!r}, got it among them: it is the "
+                "weight. Leave it out."
+            )
+        self._grid, self._plan, self._updates = grid, server.plan, updates
+        names = sorted(set(server.pinned.members) - {SERVER})
+        nodes = found(grid, names, deadline=patience, clock=monotonic, pause=sleep)
+        exchange = GridExchange(grid, nodes, deadline=deadline)
+        self._asking = Asking(server, updates.sends(), updates.digest, exchange)
+        self._clients = {
+            nodes[name]: number for number, name in enumerate(server.pinned.clients) if name in nodes
+        }
+        if len(self._clients) < (least := needed(self._strategy)):
+            raise ConfigError(
+                f"Expected nodes of {least} parties at least, as the strategy has it, got "
+                f"{len(self._clients)} within {patience:g} s: {', '.join(sorted(nodes)) or 'nobody'}. "
+                "Start the others' nodes."
+            )
+        self._round, self._stage = 0, 0
+        self._made: list[Message] = []
+        self._mark(self._strategy)
+        self._asking.admit()
+
+    def _mark(self, strategy: Strategy) -> None:
+        """Note which messages this strategy makes."""
+        # A grid is not told who calls it. By this mark another strategy on this grid is refused, whose
+        # medians would silently become means.
+        for how in ("configure_train", "configure_evaluate"):
+            make = getattr(strategy, how)
+
+            def noted(*args: object, _make: object = make, **kwargs: object) -> list[Message]:
+                assert callable(_make)
+                self._made = list(_make(*args, **kwargs))
+                return self._made
+
+            setattr(strategy, how, noted)
+
+    # Flower's side ------------------------------------------------------------------------------------
+
+    def set_run(self, run: Run) -> None:
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        raise _bypass()
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes of all clients that came. Who is silent at present is left out of a sum, not of these."""
+        # A strategy waits without end for nodes that are not there: a client that retired would stop it.
+        return list(self._clients)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise _bypass()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise _bypass()
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """One reply with the mean, or none where no sum was opened. `timeout` is not used: waves have theirs.
+
+        Raises LocalProtocolError for messages that the strategy of this grid did not make for one question.
+        """
+        posted = list(messages)
+        if not posted:
+            return []
+        known = {id(one) for one in self._made}
+        kinds = {one.metadata.message_type for one in posted}
+        if not {id(one) for one in posted} <= known or len(kinds) > 1 or not kinds <= {"train", "evaluate"}:
+            raise LocalProtocolError(
+                f"Expected train or evaluate messages of {type(self._strategy).__name__}, the strategy of "
+                "this grid, got others. Give each strategy a SecureGrid of its own."
+            )
+        if any(one.content != posted[0].content for one in posted[1:]):
+            raise LocalProtocolError("Expected one content for the whole cohort, got several.")
+        name = UPDATE if kinds == {"train"} else EVALUATION
+        if name == EVALUATION and not self._updates.evaluation:
+            raise ConfigError("Expected fraction_evaluate=0.0: clients of this plan give no evaluation.")
+        return self._asked(name, posted)
+
+    # Sums ---------------------------------------------------------------------------------------------
+
+    def _asked(self, name: str, posted: list[Message]) -> list[Message]:
+        self._next(name)
+        self._asking.admit()
+        content, own = posted[0].content, self._strategy
+        arrays = content.array_records[own.arrayrecord_key]
+        layout = Layout.of(arrays)
+        start = layout.flat(arrays)
+        task = Task(
+            layout=layout,
+            arrays_key=own.arrayrecord_key,
+            config_key=own.configrecord_key,
+            weight_key=own.weighted_by_key,
+            config=dict(content.config_records.get(own.configrecord_key, ConfigRecord())),
+        )
+        cohort = self._cohort(posted)
+        if not cohort:
+            return []
+        ask = Ask(
+            cohort=cohort,
+            broadcast=start.astype(np.float32),
+            public=as_public(task.encoded()),
+            sums=(Sum(self._updates.sends()[name], self._updates.size(self._plan, name, layout.size)),),
+        )
+        answers = self._asking.ask(ask, number=self._round, stage=self._stage)
+        if not answers.survivors:
+            why = self._asking.server.log.take().abstained.get(SERVER, "nobody answered")
+            _log.warning("Round %d: no sum was opened: %s", self._round, why)
+            return []
+        mean = self._updates.read(self._plan, name, answers.totals[name], layout.size)
+        return [Message(self._content(mean, layout, start), reply_to=posted[0])]
+
+    def _next(self, name: str) -> None:
+        """Where the next Ask stands: training begins a round, and one evaluation may follow in it."""
+        if name == EVALUATION and self._round and not self._stage:
+            self._stage = 1
+        else:
+            self._round, self._stage = self._round + 1, 0 if name == UPDATE else 1
+
+    def _cohort(self, posted: list[Message]) -> tuple[int, ...]:
+        """The numbers of the clients that the strategy chose, without those whose budget bears no more."""
+        nodes = [one.metadata.dst_node_id for one in posted]
+        strange = [node for node in nodes if node not in self._clients]
+        if strange:
+            raise LocalProtocolError(f"Expected nodes of parties of the roster, got {strange}.")
+        if self._round > self._plan.schedule:
+            _log.warning("Round %d: the plan's schedule of %d is over.", self._round, self._plan.schedule)
+            return ()
+        retired = self._asking.server.account.retired(self._round)
+        if retired:
+            _log.warning("Round %d: %d clients have spent their budgets.", self._round, len(retired))
+        missing = {number for number in self._clients.values() if client_name(number) in self._asking.missing}
+        return self._whole(sorted({self._clients[node] for node in nodes} - retired - missing))
+
+    def _whole(self, cohort: list[int]) -> tuple[int, ...]:
+        """The clients of these that are here with all of their fixed batch, where the plan has batches."""
+        batch = self._plan.fixed_batch or 1
+        here = Counter(number // batch for number in cohort)
+        return tuple(number for number in cohort if here[number // batch] == batch)
+
+    def _content(self, mean: Mean, layout: Layout, start: np.ndarray) -> RecordDict:
+        metrics: Mapping[str, float | int] = {**mean.metrics, self._strategy.weighted_by_key: mean.examples}
+        content = RecordDict({_METRICS: MetricRecord(dict(metrics))})
+        if len(mean.update):
+            content[self._strategy.arrayrecord_key] = layout.record(start + mean.update)
+        return content
+
+
+def _bypass() -> LocalProtocolError:
+    return LocalProtocolError(
+        "Expected a strategy's send_and_receive, got a message of its own: it would reach a client "
+        "beside the sums. Use Flower's own grid for what is no training."
+    )

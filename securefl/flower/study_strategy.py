@@ -1,0 +1,120 @@
+"""A study's own rounds as a Flower strategy: FedProf's selection, FedLog, or any other protocol of securefl.
+
+    strategy = StudyStrategy(others_of(folder), playing(folder, out))
+    result = strategy.start(grid)
+
+A FedProf server asks for profiles before it chooses, FedLog's for sums that are no model. Neither fits
+Flower's fixed pair of training and evaluation, so the strategy brings its own rounds, and `start` runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.logs import logger
+from securefl.engine.apart.waves import Exchange
+from securefl.flower.exchange import GridExchange
+from securefl.flower.nodes import found
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Is told the record of every finished round: its `round`, and figures by name."""
+Play = Callable[[Exchange, Tell], Mapping[str, NDArray[Any]]]
+"""Runs the rounds over an exchange. Returns the model's arrays by name."""
+_log = logger(__name__)
+
+
+class StudyStrategy(Strategy):
+    """Runs a study over a Grid whose nodes relay for the study's parties.
+
+    Args:
+        names: the parties beside the server.
+        play: see `Play`; of a server's folder it is `securefl.study.parties.asking.playing`.
+        deadline: seconds that a wave may take. Whoever has not answered by then was silent.
+        patience: seconds in which the parties' nodes must have come. Who comes later is left out.
+    """
+
+    def __init__(
+        self, names: Collection[str], play: Play, *, deadline: float = 3600.0, patience: float = 120.0
+    ) -> None:
+        self._names, self._play, self._deadline, self._patience = tuple(names), play, deadline, patience
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """The study's model, and by round the figures that its server knows.
+
+        Raises ConfigError for whatever else is given: model, rounds, deadlines and options are the study's.
+        """
+        given = {
+            "initial_arrays": initial_arrays,
+            "num_rounds": num_rounds,
+            "timeout": timeout,
+            "train_config": train_config,
+            "evaluate_config": evaluate_config,
+            "evaluate_fn": evaluate_fn,
+        }
+        if others := [name for name, value in given.items() if value is not None]:
+            raise ConfigError(
+                f"Expected the grid alone, got {', '.join(others)} too. The study says what it starts from "
+                "and how long it runs: its parties have agreed to that."
+            )
+        result = Result()
+
+        def tell(record: Mapping[str, Any]) -> None:
+            figures = {
+                name: float(value)
+                for name, value in record.items()
+                if name != "round" and isinstance(value, int | float) and np.isfinite(value)
+            }
+            result.evaluate_metrics_serverapp[int(record["round"])] = MetricRecord(dict(figures))
+
+        self.summary()
+        nodes = found(grid, self._names, deadline=self._patience)
+        arrays = self._play(GridExchange(grid, nodes, deadline=self._deadline), tell)
+        result.arrays = ArrayRecord({name: Array(np.asarray(own)) for name, own in arrays.items()})
+        return result
+
+    def summary(self) -> None:
+        """Log whom the study runs with."""
+        _log.info("A study's own rounds, with %s.", ", ".join(self._names))
+
+    # Flower's fixed pair ------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        raise _own_rounds()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        raise _own_rounds()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        raise _own_rounds()
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        raise _own_rounds()
+
+
+def _own_rounds() -> LocalProtocolError:
+    return LocalProtocolError(
+        "Expected `start`, which runs the study's own rounds, got one of Flower's steps."
+    )

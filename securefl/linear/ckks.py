@@ -1,0 +1,282 @@
+"""`scores = "ckks"`: one ciphertext a client, each opened alone, in one turn.
+
+What batches share with it is here too: client, gate and key holder are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import ClassVar, Final
+
+from securefl.core.agreement import Directory
+from securefl.core.errors import ConfigError
+from securefl.core.hiding import Conceal, Concealed
+from securefl.core.linear import Floats, LinearBounds, LinearQuery
+from securefl.core.machine import Work
+from securefl.core.messages import OVERHEAD, REFUSED
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header, Limit
+from securefl.he.keys import EncryptionKey, KeyPair, checked
+from securefl.he.parameters import Parameters, by_name
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import Baseline, Blinded, ScoreEvaluator
+from securefl.linear.opener import KeyHolder, Opener, opened_by
+from securefl.linear.terms import ScoreTerms
+from securefl.linear.way import (
+    NOTHING,
+    Asked,
+    Found,
+    Place,
+    Queries,
+    Questions,
+    Scoring,
+    Sent,
+    Tell,
+    blaming,
+)
+from securefl.storage.own_record import Own
+
+MOST_KINDS: Final = 16
+"""Of profiles in a session. Each has a key of its own, and the server says which there are."""
+
+
+class Ckks:
+    """Scores under the key holder's key, of which the server learns each alone.
+
+    Args:
+        parameters: of the key, by name.
+        asks: the most questions of the session. clients: the most clients that one goes to.
+    """
+
+    key_holder_learns: ClassVar[str] = "blinded integers, uniform to it"
+    turns: ClassVar[int] = 1
+
+    def __init__(self, parameters: str, asks: int, clients: int) -> None:
+        self._parameters, self._asks, self._clients = by_name(parameters), asks, clients
+
+    def clients(self, directory: Directory) -> CkksClients:
+        return CkksClients(self, directory)
+
+    def server(self, own: Own) -> CkksServer:
+        return CkksServer(self, own)
+
+    def key_holder(self, own: Own, tell: Tell) -> CkksKeyHolder:
+        return CkksKeyHolder(self, own, tell)
+
+    def terms(self, bounds: LinearBounds) -> ScoreTerms:
+        """Of a key for profiles of this bounds: every party works them out for itself."""
+        return terms_of(bounds, self._parameters, scores=self._asks * self._clients)
+
+    def first(self, part: CiphertextScoring, sent: tuple[Sent, ...]) -> Work:
+        """The server's first work."""
+        return Match(part, sent)
+
+    def error_bound(self, terms: ScoreTerms) -> float:
+        """Of one score, except with probability 1e-6."""
+        return terms.error_bound()
+
+
+class CkksClients:
+    """The clients' side: they encrypt under the key that the key holder signed for these bounds."""
+
+    def __init__(self, way: Ckks, directory: Directory) -> None:
+        self._way = way
+        self._directory = directory
+        self._known: dict[LinearBounds, tuple[bytes, Encryptor]] = {}
+
+    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
+        # A key holder that was started again has another key: nothing may be encrypted under the old one.
+        known = self._known.get(asked.bounds)
+        if known is None or known[0] != key:
+            terms = self._way.terms(asked.bounds)
+            known = key, Encryptor(_public(self._directory, terms, key), terms)
+            self._known[asked.bounds] = known
+        return dict.fromkeys(asked.names, partial(_encrypted, known[1]))
+
+
+class CkksServer:
+    """The server's side: it multiplies ciphertexts by its baselines, and signs what it asks for."""
+
+    def __init__(self, way: Ckks, own: Own) -> None:
+        self._way = way
+        self._own = own
+        self._known: dict[LinearBounds, tuple[bytes, ScoreTerms, EncryptionKey, ScoreEvaluator]] = {}
+
+    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+        bounds = Questions.of(queries, cohort).bounds
+        known = self._known.get(bounds)
+        if known is None or known[0] != key:
+            terms = self._way.terms(bounds)
+            public = _public(self._own.directory, terms, key)
+            evaluator = ScoreEvaluator(public, terms, self._own.identity.signing)
+            known = self._known[bounds] = key, terms, public, evaluator
+        _, terms, public, evaluator = known
+        return CiphertextScoring(
+            terms=terms,
+            public=public,
+            evaluator=evaluator,
+            queries=dict(queries),
+            cohort=cohort,
+            tell=tell,
+            first=self._way.first,
+        )
+
+    def sealed_bytes(self, bounds: LinearBounds) -> int | None:
+        known = self._known.get(bounds)
+        return None if known is None else known[1].ciphertext_bytes
+
+    def error_bound(self) -> float | None:
+        return max((self._way.error_bound(terms) for _, terms, _, _ in self._known.values()), default=None)
+
+
+class CkksKeyHolder:
+    """The key holder's side: a key for each set of bounds, and what it opened.
+
+    Keys live as long as the process: after a restart there are others, and openings count anew.
+    """
+
+    def __init__(self, way: Ckks, own: Own, tell: Tell) -> None:
+        self._way = way
+        self._own = own
+        self._tell = tell
+        self._known: dict[LinearBounds, tuple[bytes, Opener]] = {}
+
+    def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
+        terms = self._way.terms(asked.bounds)
+        # A key for each bounds: the flooding of a key is sized for one set of bounds and one count.
+        if asked.bounds not in self._known:
+            if len(self._known) >= MOST_KINDS:
+                raise ConfigError(f"Expected at most {MOST_KINDS} kinds of profiles in a session, got more.")
+            pair = KeyPair.generate(terms.parameters)
+            own, server = self._own, self._own.directory.server
+            key = own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
+            self._known[asked.bounds] = key, Opener(pair, terms, server.identity)
+        key, opener = self._known[asked.bounds]
+        most = Limit((terms.request_bytes + 8) * asked.most + OVERHEAD, asked.most)
+        part = OpensCiphertexts(opener, self._tell)
+        return KeyHolder(header=header, most=most, turns=self._way.turns, part=part), key
+
+
+def _purpose(terms: ScoreTerms) -> bytes:
+    """A key is for queries under these terms: its flooding was sized for them."""
+    return b"scores" + terms.digest()
+
+
+def _public(directory: Directory, terms: ScoreTerms, key: bytes) -> EncryptionKey:
+    return checked(terms.parameters, directory.vouched(_purpose(terms), key))
+
+
+def terms_of(bounds: LinearBounds, parameters: Parameters, *, scores: int, classes: int = 1) -> ScoreTerms:
+    """The terms of a key for profiles within these bounds."""
+    return ScoreTerms(
+        parameters=parameters,
+        bounds=bounds,
+        scores=scores,
+        classes=classes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CiphertextScoring:
+    """One exchange, as the server has it. first: what makes its first work."""
+
+    terms: ScoreTerms
+    public: EncryptionKey
+    evaluator: ScoreEvaluator
+    queries: Queries
+    cohort: int
+    tell: Tell
+    first: Callable[[CiphertextScoring, tuple[Sent, ...]], Work]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.queries)
+
+    @property
+    def sealed_bytes(self) -> int:
+        return self.terms.ciphertext_bytes
+
+    @property
+    def replies(self) -> Limit:
+        most = self.cohort * len(self.queries)
+        return Limit((self.terms.reply_bytes + 8) * most + OVERHEAD, most)
+
+    def admit(self, sender: str, sealed: bytes) -> None:
+        # What it reads is dropped: the slow work may run in another process, and reads the bytes itself.
+        self.evaluator.admit(sealed, sender=sender)
+
+    def score(self, sent: tuple[Sent, ...]) -> Work:
+        return self.first(self, sent)
+
+    def baselines(self) -> dict[str, Baseline]:
+        """What clients are matched with, by the name of the question."""
+        return {name: self._baseline(query) for name, query in self.queries.items()}
+
+    def _baseline(self, query: LinearQuery) -> Baseline:
+        """The query as the evaluator multiplies by it. In mode E its owner encrypts it first."""
+        if not self.terms.parameters.encrypted_baseline:
+            return self.evaluator.baseline(query)
+        owner = Encryptor(self.public, self.terms)
+        return self.evaluator.encrypted_baseline(owner.encrypt_baseline(query))
+
+
+def _encrypted(encryptor: Encryptor, hidden: Floats) -> Concealed:
+    return Concealed("encrypted", sealed=encryptor.encrypt(hidden))
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """Slow work of the server: multiply each ciphertext by its baseline, and blind the product.
+
+    baselines: by name, those that are prepared already. found: what is known before.
+    """
+
+    part: CiphertextScoring
+    sent: tuple[Sent, ...]
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    found: Found = NOTHING
+
+    def run(self) -> Asked | Found:
+        # Once for all clients: their ciphertexts are multiplied by the same encoded weights.
+        prepared = self.baselines or self.part.baselines()
+        evaluator, blinded = self.part.evaluator, dict[Place, Blinded]()
+        for one in self.sent:
+            baseline = prepared[one.name]
+            with blaming(self.part.tell):
+                blinded[one.place] = evaluator.match(one.sealed, baseline, one.clear, sender=one.sender)
+        if not blinded:
+            return self.found
+        items = tuple(one.request for one in blinded.values())
+        return Asked(items, partial(Unblind, self.part, blinded, self.found), self.found)
+
+
+@dataclass(frozen=True, eq=False)
+class Unblind:
+    """Slow work of the server: take the masks off the key holder's replies."""
+
+    part: CiphertextScoring
+    blinded: Mapping[Place, Blinded]
+    found: Found
+    replies: tuple[bytes, ...]
+
+    def run(self) -> Found:
+        scores: dict[Place, float] = {}
+        # Replies carry no place: they follow the order of the items, which `blinded` keeps.
+        for (place, own), reply in zip(self.blinded.items(), self.replies, strict=True):
+            if reply != REFUSED:
+                with blaming(self.part.tell):
+                    scores[place] = self.part.evaluator.unblind(own, reply, sender=KEY_HOLDER).value
+        return self.found.beside(scores)
+
+
+@dataclass(frozen=True, eq=False)
+class OpensCiphertexts:
+    """What the key holder does: open each item by itself, at any turn, while its count allows."""
+
+    opener: Opener
+    tell: Tell
+
+    def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        return opened_by(partial(self.opener.open, sender=SERVER), items, self.tell)

@@ -1,0 +1,287 @@
+"""Encrypted matching, opened blindly: client, evaluator, key holder.
+
+    client      hidden features -> one packed ciphertext
+    evaluator   ciphertext * weights + fresh zero; sends the second polynomial and one coefficient of the
+                first, masked by an integer uniform mod Q; there is no rotation, so no partial sum exists
+    key holder  one inner product with its key, plus flooding: one integer mod Q back
+    evaluator   subtracts its mask
+
+Each ciphertext is opened alone: one client's junk cannot shift another's score. What each party sees,
+and why it learns no more than its output (all of them semi-honest, key holder and server not colluding):
+
+* The client sees the public key.
+* The evaluator sees ciphertexts, which RLWE makes pseudorandom, and reply - mask = <f, w> + e + n, with the
+  weights as they were rounded: e is encryption noise, n the flooding. A simulator that is given <f, w> + n
+  alone is told apart with an advantage below 2^-22.8 over all tau openings of the key (`terms`).
+* The key holder sees an integer that the mask makes uniform mod Q, and c1 * w + u * pk1 + e1 with u and e1
+  fresh. No other part of the ciphertext arrives, so that is an RLWE sample for a secret u that nobody else
+  uses: both are simulated by uniform values, whatever features, weights and score. This stays so when a
+  client hands it c1: without the fresh zero, the quotient would be the baseline.
+
+The same holds for the other forms of a request:
+
+* A batch (`batches`) carries K masked integers, uniform for the same reason, and one polynomial. An integer
+  is a difference of two coefficients of a sum of K products; flooding is sized for that (`terms`).
+* Mode E multiplies two ciphertexts, so a request has a second and a third polynomial, c1 and c2. A fresh zero
+  randomises c1, a product of two fresh zeros c2 and c1: with the zeros unknown, both are uniform to the key
+  holder. Without the product, a client that colludes with it would divide c2 by its own share of it.
+* `addressed` requests, for files, are unmasked: the key holder reads the score. It sees one integer and c1,
+  from which score + e + n follows: n is the evaluator's flooding, which hides e and so the weights' norm. The
+  other coefficients of the first polynomial are not sent, so there is nothing that a mask of zero sum would
+  have to hide, and no unused class to fill.
+
+A *malicious* evaluator packs some dozens of the key's ternary coefficients, above the flooding, in a request,
+and has the whole key after a few hundred openings. The cap limits how much is opened, not that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.keys import Guarded
+from securefl.core.linear import Floats, LinearQuery
+from securefl.core.signing import SigningKey
+from securefl.he import gate
+from securefl.he.flooding import wide_gaussian
+from securefl.he.keys import EncryptionKey, agreed
+from securefl.he.ring import Ring
+from securefl.linear.batches import combine, cosines, places
+from securefl.linear.encryptor import of_class, spread, weight_row
+from securefl.linear.opener import Score
+from securefl.linear.terms import ScoreTerms, clear_part
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """What clients are matched with, prepared once: plaintexts of weights, or in mode E ciphertexts.
+
+    spread: of all slots, for a client that is opened alone. classes: of each class, for batches.
+    """
+
+    spread: tuple[Any, ...] = field(repr=False)
+    classes: tuple[tuple[Any, ...], ...] = field(repr=False, default=())
+    clear: Floats = field(repr=False, default_factory=lambda: np.zeros(0))
+    constant: float = field(repr=False, default=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Arrived:
+    """One client's message to the evaluator. `clear` is its plaintext part."""
+
+    ciphertext: bytes = field(repr=False)
+    clear: Floats | None = field(repr=False, default=None)
+    sender: str = "client"
+
+
+@dataclass(frozen=True, eq=False)
+class Blinded(Guarded):
+    """Scores on their way: `request` goes to the key holder, the rest stays with the evaluator."""
+
+    request: bytes = field(repr=False)
+    masks: tuple[int, ...] = field(repr=False)
+    offsets: tuple[float, ...] = field(repr=False)
+    senders: tuple[str, ...]
+
+
+class ScoreEvaluator:
+    """The server's part; built once per session. `rng` is the operating system's outside of tests."""
+
+    def __init__(
+        self,
+        public: EncryptionKey,
+        terms: ScoreTerms,
+        signing: SigningKey,
+        *,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
+        self._encryptor = self._ring.encryptor(public.residues())
+        self._signing, self._rng = signing, rng or random.SystemRandom()
+        self._session = public.session
+
+    def _tag(self, kind: str) -> bytes:
+        return gate.tag(kind, self._session, self._terms.digest())
+
+    # Baselines ----------------------------------------------------------------------------------
+
+    def baseline(self, query: LinearQuery) -> Baseline:
+        """Encodes the weights; ConfigError if they are larger than declared (flooding hangs on W)."""
+        terms, p = self._terms, self._terms.parameters
+        row = weight_row(query, terms)
+        alone = spread(row / terms.classes, terms.ciphertexts, p.slots, terms.classes)
+        several = range(terms.classes) if terms.classes > 1 else ()
+        own = (of_class(row, terms.ciphertexts, p.slots, terms.classes, j) for j in several)
+        return Baseline(
+            self._encoded(alone),
+            tuple(self._encoded(parts) for parts in own),
+            query.clear,
+            query.offset,
+        )
+
+    def _encoded(self, parts: Sequence[Floats]) -> tuple[Any, ...]:
+        return tuple(self._ring.encode(part, self._terms.parameters.weight_scale) for part in parts)
+
+    def encrypted_baseline(self, message: bytes, *, sender: str = "baseline owner") -> Baseline:
+        """Mode E: a baseline as `Encryptor.encrypt_baseline` made it, through the gate."""
+        scale = float(self._terms.parameters.weight_scale)
+        residues = self._admitted(message, "baseline", sender)
+        return Baseline(tuple(self._ring.ciphertext(each, scale) for each in residues))
+
+    # The gate -----------------------------------------------------------------------------------
+
+    def admit(self, ciphertext: bytes, *, sender: str = "client") -> list[gate.Residues]:
+        """The gate alone: a client's message as residues, or RemoteProtocolError(sender)."""
+        return self._admitted(ciphertext, "ciphertext", sender)
+
+    def _admitted(self, message: bytes, kind: str, sender: str) -> list[gate.Residues]:
+        p = self._terms.parameters
+        size = gate.residues_size(2, p.primes, p.poly_modulus_degree)
+        raw = gate.body(message, self._tag(kind), self._terms.ciphertexts * size, sender=sender)
+        parts = []
+        for i in range(self._terms.ciphertexts):
+            part = raw[i * size : (i + 1) * size]
+            parts.append(gate.unpack(part, 2, p.primes, p.poly_modulus_degree, sender=sender))
+            gate.not_transparent(parts[-1], sender=sender)
+        return parts
+
+    def checked(self, clear: Floats | None, sender: str) -> Floats:
+        """The plaintext part. RemoteProtocolError(sender) for values outside the bounds."""
+        return clear_part(clear, self._terms.bounds, sender)
+
+    # Matching -----------------------------------------------------------------------------------
+
+    def match(
+        self, ciphertext: bytes, baseline: Baseline, clear: Floats | None = None, *, sender: str = "client"
+    ) -> Blinded:
+        """Score of one client, blinded. RemoteProtocolError(sender) for what does not pass the gate."""
+        products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
+        return self._blinded("request", products, (offset,), (sender,))
+
+    def match_batch(self, arrived: Sequence[Arrived], baseline: Baseline) -> Blinded:
+        """Scores of up to K clients who trust each other to stay inside the bounds, blinded together.
+
+        Raises RemoteProtocolError for the first whose message does not pass the gate.
+        """
+        if not 1 <= len(arrived) <= len(baseline.classes):
+            raise ValueError(f"Expected 1 to {len(baseline.classes)} clients, got {len(arrived)}.")
+        products: list[Any] = []
+        offsets = []
+        for one, weights in zip(arrived, baseline.classes, strict=False):
+            own, offset = self._products(one, baseline, weights)
+            products += own
+            offsets.append(offset)
+        return self._blinded("batch", products, tuple(offsets), tuple(one.sender for one in arrived))
+
+    def addressed(
+        self, ciphertext: bytes, baseline: Baseline, clear: Floats | None = None, *, sender: str = "client"
+    ) -> bytes:
+        """A request whose score the key holder reads, and the evaluator never.
+
+        The one coefficient carries offset and flooding of the evaluator's own; the others are not sent.
+        """
+        terms = self._terms
+        products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
+        if abs(offset) + terms.largest > terms.capacity:
+            raise RemoteProtocolError(
+                "Expected scores that fit, got a baseline whose scores could wrap. Declare tighter bounds.",
+                sender=sender,
+                phase="score",
+            )
+        noise = wide_gaussian(terms.sigma, self._rng)
+        return self._request("addressed", products, (round(offset / terms.unit) + noise,))
+
+    def _products(
+        self, arrived: Arrived, baseline: Baseline, weights: tuple[Any, ...]
+    ) -> tuple[list[Any], float]:
+        """One product per ciphertext, and what is added to their sum in plaintext."""
+        p, ring = self._terms.parameters, self._ring
+        residues = self.admit(arrived.ciphertext, sender=arrived.sender)
+        clear = self.checked(arrived.clear, arrived.sender)
+        ciphers = [ring.ciphertext(each, float(self._terms.data_scale)) for each in residues]
+        if not p.encrypted_baseline:
+            pairs = zip(ciphers, weights, strict=True)
+            # SEAL refuses a product with nothing, which adds nothing either
+            products = [ring.weighted(cipher, own) for cipher, own in pairs if not own.is_zero()]
+            return products, baseline.constant + float(clear @ baseline.clear)
+        row = np.concatenate([np.zeros(self._terms.hidden_length), clear, [self._terms.bounds.scale]])
+        rows = spread(row, self._terms.ciphertexts, p.slots, 1)
+        for cipher, part in zip(ciphers, rows, strict=True):
+            ring.with_plain(cipher, ring.encode(part, self._terms.data_scale))
+        return [ring.multiplied(c, w) for c, w in zip(ciphers, weights, strict=True)], 0.0
+
+    def _blinded(
+        self, kind: str, products: list[Any], offsets: tuple[float, ...], senders: tuple[str, ...]
+    ) -> Blinded:
+        integers = self._terms.classes if kind == "batch" else 1
+        masks = tuple(self._rng.randrange(self._terms.parameters.modulus) for _ in range(integers))
+        return Blinded(self._request(kind, products, masks), masks, offsets, senders)
+
+    def _request(self, kind: str, products: list[Any], masks: tuple[int, ...]) -> bytes:
+        """The total, re-randomised: its masked integers, and its polynomials from the second on; signed."""
+        p, ring = self._terms.parameters, self._ring
+        zero = ring.zero(self._encryptor, products[0].scale)
+        if p.encrypted_baseline:  # the third polynomial needs a fresh one too
+            # A zero means the same at any scale. SEAL adds equal scales only, so the product gets that of the
+            # others.
+            pair = [ring.zero(self._encryptor, 2.0**39) for _ in range(2)]
+            fresh = ring.multiplied(*pair)
+            fresh.scale = products[0].scale
+            products = [*products, fresh]
+        whole = ring.coefficients(ring.total([*products, zero]))
+        found = [
+            p.compose(tuple(int(r) for r in whole[0, :, n]))
+            for n in places(p.poly_modulus_degree, len(masks))
+        ]
+        opened = (
+            gate.pack_integer((own + mask) % p.modulus, p.modulus)
+            for own, mask in zip(combine(found, p.modulus), masks, strict=True)
+        )
+        message = self._tag(kind) + b"".join(opened) + gate.pack(whole[1:], p.primes)
+        return message + self._signing.sign(message).raw
+
+    # Opening ------------------------------------------------------------------------------------
+
+    def unblind(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> Score:
+        """The score. RemoteProtocolError(client) for one that no profile inside the bounds has."""
+        hidden = self._opened(blinded, "reply", reply, sender)[0] * self._terms.unit
+        return self._score(hidden, blinded, 0, self._terms.error_bound())
+
+    def unblind_batch(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> list[Score]:
+        """The scores, in the order of `senders`. RemoteProtocolError if one of them cannot be a score.
+
+        Then none of them is to be trusted: open the members singly.
+        """
+        terms = self._terms
+        integers = self._opened(blinded, "batch-reply", reply, sender)
+        sums = cosines(terms.classes) @ np.array(integers, dtype=np.float64)
+        hidden = sums * terms.unit / terms.classes
+        bound = terms.error_bound(len(blinded.senders), batch=True)
+        return [
+            self._score(float(h), blinded, j, bound) for j, h in enumerate(hidden[: len(blinded.senders)])
+        ]
+
+    def _opened(self, blinded: Blinded, kind: str, reply: bytes, sender: str) -> list[int]:
+        p = self._terms.parameters
+        size = gate.integer_size(p.modulus)
+        raw = gate.body(reply, self._tag(kind), size * len(blinded.masks), sender=sender)
+        numbers = (raw[i * size : (i + 1) * size] for i in range(len(blinded.masks)))
+        opened = (gate.unpack_integer(number, p.modulus, sender=sender) for number in numbers)
+        return [p.centre(o - mask) for o, mask in zip(opened, blinded.masks, strict=True)]
+
+    def _score(self, hidden: float, blinded: Blinded, place: int, bound: float) -> Score:
+        terms = self._terms
+        scale = terms.bounds.scale
+        value = (hidden + blinded.offsets[place]) / scale
+        if abs(hidden) > terms.largest + scale * bound or not terms.bounds.allows(value, bound):
+            raise RemoteProtocolError(
+                "Expected a score inside the declared bounds, got one that no honest client gives.",
+                sender=blinded.senders[place],
+                phase="score",
+            )
+        return Score(value, bound)

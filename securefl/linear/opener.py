@@ -1,0 +1,260 @@
+"""The key holder's part: exact integers in numpy; no homomorphic library touches a request.
+
+Its machine takes one request a turn, and gives one reply to it. The server can lie: it can ask for openings
+of its own making. `evaluator` says what they tell, and what limits them. The same request again gets the same
+reply. Another one at its turn is refused, and so is a turn before the last one is answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.keys import Guarded, PublicKey, Signature
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.messages import REFUSED, OpenReply, OpenRequest
+from securefl.core.release import SERVER
+from securefl.core.signing import SIGNATURE_BYTES, verify
+from securefl.core.wire import Header, Limit
+from securefl.he import gate
+from securefl.he.integers import products
+from securefl.he.keys import KeyPair, agreed
+from securefl.he.openings import Openings, Reply
+from securefl.linear.batches import rows
+from securefl.linear.terms import ScoreTerms
+
+
+@dataclass(frozen=True)
+class Score:
+    """A released number; |value - exact| <= error_bound except with probability 1e-6."""
+
+    value: float
+    error_bound: float
+
+
+class Opener(Guarded):
+    """Opens what the evaluator signed, at most tau integers; the same request again gets the stored reply.
+
+    Fresh noise on the same value would average out. The evaluator must be semi-honest: requests of its own
+    making read the whole key within a few hundred openings. Where `openings` is a file, count and replies
+    outlive the process; without one, a key holder that restarts must take a new key.
+    """
+
+    def __init__(
+        self,
+        keys: KeyPair,
+        terms: ScoreTerms,
+        evaluator: PublicKey,
+        *,
+        openings: Openings | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        public = agreed(keys.public, terms.parameters)
+        self._terms, self._evaluator = terms, evaluator
+        self._rng = rng or random.SystemRandom()
+        self._openings = openings or Openings()
+        self._powers = _powers(keys.coefficients(), terms)
+        self._tags = {
+            kind: gate.tag(kind, public.session, terms.digest())
+            for kind in ("request", "batch", "addressed", "reply", "batch-reply")
+        }
+
+    @property
+    def opened(self) -> int:
+        """Integers opened so far, of this key and these terms."""
+        return self._openings.opened
+
+    def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
+        """Blind opening: one flooded integer mod Q per class. RemoteProtocolError for a bad request."""
+        # Terms with classes take both kinds. A tag of neither is refused at the gate.
+        kind = (
+            "batch" if self._terms.classes > 1 and request[: gate.TAG] == self._tags["batch"] else "request"
+        )
+        integers = self._terms.classes if kind == "batch" else 1
+        masked, polynomials = self._read(request, kind, integers, sender)
+
+        def reply() -> bytes:
+            opened = self._flooded(masked, polynomials)
+            modulus = self._terms.parameters.modulus
+            tag = self._tags["reply" if kind == "request" else "batch-reply"]
+            return tag + b"".join(gate.pack_integer(value, modulus) for value in opened)
+
+        return self._once(request, integers, reply, sender)
+
+    def read(self, request: bytes, *, together: int = 1, sender: str = "evaluator") -> Score:
+        """The score of a request that is addressed to the key holder. RemoteProtocolError for others.
+
+        together: the number of scores for which the error bound holds at once.
+        """
+        p, terms = self._terms.parameters, self._terms
+        masked, polynomials = self._read(request, "addressed", 1, sender)
+
+        def reply() -> bytes:
+            return gate.pack_integer(self._flooded(masked, polynomials)[0], p.modulus)
+
+        opened = int.from_bytes(self._once(request, 1, reply, sender), "little")
+        value = p.centre(opened) * terms.unit / terms.bounds.scale
+        bound = terms.error_bound(together, floods=2)
+        if not terms.bounds.allows(value, bound) or abs(value) * terms.bounds.scale > terms.capacity:
+            raise RemoteProtocolError(
+                "Expected a score inside the declared bounds, got one that no honest client gives.",
+                sender=sender,
+                phase="score",
+            )
+        return Score(value, bound)
+
+    def _read(self, request: bytes, kind: str, integers: int, sender: str) -> tuple[list[int], gate.Residues]:
+        """Masked integers, and the polynomials from the second on, of a request that passes the gate."""
+        p = self._terms.parameters
+        size = gate.integer_size(p.modulus)
+        degree, rest = p.poly_modulus_degree, p.polynomials - 1
+        whole = integers * size + gate.residues_size(rest, p.primes, degree) + SIGNATURE_BYTES
+        raw = gate.body(request, self._tags[kind], whole, sender=sender)
+        try:
+            verify(self._evaluator, Signature(request[-SIGNATURE_BYTES:]), request[:-SIGNATURE_BYTES])
+        except CryptoError as error:
+            raise RemoteProtocolError(str(error), sender=sender, phase="gate") from None
+        numbers = [raw[i * size : (i + 1) * size] for i in range(integers)]
+        masked = [gate.unpack_integer(number, p.modulus, sender=sender) for number in numbers]
+        polynomials = raw[integers * size : -SIGNATURE_BYTES]
+        return masked, gate.unpack(polynomials, rest, p.primes, degree, sender=sender)
+
+    def _once(self, request: bytes, integers: int, reply: Reply, sender: str) -> bytes:
+        # The signature may differ between two requests for the same opening.
+        digest = hashlib.sha256(request[:-SIGNATURE_BYTES]).digest()
+        return self._openings.once(digest, integers, self._terms.scores, reply, sender=sender)
+
+    def _flooded(self, masked: list[int], polynomials: gate.Residues) -> list[int]:
+        """masked + c1 s (+ c2 s^2) + noise, on the grid."""
+        totals = list(masked)
+        for polynomial, matrices in zip(polynomials, self._powers, strict=True):
+            sums = products(matrices[len(masked)], polynomial, self._terms.parameters)
+            totals = [total + own for total, own in zip(totals, sums, strict=True)]
+        return [self._rounded(total + self._noise()) for total in totals]
+
+    def _noise(self) -> int:
+        # Whole steps of the grid: below it the bits of the float behind the noise are not all random.
+        grid = self._terms.grid
+        return grid * round(self._terms.sigma / grid * self._rng.gauss(0.0, 1.0))
+
+    def _rounded(self, value: int) -> int:
+        grid = self._terms.grid
+        return (value + grid // 2) // grid * grid % self._terms.parameters.modulus
+
+
+def _powers(secret: NDArray[np.int64], terms: ScoreTerms) -> list[dict[int, NDArray[np.int64]]]:
+    """For s, and s^2 in mode E: the rows that give one integer, and those that give one per class."""
+    powers = [secret]
+    if terms.parameters.encrypted_baseline:
+        # The square modulo X^N + 1: what wraps around changes its sign.
+        whole = np.convolve(secret, secret)
+        square = whole[: len(secret)].copy()
+        square[: len(secret) - 1] -= whole[len(secret) :]
+        powers.append(square)
+    return [{count: rows(power, count) for count in {1, terms.classes}} for power in powers]
+
+
+# The machine, whatever the way --------------------------------------------------------------------
+
+
+class Opens(Protocol):
+    """What the key holder does with its key."""
+
+    def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """One reply per item; an item that it refuses is `core.messages.REFUSED`."""
+        ...
+
+
+def opened_by(
+    open_: Callable[[bytes], bytes], items: tuple[bytes, ...], tell: Callable[[str, str], None]
+) -> tuple[bytes, ...]:
+    """What each item opens to, or `REFUSED`; `tell` is told why."""
+    replies = [REFUSED] * len(items)
+    for i, item in enumerate(items):
+        try:
+            replies[i] = open_(item)
+        except RemoteProtocolError as error:
+            tell(error.sender, str(error))
+    return tuple(replies)
+
+
+@dataclass(frozen=True)
+class OpenItems:
+    """Slow work of the key holder: open the items of one turn."""
+
+    part: Opens
+    turn: int
+    items: tuple[bytes, ...]
+
+    def run(self) -> tuple[bytes, ...]:
+        return self.part.open(self.turn, self.items)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The requests that came, one a turn, and their replies; the last request may be at work."""
+
+    requests: tuple[OpenRequest, ...] = ()
+    replies: tuple[OpenReply, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyHolder:
+    """The key holder of one exchange. turns: how many there are. most: the largest request."""
+
+    header: Header
+    most: Limit
+    turns: int
+    part: Opens
+
+    def begin(self) -> Step[Ready]:
+        return Step(Ready())
+
+    def expects(self, state: Ready) -> Expects:
+        return Expects(self.header, {OpenRequest: self.most})
+
+    def receive(self, state: Ready, sender: str, message: OpenRequest) -> Step[Ready]:
+        if sender != SERVER:
+            raise RemoteProtocolError(
+                f"Expected a request from the server, got one from {sender}.", sender=sender, phase="opening"
+            )
+        turn, next_turn = message.turn, len(state.requests)
+        if 0 <= turn < next_turn:
+            return self._again(state, message)
+        # Replies are numbered as they are made, so a turn waits until the one before has its reply.
+        if turn != next_turn or turn >= self.turns or len(state.replies) < next_turn:
+            due = f"turn {len(state.replies)}" if len(state.replies) < self.turns else "no further turn"
+            raise RemoteProtocolError(
+                f"Expected {due}, got turn {turn}; there are {self.turns}, from 0.",
+                sender=sender,
+                phase="opening",
+            )
+        order = OpenItems(self.part, turn, message.items)
+        return Step(replace(state, requests=(*state.requests, message)), need=Need(order))
+
+    @staticmethod
+    def _again(state: Ready, message: OpenRequest) -> Step[Ready]:
+        if message != state.requests[message.turn]:
+            raise RemoteProtocolError(
+                f"Expected the request that came at turn {message.turn} before, got another: one is opened.",
+                sender=SERVER,
+                phase="opening",
+            )
+        if message.turn == len(state.replies):  # still at work
+            return Step(state)
+        return Step(state, out=(Envelope((SERVER,), state.replies[message.turn]),))
+
+    def provide(self, state: Ready, answer: tuple[bytes, ...]) -> Step[Ready]:
+        reply = OpenReply(turn=len(state.replies), items=tuple(answer))
+        done = replace(state, replies=(*state.replies, reply))
+        return Step(done, out=(Envelope((SERVER,), reply),), result="opened")
+
+    def deadline(self, state: Ready) -> Step[Ready]:
+        return Step(state, result="unused")

@@ -1,0 +1,88 @@
+"""The server's public account of charges is never below a client's own ledger, cut-off rounds included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.hidden_studies import HIDDEN
+from support.private_studies import noised_fedprof
+from support.tiny_study import plain, run, study, text, with_privacy, world
+
+from securefl.accounting.filed import Filed
+from securefl.accounting.ledger import Ledger
+from securefl.core.messages import client_name
+from securefl.engine.account import Account
+from securefl.study.arm import arm_folder
+from securefl.study.checkpoint import Checkpoint, stands_of
+from securefl.study.composition import composition
+from securefl.study.config import Study, parse
+
+NETWORK = "\n[network]\nreorder = true\ndropout = 0.06\nduplicate = 0.2\n"
+FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n'
+FEDPROF = '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 0.5\n'
+ACTIVE = '[[arm]]\nname = "x"\nprotocol = "active_fl"\nfraction = 0.5\n'
+CLIENTS = 6
+
+
+def hidden(how: str) -> Study:
+    written = text(FEDAVG, clients=CLIENTS, rounds=3, extra=NETWORK)
+    return parse(with_privacy(written, HIDDEN | {"sum": f'"{how}"', "spare": "3"}))
+
+
+CASES = {
+    "clear": lambda: study(FEDAVG, rounds=3, extra=NETWORK),
+    "masked": lambda: hidden("masked"),
+    "ckks": lambda: hidden("ckks"),
+    "two-server": lambda: hidden("two-server"),
+    "profiles": lambda: study(FEDPROF, rounds=3, scores="ckks", extra=NETWORK),
+    "losses": lambda: study(ACTIVE, rounds=3, extra=NETWORK),
+    "noised profiles": lambda: parse(noised_fedprof(rounds=3, budget="30.0").text + NETWORK),
+}
+
+
+def account_of(of: Study, records: list[dict[str, Any]]) -> Account:
+    algorithm, plan = composition(of, of.arms[0], world(of))
+    account = Account(plan, {offer.sends.name: offer.sends for offer in algorithm.offers}, of.data.clients)
+    account.restore(stands_of(record, of.data.clients).charged for record in records)
+    return account
+
+
+def never_below(of: Study, folder: Path, records: list[dict[str, Any]]) -> None:
+    account, plan = account_of(of, records), composition(of, of.arms[0], world(of))[1]
+    with Ledger(arm_folder(folder, of.arms[0], of.study.seeds[0]) / "ledger.sqlite", plan.terms()) as ledger:
+        anew = Filed(ledger._db, lambda: ledger.head)
+        filed = {k: anew.counted(client_name(k)) for k in range(of.data.clients)}
+    assert any(filed.values())
+    for client, own in filed.items():
+        counted = dict(account.counted(str(client)))
+        for release, times in own:
+            assert counted.get(release, 0) >= times, (client, release)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_client_is_charged_more_than_the_server_counts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = CASES[name]()
+    whole = run(of, tmp_path / "whole").records
+    never_below(of, tmp_path / "whole", whole)
+
+    save = Checkpoint.save
+
+    def cut(self: Checkpoint, number: int, *args: Any) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+        save(self, number, *args)
+
+    with monkeypatch.context() as at:
+        at.setattr(Checkpoint, "save", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run(of, tmp_path / "cut")
+    resumed = run(of, tmp_path / "cut").records
+    never_below(of, tmp_path / "cut", resumed)
+    for a, b in zip(whole, resumed, strict=True):
+        assert (a["retired"], a["charged"], a["spare"]) == (b["retired"], b["charged"], b["spare"])
+    if "profiles" not in name:  # scores carry fresh noise
+        assert plain(whole) == plain(resumed)

@@ -1,0 +1,296 @@
+"""A foreign loop's values leave by the door alone: charged first, masked or encrypted, through bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, isinf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.hidden_plans import hidden
+
+from securefl.accounting.shared import account_of
+from securefl.algorithm.clients import Job
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Each, Sends, Sum, Value
+from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
+from securefl.core.grid import Grid
+from securefl.dp.calibration import sigma
+from securefl.dp.moments import MeanVariance
+from securefl.engine.aggregator import Door, Given
+from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
+
+CLIENTS, LENGTH = 5, 12
+EVERYBODY = tuple(range(CLIENTS))
+NOTHING = np.zeros(0, np.float32)
+UPDATE = Sends(name="update", how="sum", reveals="its update")
+GRID = Grid(step=2.0**-10, bound=2.0**12)
+OPEN = Plan(delta=1e-5, schedule=50, unprotected=("update", "profile"))
+MASKED = hidden(OPEN, CLIENTS, least_cohort=3, dropout=0.2, corrupt=0.2)
+
+
+def records() -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    rng = np.random.default_rng(3)
+    return [(rng.normal(size=(9, LENGTH)), np.zeros(9, np.int64)) for _ in range(CLIENTS)]
+
+
+def update(job: Job) -> Value:
+    return Value(clear=job.x.sum(0) + job.broadcast.sum())
+
+
+def summed(job: Job) -> Value:
+    """The same as integers of the noised value's grid."""
+    return Value(integers=np.rint(update(job).clear / GRID.step).astype(np.int64))
+
+
+def ask(cohort: tuple[int, ...] = EVERYBODY, sends: Sends = UPDATE, model: Any = NOTHING) -> Ask:
+    return Ask(cohort=cohort, broadcast=model, sums=(Sum(sends, LENGTH),))
+
+
+def opened(plan: Plan, path: Path, sends: Sends = UPDATE, parameters: str = "strong") -> Door:
+    compute = summed if sends.sensitivity else update
+    gives = [Given(sends, compute)]
+    return Door(plan, gives, records(), ledger=path / "ledger.sqlite", parameters=parameters)
+
+
+@pytest.mark.parametrize("how", ["clear", "masked", "ckks", "two-server"])
+def test_the_sum_is_that_of_the_loop_s_own_values(tmp_path: Path, how: Any) -> None:
+    with opened(replace(MASKED, sum=how), tmp_path) as door:
+        answers = door.ask(ask((0, 1, 2, 4), model=np.full(1, 0.5, np.float32)))
+    expected = sum(records()[k][0].sum(0) + 0.5 for k in (0, 1, 2, 4))
+    assert answers.survivors == (0, 1, 2, 4)
+    assert np.abs(answers.totals["update"].value - expected).max() <= 4 * UPDATE.grid.step
+    assert answers.totals["update"].weight == 4
+
+
+def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def looking(job: Job) -> Value:
+        seen.append([row[7] for row in door.ledger.rows()])
+        return update(job)
+
+    with Door(MASKED, [Given(UPDATE, looking)], records(), ledger=tmp_path / "ledger.sqlite") as door:
+        door.ask(ask())
+        assert seen == [["reserved"] * CLIENTS] * CLIENTS
+        assert [row[7] for row in door.ledger.rows()] == ["committed"] * CLIENTS
+        assert all(isinf(door.ledger.epsilon(f"client-{k:04d}", "server")) for k in EVERYBODY)
+        assert door.ledger.worst("key-holder") == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"dropout": 2.0}, "dropout from 0 to below 1"),
+        ({"dropout": float("nan")}, "dropout from 0 to below 1"),
+        ({"corrupt": -0.5}, "corrupt from 0 to 1"),
+        ({"noise": "local", "noise_multiplier": float("nan")}, "a finite noise_multiplier"),
+        ({"noise": "local", "noise_multiplier": -1.0}, "a finite noise_multiplier"),
+    ],
+)
+def test_a_plan_that_no_study_could_have_is_refused(changed: dict[str, Any], said: str) -> None:
+    """A corrupt share below 0 would count honest clients twice, a dropout above 1 lets two be enough."""
+    with pytest.raises(ConfigError, match=said):
+        replace(MASKED, **changed)
+
+
+@pytest.mark.parametrize("how", ["masked", "ckks", "two-server", "two_server"])
+def test_a_door_through_which_no_sum_could_go_is_not_opened(how: str, tmp_path: Path) -> None:
+    """And leaves no ledger behind."""
+    known, more = how != "two_server", CLIENTS + 1
+    plan = replace(MASKED, sum=how, **{"least_cohort": more, "largest_cohort": more} if known else {})
+    with pytest.raises(ConfigError, match="a cohort of 6 to 6 clients" if known else "Expected sum among"):
+        opened(plan, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("cohort", [(-1, 0, 1), (0, 1, CLIENTS), (0, 1, 2.0)])
+@pytest.mark.parametrize("how", ["clear", "masked", "two-server"])
+def test_a_client_that_there_is_not_is_not_asked(how: Any, cohort: Any, tmp_path: Path) -> None:
+    """-1 would be the last client under another name, and so with a second budget."""
+    with opened(replace(MASKED, sum=how), tmp_path) as door:
+        with pytest.raises(LocalProtocolError, match="among the clients 0 to 4"):
+            door.ask(ask(cohort))
+        assert not door.ledger.rows()
+        assert door.ask(ask(tuple(np.arange(CLIENTS)))).survivors == EVERYBODY
+
+
+def noised(releases: int, budget: float) -> tuple[Plan, Sends]:
+    sends = replace(
+        UPDATE,
+        sensitivity={("record", "add-remove"): 1.0},
+        grid=GRID,
+        cohort=CLIENTS,
+    )
+    z = sigma(budget, 1e-5, releases=releases, sensitivity=1.0)
+    plan = replace(
+        MASKED, noise="distributed", noise_multiplier=z, adjacency="add-remove", unprotected=(), budget=budget
+    )
+    return plan, sends
+
+
+def test_a_spent_budget_refuses_and_nothing_is_computed_or_opened(tmp_path: Path) -> None:
+    plan, sends = noised(3, 2.0)
+    computed = []
+
+    def counting(job: Job) -> Value:
+        computed.append(job.round)
+        return summed(job)
+
+    with Door(plan, [Given(sends, counting)], records(), ledger=tmp_path / "ledger.sqlite") as door:
+        for _ in range(3):
+            assert door.ask(ask(sends=sends)).survivors == EVERYBODY
+        spent = door.ledger.epsilon("client-0002", "server")
+        assert 1.99 < spent <= 2.0
+        with pytest.raises(BudgetExceeded, match=r"All 5 clients refused. client-0000: .* 0 rounds like it"):
+            door.ask(ask(sends=sends))
+        assert "0 rounds like it remain" in door.log.abstained["client-0002"]
+        assert door.ledger.epsilon("client-0002", "server") == spent
+    assert sorted(computed) == sorted([1, 2, 3] * CLIENTS)
+
+
+def test_who_refused_is_named_where_others_answered(tmp_path: Path) -> None:
+    plan, sends = noised(3, 2.0)
+    with opened(plan, tmp_path, sends) as door:
+        for _ in range(3):
+            assert door.ask(ask((0, 1, 2, 3), sends)).survivors == (0, 1, 2, 3)
+        answers = door.ask(ask(sends=sends))
+        assert answers.survivors == ()
+        assert list(door.log.refused) == [f"client-{k:04d}" for k in range(4)]
+        assert door.log.refused.keys() <= door.log.abstained.keys()
+
+
+def test_floats_are_refused_under_noise_by_name(tmp_path: Path) -> None:
+    """On the grid or off it: a declared sensitivity says nothing of what rounding adds to it."""
+    plan, sends = noised(3, 2.0)
+    said = r"integers of the grid for 'update', which is charged as noised"
+    with (
+        Door(plan, [Given(sends, update)], records(), ledger=tmp_path / "ledger.sqlite") as door,
+        pytest.raises(LocalProtocolError, match=said),
+    ):
+        door.ask(ask(sends=sends))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [np.zeros(LENGTH), np.zeros(LENGTH, np.int32), np.zeros((LENGTH, 1), np.int64)],
+    ids=["floats", "int32", "a matrix"],
+)
+def test_integers_are_a_flat_vector_of_int64(given: NDArray[Any]) -> None:
+    with pytest.raises(LocalProtocolError, match="flat vector of int64"):
+        Value(integers=given)
+    with pytest.raises(LocalProtocolError, match="got both"):
+        Value(integers=np.zeros(1, np.int64), clear=np.zeros(1))
+    with pytest.raises(LocalProtocolError, match="beside `after_noise`"):
+        Value(clear=np.zeros(1), after_noise=lambda noised: Value(clear=noised))
+
+
+def test_what_was_spent_counts_behind_another_door(tmp_path: Path) -> None:
+    plan, sends = noised(3, 2.0)
+    for _ in range(3):
+        with opened(plan, tmp_path, sends) as door:
+            assert door.ask(ask(sends=sends)).survivors == EVERYBODY
+    with opened(plan, tmp_path, sends) as door, pytest.raises(BudgetExceeded, match="rounds like it remain"):
+        door.ask(ask(sends=sends))
+    with pytest.raises(ConfigError, match="budget"):
+        opened(replace(plan, budget=9.0), tmp_path, sends)
+
+
+def test_the_noise_is_in_the_sum(tmp_path: Path) -> None:
+    plan, sends = noised(3, 2.0)
+    with opened(plan, tmp_path, sends) as door:
+        total = door.ask(ask(sends=sends)).totals["update"].value
+    error = total - sum(x.sum(0) for x, _ in records())
+    assert 0.2 * plan.noise_multiplier < error.std() < 3 * plan.noise_multiplier
+
+
+@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
+def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Path, scores: Any) -> None:
+    anchor = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
+
+    def own(x: NDArray[Any]) -> MeanVariance:
+        return MeanVariance(x.mean(0), x.var(0), len(x))
+
+    def compute(job: Job) -> Value:
+        parts = features(own(job.x), anchor, Bounds()).split(Variant.FULL)
+        return Value(hidden=parts.hidden, clear=parts.clear)
+
+    sends = Sends(
+        name="profile", how="each", reveals="its profile", reveals_encrypted="a score", max_releases=1
+    )
+    baseline = own(np.random.default_rng(4).normal(size=(40, LENGTH)))
+    each = Each(sends, linear_query(baseline, anchor, Bounds()))
+    question = Ask(cohort=EVERYBODY, broadcast=NOTHING, each=(each,))
+    plan, ledger = replace(OPEN, scores=scores), tmp_path / "ledger.sqlite"
+    with Door(plan, [Given(sends, compute)], records(), ledger=ledger) as door:
+        found = door.ask(question).each["profile"]
+        assert door.ledger.worst("server") == inf
+    for k, (x, _) in enumerate(records()):
+        assert found[k] == pytest.approx(divergence(own(x), baseline), abs=1e-3)
+
+
+def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unprotected"):
+        opened(replace(OPEN, unprotected=()), tmp_path)
+    for scores, parameters, said in (
+        ("batches", "strong-encrypted", "open each client alone"),
+        ("pads", "compact", "a set of their own"),
+    ):
+        with pytest.raises(ConfigError, match=f"(?i){said}"):
+            opened(replace(OPEN, scores=scores), tmp_path, parameters=parameters)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="each name once"):
+        Door(OPEN, [Given(UPDATE, update)] * 2, records(), ledger=tmp_path / "ledger.sqlite")
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_nobody_answers_after_the_schedule(tmp_path: Path) -> None:
+    with opened(replace(OPEN, schedule=1), tmp_path) as door:
+        assert door.ask(ask()).survivors == EVERYBODY
+        with pytest.raises(BudgetExceeded, match=r"All 5 clients refused. The declared schedule is over."):
+            door.ask(ask())
+        assert door.log.abstained["client-0000"] == "The declared schedule is over."
+
+
+def test_a_stream_of_its_own_for_every_client_and_ask(tmp_path: Path) -> None:
+    drawn: list[float] = []
+
+    def draw(job: Job) -> Value:
+        drawn.append(float(job.rng.random()))
+        return Value(clear=np.full(LENGTH, drawn[-1]))
+
+    with Door(OPEN, [Given(UPDATE, draw)], records(), ledger=tmp_path / "ledger.sqlite") as door:
+        door.ask(ask())
+        door.ask(ask())
+    assert len(set(drawn)) == 2 * CLIENTS
+
+
+def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path) -> None:
+    plan, sends = noised(2, 2.0)
+    plan = replace(plan, budget=2.5, schedule=2)
+    shared = tmp_path / "people.ledger"
+
+    def door(name: str, people: Any = None) -> Door:
+        gives = [Given(sends, summed)]
+        own = tmp_path / f"{name}.sqlite"
+        return Door(plan, gives, records(), ledger=own, shared=shared, people=people)
+
+    with door("a") as first:
+        assert first.ask(ask(sends=sends)).survivors == EVERYBODY
+    with door("a") as again:  # the same ledger goes on, and is charged nothing twice
+        assert again.ask(ask(sends=sends)).survivors == EVERYBODY
+        with pytest.raises(BudgetExceeded):
+            again.ask(ask(sends=sends))
+    account = account_of(shared)
+    assert len(account.entries) == 1
+    assert account.epsilon("server") == pytest.approx(2.0, abs=0.02)
+    with pytest.raises(BudgetExceeded, match="beside 1 run over the same records"):
+        door("b")
+    with pytest.raises(ConfigError, match="got others"):
+        door("c", [*records(), records()[0]])
+    whole = [tuple(np.concatenate(part) for part in zip(*records(), strict=True))]
+    with pytest.raises(BudgetExceeded):  # the same records, otherwise dealt
+        door("d", whole)
+    assert len(account_of(shared).entries) == 1

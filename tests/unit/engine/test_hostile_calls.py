@@ -1,0 +1,306 @@
+"""Servers and key holders that lie in calls and keys: it costs them the exchange, and nobody's process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent
+from support.four_clients import CLIENTS, PLACE, SENDS, SESSION, SIZE, records, sum_call
+from support.hidden_plans import hidden
+
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Each, Sends, Sum, Value
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.messages import Broadcast, Order
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.signing import SIGNATURE_BYTES
+from securefl.core.wire import Header, Limit, encode
+from securefl.dp.moments import MeanVariance
+from securefl.engine.aggregator import Given
+from securefl.engine.calls import AskCall, said
+from securefl.engine.drive import Drive, Parcel
+from securefl.engine.inprocess import InProcess, simulated
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.linear import ckks, padded, way_of
+from securefl.linear.way import Questions
+from securefl.matching.profiles import Anchor, Bounds, Variant, linear_query
+from securefl.storage.journal import Journal
+from securefl.sums.encrypted import way as encrypted
+from securefl.sums.two_server.messages import PadRequest
+
+LENGTH = 4
+PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score", max_releases=9)
+LOSS = Sends(name="loss", how="each", reveals="it")
+OPEN = Plan(delta=1e-5, schedule=9, unprotected=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
+MASKED = hidden(OPEN, CLIENTS, least_cohort=3)
+FOR_ONE = Order(
+    wants=(), sums=(), introduction=0, number=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
+)
+GIVES = [
+    Given(SENDS, lambda job: Value(clear=np.full(SIZE, float(job.x.sum())))),
+    Given(PROFILE, lambda job: Value(hidden=np.ones(2 * LENGTH + 1), clear=np.zeros(0))),
+    Given(LOSS, lambda job: Value(clear=np.ones(1))),
+]
+
+
+def engine(plan: Plan, own: Any = None, gives: Any = GIVES) -> tuple[InProcess, ClientParty]:
+    """All clients as one party, and their engine, in the session."""
+    scores = way_of(plan.scores, parameters="strong", asks=9, clients=CLIENTS)
+    rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
+    ledger = Ledger(":memory:", plan.terms())
+    whole = simulated(plan, gives, ledger, own or records(), rng=rng, scores=scores)
+    whole._enter(SESSION)
+    (party,) = whole._clients
+    return whole, party
+
+
+def holder(whole: InProcess) -> KeyHolderParty:
+    assert whole._key_holder is not None
+    return whole._key_holder
+
+
+def drive(party: ClientParty | KeyHolderParty, name: str, place: Header, data: bytes) -> Drive:
+    party.call([name], data)
+    assert party.drive is not None
+    party.drive.begin()
+    return party.drive
+
+
+# A server that lies to the key holder ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [-1, 2**31, 2**62])
+@pytest.mark.parametrize("how", ["ckks", "two-server"])
+def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) -> None:
+    whole, _ = engine(replace(MASKED, sum=how))
+    attempt = replace(PLACE, attempt=1)
+    with pytest.raises(RemoteProtocolError, match="Expected sums"):
+        holder(whole).call([KEY_HOLDER], said(attempt, sum_call(again=again)))
+    good = drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sum_call()))
+    empty = PadRequest(task=bytes(32), members=(), boxes=(), inputs=(), signatures=())
+    assert good.deliver(Parcel(SERVER, KEY_HOLDER, encode(attempt, empty))) == []
+    assert SERVER in good.traffic.blamed
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"number": -1}, {"number": 2**31}, {"number": 1, "introduction": 1}], ids=str
+)
+@pytest.mark.parametrize("how", ["ckks", "two-server"])
+def test_a_call_for_an_introduction_with_a_number_is_refused(how: Any, wrong: Any) -> None:
+    whole, _ = engine(replace(MASKED, sum=how))
+    attempt = replace(PLACE, attempt=1)
+    with pytest.raises(RemoteProtocolError, match="Expected sums"):
+        holder(whole).call([KEY_HOLDER], said(attempt, sum_call(**wrong)))
+    assert drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sum_call(number=1))).machines
+
+
+def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ckks, "MOST_KINDS", 2)
+    whole, _ = engine(replace(OPEN, scores="ckks"))
+    for number in (1, 2):
+        at = replace(PLACE, round=number)
+        holder(whole).call([KEY_HOLDER], said(at, scores(length=number)))
+    with pytest.raises(RemoteProtocolError, match="at most 2 kinds"):
+        holder(whole).call([KEY_HOLDER], said(replace(PLACE, round=3), scores(length=3)))
+    assert holder(whole).call([KEY_HOLDER], said(replace(PLACE, round=3), scores(length=2)))
+
+
+def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
+    _, party = engine(OPEN)
+    party.call(["client-0000"], said(PLACE, AskCall(most_bytes=999, most_elements=9)))
+    assert party.drive is not None
+    order = replace(FOR_ONE, wants=("own",))
+    assert party.drive.deliver(Parcel(SERVER, "client-0000", encode(PLACE, order))) == []
+    assert party.drive.traffic.blamed == {}
+
+
+# A server that comes back ----------------------------------------------------------------------------
+
+
+def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> None:
+    """The ledger has the place with another charge: it says so, and the party goes on."""
+    trained = Sends(
+        name="own", how="each", reveals="it", reads="nothing", training=GaussianDpEvent(1.0), introductions=1
+    )
+    plan = replace(OPEN, unit="record", adjacency="add-remove", unprotected=())
+    gives, journal = [Given(trained, lambda job: Value(clear=np.ones(1)))], Journal()
+    ledger = Ledger(":memory:", plan.terms())
+    sent = []
+    for introduction in (0, 1, 0):
+        whole, _ = engine(plan, gives=gives)
+        directory = whole._clients[0]._directory
+        assert directory is not None
+        rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
+        party = ClientParty(plan, gives, ledger, journal, {0: records()[0]}, rng=rng)
+        party.enter(directory)
+        call = AskCall(most_bytes=10**6, most_elements=99)
+        at = drive(party, "client-0000", PLACE, said(PLACE, call))
+        order = replace(FOR_ONE, wants=("own",), introduction=introduction)
+        for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
+            at.deliver(Parcel(SERVER, "client-0000", encode(PLACE, one)))
+        sent.append(len(at.work()))
+    assert sent == [1, 0, 1]
+    assert len(ledger.rows()) == 1
+
+
+# A server that lies to a client about scores --------------------------------------------------------
+
+
+def scores(length: int = LENGTH, variant: str = "full", **changes: Any) -> AskCall:
+    kind = Questions(("profile",), Bounds().linear(length, Variant(variant)), CLIENTS)
+    return replace(AskCall.of(Limit(10**6, 10**4), kind), **changes)
+
+
+def asked(
+    how: Any, wants: tuple[str, ...], call: AskCall, *, bare: bool = False
+) -> tuple[list[Parcel], Drive, ClientParty]:
+    """What a client answers to this call, under the key that the key holder said for it."""
+    whole, party = engine(replace(OPEN, scores=how))
+    key = holder(whole).call([KEY_HOLDER], said(PLACE, call))
+    told = AskCall(most_bytes=10**6, most_elements=10**4) if bare else replace(call, key=key)
+    at = drive(party, "client-0000", PLACE, said(PLACE, told))
+    order = replace(FOR_ONE, wants=wants)
+    for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
+        at.deliver(Parcel(SERVER, "client-0000", encode(PLACE, one)))
+    return at.work(), at, party
+
+
+@pytest.mark.parametrize("how", ["ckks", "batches", "pads"])
+def test_a_client_that_is_called_without_a_key_does_not_tell_its_profile(how: Any) -> None:
+    out, at, _ = asked(how, ("profile",), scores(), bare=True)
+    assert out == []
+    assert "Expected a key for ['profile']" in at.traffic.blamed[SERVER]
+
+
+@pytest.mark.parametrize("how", ["ckks", "batches", "pads"])
+@pytest.mark.parametrize(
+    ("wants", "wrong"),
+    [
+        (("profile",), {"length": LENGTH + 1}),
+        (("profile",), {"variant": "mean-only"}),
+        (("loss",), {"names": ("loss",)}),
+    ],
+    ids=["another length", "another variant", "a number that is not concealed"],
+)
+def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any, wrong: Any) -> None:
+    out, at, party = asked(how, wants, scores(**wrong))
+    assert out == []
+    assert at.results == {"client-0000": "abstained"}
+    assert "another kind of value" in party.log.abstained["client-0000"]
+
+
+def test_a_client_that_is_called_for_what_it_has_answers() -> None:
+    out, _, _ = asked("ckks", ("profile", "loss"), scores())
+    assert len(out) == 1
+
+
+# A key holder that lies about its key ---------------------------------------------------------------
+
+
+def garbage(key: bytes) -> bytes:
+    return b"x"
+
+
+def zeros(key: bytes) -> bytes:
+    return bytes(len(key))
+
+
+def weak(key: bytes) -> bytes:
+    """A point of small order in front of a good key: no secret can be agreed on with it."""
+    return bytes(32) + key[32:]
+
+
+def signs(whole: InProcess, purpose: bytes, lie: Callable[[bytes], bytes]) -> None:
+    """The key holder signs something else in the place of its key."""
+    party, own = holder(whole), holder(whole).call
+
+    def lying(to: Any, data: bytes) -> bytes:
+        key = own(to, data)[:-SIGNATURE_BYTES]
+        return party._identity(SESSION).vouch(purpose, SESSION, lie(key))
+
+    party.call = lying  # type: ignore[method-assign]
+
+
+# The key of ciphertexts alone has no point that could be weak.
+@pytest.mark.parametrize(
+    ("how", "lie"),
+    [("ckks", garbage), ("ckks", zeros), ("pads", garbage), ("pads", zeros), ("pads", weak)],
+)
+def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, lie: Any) -> None:
+    whole, _ = engine(replace(OPEN, scores=how))
+    kind = scores().questions()
+    assert kind is not None
+    way = whole.server._scoring
+    purpose = ckks._purpose(way.terms(kind.bounds)) if isinstance(way, ckks.Ckks) else padded._PURPOSE
+    signs(whole, purpose, lie)
+    baseline = linear_query(
+        MeanVariance(np.zeros(LENGTH), np.ones(LENGTH), 9),
+        Anchor(np.zeros(LENGTH), np.ones(LENGTH)),
+        Bounds(),
+    )
+    answers, log = whole.ask(
+        Ask(cohort=(0, 1), broadcast=np.zeros(2, np.float32), each=(Each(PROFILE, baseline),)), PLACE
+    )
+    assert answers.each == {"profile": {}}
+    assert "no key of its own" in log.abstained[KEY_HOLDER]
+
+
+@pytest.mark.parametrize("lie", [garbage, zeros])
+def test_a_signed_key_that_is_none_costs_the_sum_and_no_process(lie: Any) -> None:
+    whole, _ = engine(replace(MASKED, sum="ckks"))
+    signs(whole, encrypted._PURPOSE, lie)
+    ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
+    answers, log = whole.ask(ask, PLACE)
+    assert answers.totals == {}
+    assert "Expected a public key" in log.abstained[SERVER]
+
+
+# A session, and an Ask, end when they end -----------------------------------------------------------
+
+
+def test_another_session_has_other_keys() -> None:
+    """The keys of a session are those that a restart has, whatever session was entered before."""
+    whole, party = engine(MASKED)
+    first = party.members(SESSION, ["client-0000"])
+    other = bytes([1] * 32)
+    whole._enter(other)
+    assert party.members(other, ["client-0000"]) != first
+    assert party.members(SESSION, ["client-0000"]) == first
+    again = ClientParty(
+        party._plan,
+        GIVES,
+        party._ledger,
+        party._journal,
+        {0: records()[0]},
+        rng=lambda *_: np.random.default_rng(0),
+    )
+    assert again.members(other, ["client-0000"]) == party.members(other, ["client-0000"])
+
+
+def test_keys_for_the_next_session_leave_those_of_this_one() -> None:
+    """A directory of the next session may be made while this one goes on."""
+    _, party = engine(MASKED)
+    names = list(party.names)
+    pinned = party.members(SESSION, names)
+    party.members(bytes([1] * 32), names)
+    assert party.members(SESSION, names) == pinned
+
+
+def test_a_bad_call_does_not_end_the_ask_at_hand() -> None:
+    """Else a server could have a value computed a second time, from what the first computing kept."""
+    _, party = engine(MASKED)
+    names = list(party.names)
+    party.call(names, said(PLACE, AskCall(most_bytes=9, most_elements=9)))
+    party._contributing.values._news[0] = {"seen": np.ones(1)}
+    huge = AskCall(most_bytes=2**40, most_elements=9)
+    with pytest.raises(RemoteProtocolError, match="at most"):
+        party.call(names, said(replace(PLACE, stage=1), huge))
+    assert party.kept == {}
+    party.call(names, said(replace(PLACE, stage=1), AskCall(most_bytes=9, most_elements=9)))
+    assert set(party.kept) == {0}

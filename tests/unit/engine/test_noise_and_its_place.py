@@ -1,0 +1,172 @@
+"""Noise that is drawn from a secret: whatever names its place changes it, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent
+from support.tiny_orders import order
+from support.tiny_parties import session
+from support.tiny_secagg import entropy
+
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends, Value
+from securefl.core.grid import Grid
+from securefl.core.keys import SecretKey
+from securefl.core.messages import Broadcast, Order
+from securefl.core.release import SERVER, ReleaseKey
+from securefl.core.wire import Header, encode
+from securefl.engine.aggregator import Given
+from securefl.engine.calls import AskCall, said
+from securefl.engine.drive import Parcel
+from securefl.engine.party.clients import ClientParty
+from securefl.mechanisms.protect import protect
+from securefl.storage.journal import Journal
+
+BOUNDED = {("record", "add-remove"): 1.0}
+OWN = Sends(
+    name="own",
+    how="each",
+    reveals="it",
+    sensitivity=BOUNDED,
+    training=GaussianDpEvent(2.0),
+    grid=Grid(step=2.0**-10, bound=64.0),
+    introductions=2,
+    further=2,
+)
+PLAN = Plan(adjacency="add-remove", delta=1e-5, schedule=9, noise="local", noise_multiplier=3.0, spare=3)
+SECRET = SecretKey(bytes(31) + b"s")
+
+# A client's own noise ----------------------------------------------------------------------------------
+
+KEY = ReleaseKey("client-0000", bytes(32), 1, 2, 3, "own")
+"""All its numbers differ, so that no two can be exchanged unseen."""
+
+
+def noised(key: ReleaseKey) -> bytes:
+    value = Value(integers=np.zeros(50, np.int64))
+    return protect(PLAN, OWN, value, key=key, weight=1.0, secret=SECRET)._numbers.tobytes()
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        {"session": b"x" * 32},
+        {"round": 4},
+        {"stage": 4},
+        {"attempt": 4},
+        {"name": "other"},
+        {"round": 2, "stage": 1},
+        {"round": 3, "attempt": 1},
+        {"stage": 3, "attempt": 2},
+        {"round": 12, "stage": 3},
+        {"session": bytes(31), "name": "own"},
+    ],
+    ids=str,
+)
+def test_client_noise_follows_every_part_of_its_place(moved: dict[str, Any]) -> None:
+    """Two values under one draw of noise would tell their difference."""
+    assert noised(replace(KEY, **moved)) != noised(KEY)
+    assert noised(KEY) == noised(KEY)
+
+
+def test_no_two_places_are_written_the_same() -> None:
+    """Round 1 of stage 12 is not round 11 of stage 2."""
+    assert noised(replace(KEY, round=1, stage=12)) != noised(replace(KEY, round=11, stage=2))
+    assert noised(replace(KEY, stage=1, attempt=12)) != noised(replace(KEY, stage=11, attempt=2))
+    assert noised(replace(KEY, attempt=1, name="2own")) != noised(replace(KEY, attempt=12, name="own"))
+
+
+# The noise of training ---------------------------------------------------------------------------------
+
+MODEL = Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())
+PLACE = Header(bytes(32), 1, 0, 0)
+CLIENT = "client-0000"
+NAMES = ("own", "other")
+
+
+def trained(told: Order, model: Broadcast = MODEL, at: Header = PLACE) -> dict[str, bytes]:
+    """What a client that is told so draws for private training, by the name of its value.
+
+    The record is the same in every call, and so is the secret of the round.
+    """
+    drawn = {}
+
+    def training(name: str) -> Any:
+        def compute(job: Any) -> Value:
+            drawn[name] = job.source.words(4).tobytes()
+            return Value(integers=np.zeros(3, np.int64))
+
+        return Given(replace(OWN, name=name), compute)
+
+    journal, records = Journal(random=entropy("training")), {0: (np.ones((2, 2)), np.zeros(2))}
+    parties = session([0], journal=journal)
+    party = ClientParty(
+        PLAN,
+        list(map(training, NAMES)),
+        Ledger(":memory:", PLAN.terms()),
+        journal,
+        records,
+        rng=lambda *_: np.random.default_rng(0),
+    )
+    party.enter(parties.directory)
+    party.call([CLIENT], said(at, AskCall(most_bytes=10**6, most_elements=99)))
+    assert party.drive is not None
+    party.drive.begin()
+    for message in (told, model):
+        party.drive.deliver(Parcel(SERVER, CLIENT, encode(at, message)))
+    assert party.drive.traffic.blamed == {}
+    assert len(party.drive.work()) == 1
+    return drawn
+
+
+def own_order(**changes: Any) -> Order:
+    return order(*NAMES, **{"members": (0,), **changes})
+
+
+QUESTIONS: dict[str, dict[str, int]] = {
+    "put anew": {"again": 1},
+    "and once more": {"again": 2},
+    "further": {"number": 1},
+    "and further": {"number": 2},
+    "an introduction": {"introduction": 1},
+    "and another": {"introduction": 2},
+    "further, put anew": {"number": 1, "again": 1},
+    "an introduction put anew": {"introduction": 1, "again": 1},
+}
+
+
+def test_noise_of_training_is_another_for_every_question() -> None:
+    """A question that is put anew is charged again, so its noise must be fresh."""
+    drawn = [trained(own_order(**one))["own"] for one in ({}, *QUESTIONS.values())]
+    assert len(set(drawn)) == len(QUESTIONS) + 1
+
+
+def test_noise_of_training_is_the_same_in_every_attempt_at_a_question() -> None:
+    """Two noises of one value would tell more of it than was charged."""
+    first = trained(own_order())
+    assert trained(own_order()) == first
+    for place in ({"stage": 1}, {"attempt": 1}):
+        assert trained(own_order(), at=replace(PLACE, **place)) == first
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(MODEL, model=np.ones(2, np.float32)),
+        replace(MODEL, model=np.zeros(3, np.float32)),
+        replace(MODEL, names=("more",), arrays=(np.zeros(2),)),
+    ],
+    ids=["another model", "a longer one", "an array beside it"],
+)
+def test_noise_of_training_is_another_for_another_broadcast(other: Broadcast) -> None:
+    """Two models under one draw of noise would tell their difference."""
+    assert trained(own_order(), other)["own"] != trained(own_order())["own"]
+
+
+def test_two_values_of_one_order_are_trained_under_two_noises() -> None:
+    assert len(set(trained(own_order()).values())) == len(NAMES)

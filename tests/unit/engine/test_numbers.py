@@ -1,0 +1,292 @@
+"""What a round asks again bears a number: declared, charged, with a stream of its own, and asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.hidden_plans import hidden
+from support.tiny_orders import order
+
+from securefl.accounting.events import steps_event
+from securefl.accounting.ledger import Asked, Ledger
+from securefl.algorithm.clients import Job
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Each, Sends, Sum, Value
+from securefl.core.agreement import Vector
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.messages import Broadcast
+from securefl.core.release import SERVER, ReleaseKey
+from securefl.core.streams import client_stream, stream
+from securefl.core.wire import Header, encode
+from securefl.dp.noise import Source
+from securefl.engine.aggregator import Given
+from securefl.engine.calls import AskCall, SumCall, heard, said
+from securefl.engine.drive import Parcel
+from securefl.engine.inprocess import InProcess, simulated
+from securefl.engine.party.clients import ClientParty
+from securefl.mechanisms.charges import charge_of, events_of
+from securefl.storage.journal import Journal
+from securefl.study.privacy import PrivacySection
+
+SESSION = bytes(32)
+STEP = Sends(name="step", how="sum", reveals="a step", reads="trained", further=2)
+LOSS = Sends(name="loss", how="each", reveals="a loss", every=0, introductions=1, further=3)
+PLAN = Plan(delta=1e-5, schedule=9, unprotected=("step", "loss"), corrupt=0.0)
+CALL = AskCall(most_bytes=10**6, most_elements=99)
+Seen = list[tuple[int, int, int, float, float]]
+
+
+def place(number: int = 1, stage: int = 0, attempt: int = 0) -> Header:
+    return Header(SESSION, number, attempt, stage)
+
+
+class Attacked:
+    """One client, and a server that asks it what it likes."""
+
+    def __init__(self, plan: Plan = PLAN, ledger: Ledger | None = None, sends: Sends = STEP) -> None:
+        self.seen: Seen = []
+        self.noise: list[Source | None] = []
+        self.ledger = ledger or Ledger(":memory:", plan.terms())
+        gives = [Given(sends, self._compute), Given(LOSS, self._compute)]
+        records = {0: (np.ones((3, 2)), np.zeros(3))}
+        whole = simulated(plan, gives, self.ledger, [records[0]], rng=partial(client_stream, 5))
+        whole._enter(SESSION)
+        (party,) = whole._clients
+        assert isinstance(party, ClientParty)
+        self.party = party
+
+    def _compute(self, job: Job) -> Value:
+        draw = float(job.rng.random())
+        self.seen.append((job.round, job.introduction, job.number, float(job.broadcast.sum()), draw))
+        self.noise.append(job.source)
+        return Value(clear=np.full(1, draw))
+
+    def answers(self, at: Header, *wants: str, model: float = 0.0, **asked: int) -> bool:
+        """Whether the client answers this order."""
+        self.party.call(["client-0000"], said(at, CALL))
+        drive = self.party.drive
+        assert drive is not None
+        drive.begin()
+        broadcast = Broadcast(model=np.full(1, model, np.float32), names=(), arrays=())
+        for message in (order(*wants, members=(0,), **asked), broadcast):
+            drive.deliver(Parcel(SERVER, "client-0000", encode(at, message)))
+        return bool(drive.work())
+
+
+# Streams --------------------------------------------------------------------------------------------
+
+
+def test_number_0_has_the_stream_of_before_and_others_have_their_own() -> None:
+    assert client_stream(7, 3, 2).random() == stream(7, "client", 3, 2).random()
+    draws = {client_stream(7, 3, 2, ask).random() for ask in range(4)}
+    assert len(draws | {client_stream(7, 3, 21).random()}) == 5
+
+
+def test_stages_and_attempts_do_not_enter_a_stream() -> None:
+    draws = []
+    for at in (place(), place(stage=4), place(attempt=1)):
+        one = Attacked()
+        assert one.answers(at, "step", number=1)
+        draws.append(one.seen[0][-1])
+    assert len(set(draws)) == 1
+
+
+# Attacks --------------------------------------------------------------------------------------------
+
+
+def test_further_asks_are_counted_over_rounds() -> None:
+    one = Attacked()
+    for number in (1, 2):
+        assert one.answers(place(number), "step")
+        assert one.answers(place(number, 1), "step", number=1)
+    assert one.answers(place(3), "step")
+    assert not one.answers(place(3, 1), "step", number=1), "two were declared for the run"
+    assert "at most 2 declared further asks of 'step'" in one.party.log.abstained["client-0000"]
+
+
+def test_further_asks_are_counted_over_a_restart_and_anew_in_another_session(tmp_path: Path) -> None:
+    def ledger() -> Ledger:
+        return Ledger(tmp_path / "ledger.sqlite", PLAN.terms())
+
+    one = Attacked(ledger=ledger())
+    assert one.answers(place(1), "loss", number=1)
+    assert one.answers(place(1, 1), "loss", number=2)
+    one.ledger.close()
+    two = Attacked(ledger=ledger())
+    assert two.answers(place(2), "loss", number=3)
+    assert not two.answers(place(3), "loss", number=1)
+    key = ReleaseKey("client-0000", b"\x01" * 32, 1, 0, 0, "loss")
+    charge = charge_of(PLAN, LOSS)
+    assert two.ledger.reserve([(key, charge)], {key: Asked(number=1, most=3)}) == {}
+
+
+@pytest.mark.parametrize("number", [-1, 3, 4])
+def test_a_number_beyond_what_was_declared_is_refused(number: int) -> None:
+    one = Attacked()
+    assert not one.answers(place(), "step", number=number)
+    assert not one.seen
+    assert not one.ledger.rows()
+
+
+def test_a_value_that_is_due_in_no_round_is_asked_by_number_alone() -> None:
+    one = Attacked()
+    assert not one.answers(place(), "loss")
+    assert one.answers(place(stage=1), "loss", number=1)
+
+
+def test_one_stream_is_not_drawn_for_two_models() -> None:
+    """A trial asked as number 0 would train another model on the round's own draws."""
+    one = Attacked()
+    assert one.answers(place(), "step", model=1.0)
+    assert not one.answers(place(stage=1), "step", model=2.0)
+    assert "expected one stage for each Ask of 'step' in round 1" in one.party.log.abstained["client-0000"]
+    assert one.answers(place(stage=2), "step", number=1, model=2.0)
+    assert not one.answers(place(stage=3), "step", number=1, model=3.0)
+    assert [model for *_, model, _ in one.seen] == [1.0, 2.0]
+    assert one.seen[0][-1] != one.seen[1][-1]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_retry_asks_no_other_number(number: int) -> None:
+    """Counted as the Ask it repeats, another one would be free of the count."""
+    one = Attacked()
+    assert one.answers(place(), "loss", number=1)
+    assert not one.answers(place(attempt=1), "loss", number=number)
+    assert one.answers(place(attempt=2), "loss", number=1), "a retry is the Ask that it repeats"
+    assert {seen[2] for seen in one.seen} == {1}
+    assert len({seen[-1] for seen in one.seen}) == 1
+
+
+def test_an_introduction_after_training_is_none() -> None:
+    """What was not declared as an introduction is none. A number does not make it one."""
+    one = Attacked()
+    assert not one.answers(place(), "step", introduction=1)
+    assert not one.answers(place(stage=1), "loss", introduction=1, number=1)
+    assert not one.answers(place(stage=2), "loss", introduction=2)
+    assert one.answers(place(stage=3), "loss", introduction=1)
+    assert one.seen == [(1, 1, 0, 0.0, one.seen[0][-1])]
+
+
+def test_a_claimed_introduction_of_a_trained_value_costs_one_of_the_declared() -> None:
+    trained = replace(
+        STEP, training=steps_event(0.5, 0.4, 100), introductions=1, sensitivity={("record", "add-remove"): 1}
+    )
+    plan = replace(PLAN, adjacency="add-remove", noise="none", unprotected=("step", "loss"))
+    one = Attacked(plan, sends=trained)
+    assert one.answers(place(1), "step")
+    assert one.answers(place(2), "step", introduction=1)
+    assert one.seen[-1][1] == 1, "the client is told, and trains nothing"
+    assert not one.answers(place(3), "step", introduction=1)
+
+
+def test_private_training_draws_other_noise_for_another_model() -> None:
+    """Two attempts in the clear with two models would otherwise differ by what was to be hidden."""
+    trained = replace(STEP, training=steps_event(0.5, 0.4, 100))
+    one = Attacked(replace(PLAN, adjacency="add-remove"), sends=trained)
+    assert one.answers(place(), "step", model=1.0)
+    assert one.answers(place(attempt=1), "step", model=2.0)
+    assert one.answers(place(attempt=2), "step", model=1.0)
+    first, other, again = (noise and noise.words(2).tolist() for noise in one.noise)
+    assert first == again
+    assert first != other
+
+
+def test_hidden_sums_of_two_numbers_are_two_questions() -> None:
+    """Each is opened once. A number that the order did not bear has no agreement with the others."""
+    seen: Seen = []
+
+    def compute(job: Job) -> Value:
+        seen.append((job.round, job.introduction, job.number, 0.0, float(job.rng.random())))
+        return Value(clear=np.full(2, float(job.number + 1)))
+
+    plan = hidden(PLAN, 4, least_cohort=4, corrupt=0.25)
+    records = [(np.ones((2, 2)), np.zeros(2))] * 4
+    gives, ledger = [Given(STEP, compute)], Ledger(":memory:", plan.terms())
+    whole = simulated(plan, gives, ledger, records, rng=partial(client_stream, 1), journal=Journal())
+
+    def total(stage: int, number: int, at: int = 1) -> float | None:
+        ask = Ask(cohort=(0, 1, 2, 3), broadcast=np.zeros(2, np.float32), sums=(Sum(STEP, 2),), number=number)
+        answers, _ = whole.ask(ask, Header(SESSION, at, 0, stage))
+        return float(answers.totals["step"].value[0]) if answers.survivors else None
+
+    assert total(0, 0) == 4
+    assert total(1, 1) == 8
+    assert total(2, 0) is None, "the question was opened"
+    assert total(3, 1) is None
+    assert len({draw for *_, draw in seen}) == 8
+    lying(whole, number=2)
+    assert total(0, 0, at=2) == 4, "clients take the number from the order that they sign"
+    assert not [row for row in seen if row[2] == 2]
+
+
+def lying(whole: InProcess, **changes: int) -> None:
+    """The server calls for sums of another number than it ordered."""
+    (party,) = whole._clients
+    own: Callable[[Any, bytes], bytes] = party.call
+
+    def call(to: Any, data: bytes) -> bytes:
+        header, said_call = heard(data, SESSION, (0, 0, -1))
+        if isinstance(said_call, SumCall):
+            data = said(header, replace(said_call, **changes))
+        return own(to, data)
+
+    party.call = call  # type: ignore[method-assign]
+
+
+# Figures --------------------------------------------------------------------------------------------
+
+
+def test_introductions_and_further_asks_are_charged_as_what_they_are() -> None:
+    training = steps_event(0.5, 0.4, 10)
+    sends = replace(
+        STEP, training=training, introductions=2, further=3, sensitivity={("record", "add-remove"): 1.0}
+    )
+    plan = Plan(
+        delta=1e-5, schedule=5, noise="local", noise_multiplier=2.0, adjacency="add-remove", corrupt=0.0
+    )
+    assert sends.asked(5) == 10
+    events = events_of(plan, [sends], SERVER, 5)
+    assert events[charge_of(plan, sends).server] == 8
+    assert events[charge_of(plan, sends, trained=False).server] == 2
+
+
+def test_noise_is_calibrated_for_further_asks_too() -> None:
+    section = PrivacySection(
+        sum="clear",
+        scores="clear",
+        noise="local",
+        unit="record",
+        adjacency="replace-one",
+        delta=1e-5,
+        budget=float("inf"),
+        against=("server",),
+        unprotected=(),
+        epsilon=1.0,
+    )
+    noised = replace(LOSS, sensitivity={("record", "replace-one"): 1.0}, introductions=0)
+    more = replace(noised, further=30)
+    assert section.plan(4, [noised]).releases == {"loss": 3}
+    assert section.plan(4, [more]).noise_multiplier > section.plan(4, [noised]).noise_multiplier
+
+
+def test_an_ask_is_an_introduction_or_has_a_number() -> None:
+    for wrong in ({"introduction": 1, "number": 1}, {"number": -1}, {"introduction": -1}):
+        with pytest.raises(LocalProtocolError, match="Expected an introduction or a number within the round"):
+            Ask(cohort=(0,), broadcast=np.zeros(0, np.float32), each=(Each(LOSS),), **wrong)
+
+
+def test_a_vector_is_of_an_introduction_or_has_a_number() -> None:
+    vector = Vector(name="step", length=1, bits=8, bound=3, number=2)
+    question = vector.question(place(4))
+    assert (question.round, question.ask) == (4, 2)
+    introduced = replace(vector, ask=2, number=0)
+    assert (introduced.question(place(4)).round, introduced.question(place(4)).ask) == (0, 2)
+    assert vector.encoded() != introduced.encoded()
+    with pytest.raises(ConfigError, match="`ask` or `number`"):
+        replace(vector, ask=1)

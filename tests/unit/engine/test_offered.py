@@ -1,0 +1,201 @@
+"""The asker names what clients offer: another description of it is refused, and introductions are counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.hidden_plans import hidden
+from support.noises import reach
+
+from securefl.accounting.events import NO_COST, steps_event
+from securefl.accounting.ledger import Asked, Ledger, Terms
+from securefl.algorithm.clients import Job
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Each, Sends, Sum, Value
+from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
+from securefl.core.grid import Grid
+from securefl.core.release import ReleaseKey
+from securefl.engine.aggregator import Door, Given
+from securefl.mechanisms.protect import protect
+
+EVERYBODY = (0, 1, 2, 3, 4)
+GRID = Grid(step=2.0**-10, bound=2.0**10)
+STEP = Sends(
+    name="step", how="sum", reveals="a step", sensitivity={("record", "add-remove"): 1.0}, grid=GRID, cohort=5
+)
+TRAINED = replace(STEP, training=steps_event(0.5, 0.4, 100), reads="trained", introductions=2)
+PLAN = hidden(
+    Plan(
+        dropout=0.2,
+        corrupt=0.2,
+        noise="distributed",
+        noise_multiplier=4.0,
+        adjacency="add-remove",
+        delta=1e-5,
+        schedule=20,
+    ),
+    len(EVERYBODY),
+    least_cohort=3,
+)
+CENTRAL = replace(PLAN, sum="clear", noise="central", against=("others",))
+
+
+def zeros(job: Job) -> Value:
+    return Value(integers=np.zeros(3, np.int64))
+
+
+def opened(path: Path, plan: Plan = PLAN, sends: Sends = STEP) -> Door:
+    records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
+    return Door(plan, [Given(sends, zeros)], records, ledger=path / "ledger.sqlite")
+
+
+def ask(sends: Sends, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> Ask:
+    return Ask(cohort=cohort, broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),), **more)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"sensitivity": {}},
+        {"sensitivity": {("record", "add-remove"): 1e-3}},
+        {"cohort": 0},
+        {"cohort": 3},
+        {"grid": Grid()},
+        {"training": None},
+        {"introductions": 99},
+        {"further": 99},
+        {"once": True},
+        {"name": "another"},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+@pytest.mark.parametrize("plan", [PLAN, CENTRAL], ids=["distributed", "central"])
+def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: Plan, other: Any) -> None:
+    offered = TRAINED if "training" in other else STEP
+    plan = replace(plan, unprotected=("step",))
+    with opened(tmp_path, plan, offered) as door:
+        with pytest.raises(LocalProtocolError, match="Expected a description that clients offer"):
+            door.ask(ask(replace(offered, **other)))
+        assert door.ledger.rows() == []
+        assert door.ask(ask(offered)).survivors == EVERYBODY
+
+
+def test_a_sum_is_not_asked_of_each_nor_a_number_in_a_sum(tmp_path: Path) -> None:
+    each = replace(STEP, how="each")
+    with opened(tmp_path) as door, pytest.raises(LocalProtocolError, match="question for 'each'"):
+        door.ask(Ask(cohort=EVERYBODY, broadcast=np.zeros(0, np.float32), each=(Each(STEP),)))
+    with opened(tmp_path, sends=each) as door, pytest.raises(LocalProtocolError, match="question for 'sum'"):
+        door.ask(ask(each))
+
+
+def test_a_model_that_travels_as_a_public_array_is_trained_on_at_its_price(tmp_path: Path) -> None:
+    with opened(tmp_path, sends=TRAINED) as door:
+        assert door.ask(ask(TRAINED, public={"model": np.zeros(3)})).survivors == EVERYBODY
+        assert 100 < door.ledger.epsilon("client-0000", "server") < inf
+
+
+def test_introductions_are_counted_over_sessions(tmp_path: Path) -> None:
+    """As many as declared, whatever number each bears; the next is refused, and one of a round is not."""
+    for _ in range(2):
+        with opened(tmp_path, sends=TRAINED) as door:
+            assert door.ask(ask(TRAINED, introduction=1)).survivors == EVERYBODY
+    done = "at most 2 declared introductions of 'step', got one more after 2"
+    with opened(tmp_path, sends=TRAINED) as door, pytest.raises(BudgetExceeded, match=done):
+        door.ask(ask(TRAINED, introduction=2))
+    with opened(tmp_path, sends=TRAINED) as door:
+        assert door.ledger.epsilon("client-0000", "server") < 10
+        assert door.ask(ask(TRAINED)).survivors == EVERYBODY
+        assert door.ledger.epsilon("client-0000", "server") > 100
+
+
+def test_a_retry_is_the_same_introduction_and_a_wave_counts_together(tmp_path: Path) -> None:
+    def key(attempt: int, stage: int = 0, holder: str = "a") -> ReleaseKey:
+        return ReleaseKey(holder, b"s" * 32, 1, stage, attempt, "step")
+
+    first, second = (Asked(introduction=number, most=1) for number in (1, 2))
+    terms = Terms(unit="record", adjacency="add-remove", delta=1e-5)
+    with Ledger(tmp_path / "l.sqlite", terms) as ledger:
+        for attempt in (0, 1):
+            assert ledger.reserve([(key(attempt), NO_COST)], {key(attempt): first}) == {}
+        assert set(ledger.reserve([(key(0, 1), NO_COST)], {key(0, 1): second})) == {"a"}
+        both = [key(0, 0, "b"), key(0, 1, "b")]
+        assert set(
+            ledger.reserve([(k, NO_COST) for k in both], dict(zip(both, (first, second), strict=True)))
+        ) == {"b"}
+        assert ledger.reserve([(both[1], NO_COST)], {both[1]: second}) == {}, "the refused wave left nothing"
+
+
+def test_a_cohort_below_what_shares_were_sized_for_is_not_asked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Expected a least size"):
+        opened(tmp_path, sends=replace(STEP, cohort=0))
+    with opened(tmp_path) as door:
+        assert door.ask(ask(STEP, cohort=(0, 1, 2))).survivors == ()
+        assert "a sum needs 4" in door.log.abstained["server"]
+        assert door.ledger.rows() == []
+
+
+@pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
+def test_a_hidden_sum_that_aborts_under_central_noise_is_none(tmp_path: Path, how: Any) -> None:
+    """Too few answer, so nothing is opened, and there is nothing to put noise on."""
+
+    def failing(job: Job) -> Value:
+        if job.client < 3:
+            raise DataError("It cannot read its records.")
+        return zeros(job)
+
+    plan = replace(CENTRAL, sum=how)
+    records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
+    with Door(plan, [Given(STEP, failing)], records, ledger=tmp_path / "ledger.sqlite") as door:
+        answers = door.ask(ask(STEP))
+        assert (answers.survivors, dict(answers.totals)) == ((), {})
+        assert "No sum" in door.log.abstained["server"]
+
+
+def mu(release: Any, neighbours: tuple[Any, Any], sigma: float) -> float:
+    """How far apart two neighbours' contributions are under noise of this sigma, in grid units."""
+    one, other = (release(x).astype(np.float64) for x in neighbours)
+    return float(np.linalg.norm(one - other) / sigma)
+
+
+def test_nothing_is_rounded_after_its_sensitivity_was_declared() -> None:
+    """10^4 values that a record moves by 1e-6 in all crossed as many rounding steps: mu 48 for 1 declared."""
+    tiny = replace(STEP, sensitivity={("record", "add-remove"): 1e-6}, grid=Grid())
+    plan = replace(CENTRAL, noise_multiplier=1.0)
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "step")
+
+    def release(x: np.ndarray[Any, Any], **given: Any) -> Any:
+        return protect(plan, tiny, Value(**given), key=key, weight=1.0)._numbers
+
+    floats = 0.5 * tiny.grid.step + np.array([-1, 1])[:, None] * np.full(10_000, 5e-9)
+    with pytest.raises(LocalProtocolError, match="Expected integers of the grid"):
+        mu(lambda x: release(x, clear=x), (floats[0], floats[1]), reach(plan, tiny))
+    integers = np.trunc(floats / tiny.grid.step).astype(np.int64)
+    assert mu(lambda x: release(x, integers=x), (integers[0], integers[1]), reach(plan, tiny)) == 0
+
+
+@pytest.mark.parametrize("weight", [1.0, 1 / 3, 0.7, 1 - 2.0**-53, 5e-10])
+def test_weights_move_integers_no_further_apart(weight: float) -> None:
+    rng = np.random.default_rng(8)
+    plan, key = replace(CENTRAL, noise_multiplier=1.0), ReleaseKey("client-0000", bytes(32), 1, 0, 0, "step")
+    one = rng.integers(-GRID.limit, GRID.limit, 100_000)
+    other = one + rng.integers(-3, 4, len(one))
+    came = [
+        protect(plan, STEP, Value(integers=v), key=key, weight=weight)._numbers.astype(np.int64)
+        for v in (one, other)
+    ]
+    assert (np.abs(came[0] - came[1]) <= np.abs(one - other)).all()
+    assert (np.abs(came[0]) <= np.abs(one)).all()
+
+
+def test_integers_beyond_their_grid_are_cut_to_it(tmp_path: Path) -> None:
+    """To refuse would tell of the record that tips them over; to cut moves neighbours no further apart."""
+    far = Given(STEP, lambda job: Value(integers=np.array([2**62, -(2**62), 0])))
+    records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
+    with Door(CENTRAL, [far], records, ledger=tmp_path / "ledger.sqlite") as door:
+        total = door.ask(ask(STEP)).totals["step"].value
+    np.testing.assert_allclose(total, [5 * GRID.bound, -5 * GRID.bound, 0], atol=40)

@@ -1,0 +1,282 @@
+"""What a simulation does once for all parties lets nobody accept what it would refuse alone."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.hidden_plans import hidden
+from support.tiny_orders import order
+
+import securefl
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.core import signing, wire
+from securefl.core.agreement import Directory, Identity, Roster
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.keys import PublicKey, SecretKey, Signature
+from securefl.core.messages import Broadcast, OpenRequest, Order
+from securefl.core.release import SERVER
+from securefl.core.signing import AgreementKey, SigningKey
+from securefl.core.wire import Header, Limit, encode
+from securefl.engine.aggregator import Given
+from securefl.engine.drive import Drive
+from securefl.engine.inprocess import simulated
+from securefl.engine.network import Network
+from securefl.engine.once import MOST_MESSAGES, Once
+
+HERE = Header(bytes(range(32)), 3, 1, 2)
+ROOM = Limit(10**4, 100)
+ORDER = order("update", members=(3, 7), draws=(1, 2), whole=3, most=2)
+DATA = encode(HERE, ORDER)
+KEY = SigningKey(SecretKey(bytes(range(32))))
+
+
+# Messages ---------------------------------------------------------------------------------------
+
+
+def test_the_same_bytes_are_read_once() -> None:
+    once = Once()
+    first = once.decode(DATA, HERE, {Order: ROOM}, SERVER)
+    assert first == ORDER
+    assert once.decode(bytes(bytearray(DATA)), HERE, {Order: ROOM}, SERVER) is first
+
+
+@pytest.mark.parametrize(
+    ("header", "kinds"),
+    [
+        (HERE, {Order: Limit(len(DATA) - 1, 100)}),
+        (HERE, {Order: Limit(10**4, 4)}),
+        (HERE, {Broadcast: ROOM}),
+        (HERE, {}),
+        (replace(HERE, attempt=2), {Order: ROOM}),
+        (replace(HERE, session=bytes(32)), {Order: ROOM}),
+    ],
+    ids=["fewer bytes", "fewer elements", "another kind", "nothing", "another place", "another session"],
+)
+def test_who_expects_something_else_refuses_what_another_accepted(header: Header, kinds: Any) -> None:
+    once = Once()
+    once.decode(DATA, HERE, {Order: ROOM}, SERVER)
+    with pytest.raises(RemoteProtocolError):
+        once.decode(DATA, header, kinds, SERVER)
+
+
+def test_what_was_refused_is_accepted_by_who_has_room_and_refused_again() -> None:
+    once, tight = Once(), {Order: Limit(10**4, 4)}
+    for sender in ("client-0001", "client-0002"):
+        with pytest.raises(RemoteProtocolError) as refused:
+            once.decode(DATA, HERE, tight, sender)
+        assert refused.value.sender == sender
+        assert once.decode(DATA, HERE, {Order: ROOM}, SERVER) == ORDER
+
+
+def test_one_changed_byte_is_another_message() -> None:
+    once = Once()
+    once.decode(DATA, HERE, {Order: ROOM}, SERVER)
+    for cut in (DATA[:-1], DATA + b"\0"):
+        with pytest.raises(RemoteProtocolError):
+            once.decode(cut, HERE, {Order: ROOM}, SERVER)
+
+
+def test_nobody_changes_an_array_under_another() -> None:
+    model = np.arange(4, dtype=np.float32)
+    data = encode(HERE, Broadcast(model=model, names=("a",), arrays=(np.ones(2),)))
+    once = Once()
+    mine, theirs = (once.decode(data, HERE, {Broadcast: ROOM}, SERVER) for _ in range(2))
+    arrays: list[Any] = [mine.model, *mine.arrays]
+    for array in arrays:
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 7
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.flags.writeable = True
+    # numpy lets the owner of an array have it in another shape: so it is no other's array
+    mine.model.shape = (2, 2)
+    assert theirs.model.shape == (4,)
+    assert np.array_equal(theirs.model, model)
+
+
+def test_the_bytes_of_a_model_are_not_hashed() -> None:
+    class Long(bytes):
+        def __hash__(self) -> int:
+            raise AssertionError("a model's bytes are long")
+
+    data = Long(encode(HERE, Broadcast(model=np.ones(4, np.float32), names=(), arrays=())))
+    assert len(Once().decode(data, HERE, {Broadcast: ROOM}, SERVER).model) == 4
+
+
+def test_messages_are_forgotten_the_oldest_first() -> None:
+    once = Once()
+    for turn in range(3 * MOST_MESSAGES):
+        once.decode(encode(HERE, OpenRequest(turn=turn, items=())), HERE, {OpenRequest: ROOM}, SERVER)
+        assert len(once) <= MOST_MESSAGES
+    once.forget()
+    assert len(once) == 0
+
+
+# Signatures -------------------------------------------------------------------------------------
+
+
+def test_a_signature_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[bytes] = []
+    own = signing.verify
+
+    def counted(public: PublicKey, signature: Signature, message: bytes) -> None:
+        checked.append(message)
+        own(public, signature, message)
+
+    monkeypatch.setattr(signing, "verify", counted)
+    once = Once()
+    for message in (b"one", b"one", b"two", b"one", b"two"):
+        once.verify(KEY.public, KEY.sign(message), message)
+    assert checked == [b"one", b"two"]
+
+
+def test_after_a_good_signature_a_bad_one_is_refused_and_each_time() -> None:
+    once, good = Once(), KEY.sign(b"yes")
+    once.verify(KEY.public, good, b"yes")
+    other = SigningKey.generate()
+    flipped = Signature(good.raw[:-1] + bytes([good.raw[-1] ^ 1]))
+    weak = PublicKey(bytes(32))
+    bad = [
+        (KEY.public, flipped, b"yes"),
+        (KEY.public, good, b"no"),
+        (KEY.public, other.sign(b"yes"), b"yes"),
+        (other.public, good, b"yes"),
+        (weak, good, b"yes"),
+        # the same bytes in all, cut elsewhere
+        (KEY.public, Signature(good.raw + b"y"), b"es"),
+    ]
+    for public, signature, message in 2 * bad:
+        with pytest.raises(CryptoError):
+            once.verify(public, signature, message)
+    once.verify(KEY.public, good, b"yes")
+
+
+# Agreements -------------------------------------------------------------------------------------
+
+ALICE, BOB, EVE = (AgreementKey(SecretKey(bytes([own]) * 32)) for own in (1, 2, 3))
+
+
+def test_two_owners_agree_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[bytes] = []
+    own = AgreementKey.agree
+
+    def counted(key: AgreementKey, other: PublicKey, purpose: bytes) -> SecretKey:
+        worked.append(purpose)
+        return own(key, other, purpose)
+
+    monkeypatch.setattr(AgreementKey, "agree", counted)
+    once = Once()
+    for purpose in (b"mask", b"channel"):
+        one, other = once.agree(ALICE, BOB.public, purpose), once.agree(BOB, ALICE.public, purpose)
+        assert one.reveal() == other.reveal() == own(ALICE, BOB.public, purpose).reveal()
+    assert worked == [b"mask", b"channel"]
+    assert not len(once)  # both sides have theirs
+
+
+def test_nobody_takes_the_secret_of_two_others() -> None:
+    once = Once()
+    once.agree(ALICE, BOB.public, b"mask")
+    for own, other, purpose in (
+        (EVE, BOB, b"mask"),
+        (EVE, ALICE, b"mask"),
+        (ALICE, EVE, b"mask"),
+        (BOB, ALICE, b"mas"),
+    ):
+        found = once.agree(own, other.public, purpose)
+        assert found.reveal() == own.agree(other.public, purpose).reveal()
+
+
+def test_a_weak_key_is_refused_each_time() -> None:
+    once = Once()
+    for _ in range(2):
+        with pytest.raises(CryptoError):
+            once.agree(ALICE, PublicKey(bytes(32)), b"mask")
+    assert not len(once)
+
+
+# Who has it -------------------------------------------------------------------------------------
+
+
+def _importers() -> list[str]:
+    home = Path(securefl.__file__).parent
+    found = []
+    for path in home.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "securefl.engine.once":
+                found.append(str(path.relative_to(home)))
+    return found
+
+
+def test_the_engine_alone_knows_of_it() -> None:
+    assert _importers() == ["engines/inprocess.py"]
+
+
+def test_a_party_on_its_own_reads_and_checks_everything() -> None:
+    drive = Drive({}, HERE, worker=None)  # type: ignore[arg-type]
+    assert drive.decode is wire.decode
+    member = Identity.generate("client-0000").member()
+    directory = Directory(bytes(32), Identity.generate(SERVER).member(), None, lambda names: [member])
+    assert directory.verify is signing.verify
+    assert directory.roster(["client-0000"]).verify is signing.verify
+    assert Roster((member,)).verify is signing.verify
+    assert directory.agree is directory.roster(["client-0000"]).agree is AgreementKey.agree
+    assert Roster((member,)).agree is AgreementKey.agree
+    # who else checks does not make another roster of it
+    assert [field.name for field in fields(Roster) if field.compare] == ["members"]
+
+
+def masked() -> Any:
+    """A simulation of four clients, whose sums are masked."""
+    sends = Sends(name="own", how="sum", reveals="it")
+    clear = Plan(delta=1e-5, schedule=3, unprotected=("own",), corrupt=0.25, dropout=0.25)
+    plan = hidden(clear, 4, least_cohort=4)
+    return simulated(
+        plan,
+        [Given(sends, lambda job: Value(clear=np.ones(3)))],
+        Ledger(":memory:", plan.terms()),
+        [(np.ones((1, 2)), np.zeros(1))] * 4,
+        rng=lambda number, client, ask: np.random.default_rng(0),
+    )
+
+
+ASK = Ask(
+    cohort=(0, 1, 2, 3),
+    broadcast=np.zeros(2, np.float32),
+    sums=(Sum(Sends(name="own", how="sum", reveals="it"), 3),),
+)
+
+
+def test_nothing_is_kept_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    own = Once.forget
+
+    def watched(self: Once) -> None:
+        kept.append(len(self))
+        own(self)
+        assert len(self) == 0
+
+    monkeypatch.setattr(Once, "forget", watched)
+    engine = masked()
+    for number in (1, 2, 3):
+        answers, _ = engine.ask(ASK, Header(bytes(32), number, 0, 0))
+        assert answers.survivors == ASK.cohort
+    first, *others = (kept[at : at + 2] for at in range(0, len(kept), 2))
+    assert others == [first, first]
+    assert first[1] > 0
+
+
+def test_it_forgets_after_an_exchange_that_broke_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = masked()
+    monkeypatch.setattr(Network, "run", lambda self, drives: engine._once.verify(*SIGNED) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.ask(ASK, Header(bytes(32), 1, 0, 0))
+    assert len(engine._once) == 0
+
+
+SIGNED = (KEY.public, KEY.sign(b"yes"), b"yes")

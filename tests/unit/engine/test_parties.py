@@ -1,0 +1,386 @@
+"""What a party refuses: calls that lie, other sessions, other plans, records that change under it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.four_clients import (
+    ASK,
+    CLEAR,
+    CLIENTS,
+    MASKED,
+    PLACE,
+    SENDS,
+    SESSION,
+    SIZE,
+    TWO,
+    client,
+    given,
+    records,
+    server,
+    sum_call,
+)
+
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Each, Sends, Sum, Value
+from securefl.core.acts import RecordAct
+from securefl.core.agreement import Identity
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.messages import client_name
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header, encode
+from securefl.engine.aggregator import Given
+from securefl.engine.calls import AskCall, SumCall, heard, said
+from securefl.engine.drive import Drive, Parcel
+from securefl.engine.exchange.server import broadcast_of, order_of
+from securefl.engine.inprocess import InProcess, simulated
+from securefl.engine.network import Network
+from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+
+
+def engine(plan: Plan, own: Any = None, compute: Any = None) -> tuple[InProcess, Ledger]:
+    ledger = Ledger(":memory:", plan.terms())
+    offers = [given() if compute is None else given(compute)]
+    rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
+    return simulated(plan, offers, ledger, own or records(), rng=rng), ledger
+
+
+def ordered(plan: Plan) -> tuple[ClientParty, Any]:
+    """All clients as one party that was given an order for a hidden sum, and the engine of it."""
+    whole, _ = engine(plan)
+    whole.ask(replace(ASK, sums=()), Header(SESSION, 1, 0, 0))
+    (party,) = whole._clients
+    place, names = Header(SESSION, 1, 0, 1), list(party.names)
+    party.call(names, said(place, AskCall(most_bytes=9999, most_elements=99)))
+    assert party.drive is not None
+    party.drive.begin()
+    order = encode(place, order_of(ASK, range(CLIENTS), hidden=True))
+    shown = encode(place, broadcast_of(ASK))
+    for name in names:
+        for data in (order, shown):
+            party.drive.deliver(Parcel(SERVER, name, data))
+    party.drive.work()
+    return party, whole
+
+
+ATTEMPT = Header(SESSION, 1, 1, 1)
+
+# Calls --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (said(replace(ATTEMPT, session=b"\x01" * 32), sum_call()), "another session"),
+        (said(Header(SESSION, 1, 0, 1), sum_call()), "places go up"),
+        (said(Header(SESSION, 1, 0, 0), sum_call()), "places go up"),
+        (encode(ATTEMPT, broadcast_of(ASK)), "'ask-call', 'sum-call'"),
+        (said(ATTEMPT, sum_call())[:-1], "well-formed"),
+        (b"", "well-formed"),
+    ],
+    ids=["another session", "the same place", "an earlier place", "no call", "cut", "nothing"],
+)
+def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: bytes, why: str) -> None:
+    party, _ = ordered(MASKED)
+    before = party.drive
+    with pytest.raises(RemoteProtocolError, match=why) as refused:
+        party.call(party.names, data)
+    assert refused.value.sender == SERVER
+    assert party.drive is before
+    party.call(party.names, said(ATTEMPT, sum_call()))
+    assert party.drive is not None
+    assert party.drive.header == ATTEMPT
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"members": (0, 1, 2, 3, 4), "draws": (1,) * 5},
+        {"names": ("other",)},
+        {"names": ("own", "own"), "lengths": (SIZE, SIZE)},
+        {"names": (), "lengths": ()},
+        {"lengths": (0,)},
+        {"lengths": (SIZE, SIZE)},
+        {"task": b"short"},
+        {"members": (0,)},
+    ],
+)
+def test_a_call_that_does_not_fit_the_order_has_no_machine(changes: Any) -> None:
+    party, _ = ordered(MASKED)
+    with pytest.raises(RemoteProtocolError) as refused:
+        party.call(["client-0000"], said(ATTEMPT, sum_call(**changes)))
+    assert refused.value.sender == SERVER
+
+
+def test_a_call_of_another_round_does_not_use_the_order_of_this_one() -> None:
+    party, _ = ordered(MASKED)
+    with pytest.raises(RemoteProtocolError, match="of the order"):
+        party.call(party.names, said(Header(SESSION, 2, 1, 0), sum_call()))
+
+
+def test_a_client_that_was_given_no_order_takes_no_part() -> None:
+    whole, _ = engine(MASKED)
+    whole._enter(SESSION)
+    (party,) = whole._clients
+    party.call(party.names, said(ATTEMPT, sum_call()))
+    assert party.drive is not None
+    assert not party.drive.machines
+
+
+@pytest.mark.parametrize(("plan", "other"), [(CLEAR, MASKED), (MASKED, CLEAR)])
+def test_a_server_of_another_plan_gets_nothing(plan: Plan, other: Plan) -> None:
+    """A server whose plan sums otherwise calls or orders what these clients' plan has not."""
+    whole, ledger = engine(plan)
+    stranger = InProcess(server(other), whole._clients)
+    answers, log = stranger.ask(ASK, PLACE)
+    assert answers.survivors == ()
+    assert ledger.rows() == []
+    assert SERVER in {*log.traffic.blamed, *log.abstained}
+
+
+def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() -> None:
+    party = client(CLEAR)
+    whole = InProcess(server(CLEAR), [party])
+    whole.ask(replace(ASK, cohort=(0,)), PLACE)
+    huge = AskCall(most_bytes=2**31, most_elements=9)
+    with pytest.raises(RemoteProtocolError, match="at most 1073741824 bytes"):
+        party.call(party.names, said(Header(SESSION, 2, 0, 0), huge))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hidden": 0},
+        {"hidden": -1},
+        {"runs": (1, 1)},
+        {"runs": (0,)},
+        {"ranges": (1.0,)},
+        {"ranges": (2.0, 1.0)},
+        {"ranges": (np.nan, 1.0)},
+        {"ranges": (0.0, np.inf)},
+        {"bounds": (1.0,)},
+        {"bounds": (np.nan,) * 7},
+        {"bounds": (1.0, 1.0, 1.0, np.inf, 1.0, 0.0, 1.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, np.nan, 1.0)},
+        {"cohort": -1},
+    ],
+)
+def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None:
+    good: dict[str, Any] = {
+        "most_bytes": 99,
+        "most_elements": 9,
+        "names": ("p",),
+        "hidden": 2,
+        "runs": (1,),
+        "ranges": (0.0, 1.0),
+        "bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf),
+        "cohort": 3,
+    }
+    assert AskCall(**good).questions() is not None
+    with pytest.raises(RemoteProtocolError):
+        AskCall(**{**good, **wrong}).questions()
+
+
+def test_a_call_is_read_as_it_was_said() -> None:
+    for one in (sum_call(), AskCall(most_bytes=1, most_elements=2, key=b"k")):
+        assert heard(said(ATTEMPT, one), SESSION, (0, 0, 0)) == (ATTEMPT, one)
+
+
+# The key holder -----------------------------------------------------------------------------------
+
+
+def holder(plan: Plan) -> KeyHolderParty:
+    party = KeyHolderParty(plan, {"own": SENDS}, OwnRecord(KEY_HOLDER, Journal()))
+    InProcess(server(plan), [client(plan, range(CLIENTS))], party).ask(replace(ASK, sums=()), PLACE)
+    return party
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"draws": (1,) * (CLIENTS - 1)},
+        {"draws": (1,) * (CLIENTS + 1)},
+        {"draws": ()},
+        {"draws": (2, 1, 1, 1)},
+        {"draws": (0, 1, 1, 1)},
+        {"whole": CLIENTS},
+        {"records": 9},
+        {"whole": CLIENTS, "records": 9},
+        {"names": ("other",)},
+        {"members": (0, 1)},
+        {"members": (0, 0, 1, 2)},
+        {"members": (-1, 0, 1, 2)},
+        {"introduction": -1},
+    ],
+)
+def test_a_key_holder_opens_nothing_for_a_call_beside_its_plan(changes: Any) -> None:
+    party = holder(TWO)
+    with pytest.raises(RemoteProtocolError) as refused:
+        party.call([KEY_HOLDER], said(ATTEMPT, sum_call(**changes)))
+    assert refused.value.sender == SERVER
+    assert party.drive is None
+    party.call([KEY_HOLDER], said(ATTEMPT, sum_call()))
+    assert isinstance(party.drive, Drive)
+
+
+def test_another_size_of_the_order_has_no_signatures() -> None:
+    """The server tells the key holder another size of the order, from which follows how many are enough."""
+    whole, _ = engine(replace(TWO, largest_cohort=CLIENTS + 1))
+    (party,), own = whole._clients, whole.server
+    say = KeyHolderParty.call
+
+    def smaller(self: KeyHolderParty, to: Any, data: bytes) -> bytes:
+        header, came = heard(data, SESSION, (0, 0, 0))
+        assert isinstance(came, SumCall)
+        return say(self, to, said(header, replace(came, draws=(*came.draws, 1))))
+
+    key_holder = whole._key_holder
+    assert key_holder is not None
+    key_holder.call = smaller.__get__(key_holder)  # type: ignore[method-assign]
+    answers, log = whole.ask(ASK, PLACE)
+    assert answers.totals == {}
+    assert party is not None
+    assert own.log.abstained == {}  # taken with the rest
+    assert "server" in log.traffic.blamed
+
+
+# Who a party is -----------------------------------------------------------------------------------
+
+
+def test_two_parties_of_one_number_are_refused() -> None:
+    with pytest.raises(ConfigError, match="client-0001 twice"):
+        InProcess(server(CLEAR), [client(CLEAR, (0, 1)), client(CLEAR, (1, 2))])
+
+
+def test_a_network_refuses_two_drives_of_one_party() -> None:
+    party = client(CLEAR)
+    InProcess(server(CLEAR), [party]).ask(replace(ASK, cohort=(0,)), PLACE)
+    assert party.drive is not None
+    with pytest.raises(ConfigError, match="client-0000 twice"):
+        Network().run([party.drive, party.drive])
+
+
+def test_a_ledger_of_another_plan_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", replace(CLEAR, delta=1e-6).terms())
+    with pytest.raises(ConfigError, match="Expected a ledger of this plan's terms"):
+        client(CLEAR, ledger=ledger)
+
+
+def test_a_key_holder_of_another_name_in_the_directory_is_refused() -> None:
+    mine, other = (KeyHolderParty(TWO, {"own": SENDS}, OwnRecord(KEY_HOLDER, Journal())) for _ in range(2))
+    whole = InProcess(server(TWO), [client(TWO, range(CLIENTS))], mine)
+    whole.ask(replace(ASK, sums=()), PLACE)
+    assert mine._directory is not None
+    with pytest.raises(ConfigError, match="this key holder's own keys"):
+        other.enter(mine._directory)
+
+
+def test_a_server_of_other_keys_than_the_directorys_asks_nothing() -> None:
+    mine = InProcess(server(CLEAR), [client(CLEAR, range(CLIENTS))])
+    mine.ask(ASK, PLACE)
+    directory = mine._clients[0]._directory
+    assert directory is not None
+    with pytest.raises(ConfigError, match="this server's own keys"):
+        server(CLEAR).enter(directory)
+
+
+def test_a_party_that_entered_no_session_hears_no_call() -> None:
+    for party in (client(CLEAR), KeyHolderParty(TWO, {}, OwnRecord(KEY_HOLDER, Journal()))):
+        with pytest.raises(LocalProtocolError, match="Enter one"):
+            party.call(party.names, said(PLACE, sum_call()))
+
+
+def test_a_client_whose_journal_was_lost_is_told_so_itself() -> None:
+    """Its keys are others than those that are pinned: nobody could check what it signs."""
+    party, _ = ordered(MASKED)
+    assert party._directory is not None
+    others = replace(
+        party._directory, members=lambda names: [Identity.generate(name).member() for name in names]
+    )
+    party._directory = others
+    with pytest.raises(ConfigError, match="Pin them again, or restore the journals"):
+        party.call(party.names, said(ATTEMPT, sum_call()))
+
+
+def test_what_was_made_in_a_session_that_was_left_is_not_kept() -> None:
+    """Its last Ask never ended: nobody knows whether its value was used."""
+    whole, _ = engine(CLEAR, compute=lambda job: Value(clear=np.zeros(SIZE), keep={"own": np.ones(1)}))
+    whole.ask(replace(ASK, sums=()), PLACE)
+    (party,) = whole._clients
+    assert isinstance(party, ClientParty)
+    place, names = Header(SESSION, 1, 0, 1), list(party.names)
+    party.call(names, said(place, AskCall(most_bytes=9999, most_elements=99)))
+    assert party.drive is not None
+    party.drive.begin()
+    for k, name in enumerate(names):
+        for message in (order_of(ASK, [k], hidden=False), broadcast_of(ASK)):
+            party.drive.deliver(Parcel(SERVER, name, encode(place, message)))
+    party.drive.work()
+    assert party._directory is not None
+    party.enter(replace(party._directory, session=b"\x01" * 32))
+    party.settle()
+    assert party.kept == {}
+
+
+def test_a_record_is_its_own_partys_alone() -> None:
+    act = RecordAct(client=client_name(0), header=PLACE, questions=(), act="open", digest=bytes(32))
+    with pytest.raises(LocalProtocolError, match="Expected acts of server"):
+        OwnRecord(SERVER, Journal()).record([act])
+
+
+def test_what_an_ask_that_failed_noted_is_not_told_of_the_next() -> None:
+    whole, _ = engine(CLEAR)
+    ask = whole.server.ask
+
+    def failing(*given: Any) -> Any:
+        ask(*given)
+        whole.server.log.tell(SERVER, "It was another Ask.")
+        raise LocalProtocolError("It failed.")
+
+    whole.server.ask = failing  # type: ignore[method-assign]
+    with pytest.raises(LocalProtocolError):
+        whole.ask(ASK, PLACE)
+    whole.server.ask = ask  # type: ignore[method-assign]
+    _, log = whole.ask(ASK, Header(SESSION, 2, 0, 0))
+    assert log.abstained == {}
+
+
+# Records that change ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["x", "y"])
+def test_records_that_change_between_waves_are_not_summed(what: str) -> None:
+    """After its first value of the Ask was computed: the client abstains from the others."""
+    own = records()
+
+    def compute(job: Any) -> Value:
+        if job.client == 0:  # another client's turn comes after it
+            own[1][0 if what == "x" else 1][:] = 7.0
+        return Value(clear=np.full(SIZE, float(job.x.sum())))
+
+    two = Sends(name="loss", how="each", reveals="it")
+    ledger = Ledger(":memory:", replace(MASKED, unprotected=("own", "loss")).terms())
+    plan = replace(MASKED, unprotected=("own", "loss"))
+    offers = [Given(SENDS, compute), Given(two, lambda job: Value(clear=np.array([float(job.x.sum())])))]
+    rng = lambda number, who, ask: np.random.default_rng(0)  # noqa: E731
+    whole = simulated(plan, offers, ledger, own, rng=rng)
+    answers, log = whole.ask(replace(ASK, each=(Each(two),)), PLACE)
+    assert answers.survivors == (0, 2, 3)
+    assert "records changed" in log.abstained["client-0001"]
+
+
+def test_a_length_that_the_server_made_up_costs_it_the_sum() -> None:
+    whole, _ = engine(MASKED)
+    answers, log = whole.ask(replace(ASK, sums=(Sum(SENDS, SIZE + 1),)), PLACE)
+    assert answers.totals == {}
+    assert "called for 4 values of 'own' and has 3" in log.abstained["client-0000"]

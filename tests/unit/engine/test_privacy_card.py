@@ -1,0 +1,74 @@
+"""What the privacy card says of hidden sums: who may collude, what of one client shows, and which server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
+from securefl.engine.privacy_card import learns
+
+OWN = Sends(name="own", how="sum", reveals="its vector")
+TERMS: dict[str, Any] = {
+    "delta": 1e-5,
+    "schedule": 1,
+    "unprotected": ("own",),
+    "dropout": 0.1,
+    "corrupt": 0.2,
+    "least_cohort": 10,
+    "largest_cohort": 10,
+    "least_honest": 4,
+    "largest_share": 0.4,
+}
+
+
+def said(**words: Any) -> str:
+    return learns(Plan(**{"sum": "masked", **TERMS, **words}), [OWN], "server")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ({}, 0.92),  # six surely remain: sqrt(1 - 1 / 7)
+        ({"weights": {"own": "draws"}, "draws": 12}, 0.77),  # as far as draws may go: sqrt(1 - 0.4)
+        ({"weights": {"own": "counts"}, "least_count": 10, "largest_count": 15}, 0.85),
+        ({"weights": {"own": "counts"}, "least_count": 9, "largest_count": 9}, 0.92),
+        ({"weights": {"own": "counts"}, "public_count": 5}, 0.92),
+    ],
+)
+def test_the_card_says_how_well_one_clients_value_is_guessed(words: dict[str, Any], error: float) -> None:
+    wanted = f"if values spread alike, a guess of one client's from one sum errs by {error:g} of its spread"
+    assert wanted in said(**words)
+
+
+def test_the_card_says_which_server_masks_hold_against() -> None:
+    warning = "a server that lies opens a single one"
+    assert warning not in said()
+    assert warning in said(secagg="semi-honest")
+    assert warning not in said(secagg="semi-honest", sum="two-server"), "nobody unmasks there"
+    assert warning not in said(secagg="semi-honest", sum="clear"), "every single one is open there"
+
+
+def test_the_card_says_who_may_collude() -> None:
+    assert "up to 20 % of a cohort may collude with it" in said()
+    assert "none may collude with it" in said(corrupt=0.0)
+
+
+@pytest.mark.parametrize(("most", "often"), [("schedule", "5 times"), (1, "1 time"), (40, "40 times")])
+def test_the_card_says_how_many_linear_functions_of_a_vector_there_are(most: Any, often: str) -> None:
+    own = Sends(
+        name="own",
+        how="each",
+        reveals="its vector",
+        reveals_encrypted="a score",
+        every=2,
+        introductions=1,
+        max_releases=most,
+    )
+    plan = Plan(delta=1e-5, schedule=8, unprotected=("own",))
+    assert learns(plan, [own], "server") == "of each client its vector"
+    concealed = learns(replace(plan, scores="pads"), [own], "server")
+    assert concealed == f"of each client a score (one linear function of its vector, at most {often})"

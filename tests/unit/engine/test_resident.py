@@ -1,0 +1,284 @@
+"""A party that outlives its sessions, and servers that try to have it do more than it agreed to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.four_clients import CLEAR, MASKED, TWO
+from support.residents import NAMES, Deployment, identities
+
+from securefl.algorithm.queries import Value
+from securefl.core.errors import ConfigError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.engine.apart.diary import Diary
+from securefl.engine.apart.entering import ENTERED, Enter, pack_enter, unpack_enter
+from securefl.engine.apart.frames import REFUSED
+from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.turns import Turn, pack
+
+TODAY, TOMORROW = bytes(32), bytes(31) + b"\1"
+EVERYONE = (*NAMES, KEY_HOLDER)
+
+
+@pytest.mark.parametrize("plan", [CLEAR, MASKED, TWO, replace(TWO, sum="ckks")], ids=lambda plan: plan.sum)
+def test_sums_of_two_sessions_under_the_same_keys(plan: object) -> None:
+    deployment = Deployment(plan)  # type: ignore[arg-type]
+    for nonce in (TODAY, TOMORROW):
+        deployment.begin()
+        assert deployment.enter(nonce) == EVERYONE
+        for number in (1, 2):
+            answers = deployment.ask(number)
+            np.testing.assert_array_equal(answers.totals["own"].value, [10, 10, 10])
+    # one ledger for both sessions, two rounds each
+    assert len(deployment.files["client-0000"].ledger.rows()) == 4
+
+
+def test_another_plan_is_refused_and_each_difference_named() -> None:
+    deployment = Deployment(MASKED)
+    other = replace(MASKED, spare=3, secagg="semi-honest", delta=1e-3)
+    reply = deployment.residents["client-0001"].answer(pack_enter(deployment.request(TODAY, other)))
+    assert reply == REFUSED
+    why = deployment.why("client-0001")
+    assert 'secagg: "active" here, "semi-honest" at the server' in why
+    assert "spare: 0 here, 3 at the server" in why
+    assert "delta: 1e-05 here, 0.001 at the server" in why
+    assert "corrupt" not in why
+
+
+def test_another_roster_and_other_work_are_refused() -> None:
+    deployment = Deployment(CLEAR)
+    others = Pinned(
+        {name: own.member() for name, own in identities(*NAMES).items()}
+        | {SERVER: deployment.server_keys.member()}
+    )
+    for request, named in (
+        (Enter.of(CLEAR, "x", bytes(32), others, TODAY, deployment.server_keys), "roster"),
+        (Enter.of(CLEAR, "x", b"w" * 32, deployment.pinned, TODAY, deployment.server_keys), "study"),
+    ):
+        assert deployment.residents["client-0001"].answer(pack_enter(request)) == REFUSED
+        assert f" {named}" in deployment.why("client-0001")
+
+
+def test_a_second_server_is_refused_and_the_first_goes_on() -> None:
+    deployment = Deployment(CLEAR)
+    deployment.enter(TODAY)
+    second = Deployment(CLEAR, keys={**deployment.keys, **identities(SERVER)})
+    request = replace(second.request(TOMORROW), roster=deployment.pinned.digest)
+    assert deployment.residents["client-0001"].answer(pack_enter(request)) == REFUSED
+    assert "another server's" in deployment.why("client-0001")
+    assert deployment.ask(1).survivors == (0, 1, 2, 3)
+
+
+def test_yesterdays_session_is_refused_when_it_is_sent_again() -> None:
+    deployment = Deployment(CLEAR)
+    for nonce in (TODAY, TOMORROW):
+        deployment.enter(nonce)
+    assert deployment.enter(TODAY) == ()
+    assert "sends again" in deployment.why("client-0002")
+    # after a restart too
+    deployment.start("client-0002")
+    assert deployment.residents["client-0002"].answer(pack_enter(deployment.request(TODAY))) == REFUSED
+
+
+def test_yesterdays_messages_are_refused_today() -> None:
+    deployment = Deployment(MASKED)
+    deployment.enter(TODAY)
+    deployment.ask(1)
+    old = [data for name, data in deployment.said if name == "client-0000"][1:]
+    deployment.enter(TOMORROW)
+    resident = deployment.residents["client-0000"]
+    assert {resident.answer(data) for data in old} == {REFUSED}
+    assert "call before any message" in deployment.why("client-0000")
+    deployment.ask(1)
+    before = deployment.files["client-0000"].ledger.head
+    # some of them go to the machines at hand, which say nothing to them
+    for data in old:
+        reply = resident.answer(data)
+        assert reply == REFUSED or len(reply) < 40
+    assert deployment.files["client-0000"].ledger.head == before
+
+
+def entering_midway(deployment: Deployment, nonce: bytes) -> None:
+    """In the middle of the next round client 1 is asked to enter, and does."""
+    request, waves = pack_enter(deployment.request(nonce)), []
+
+    def enters(name: str, said: bytes) -> bytes:
+        waves.append(name)
+        if len(waves) == 9:
+            assert deployment.residents["client-0001"].answer(request) == ENTERED
+        return said
+
+    deployment.lost = enters
+
+
+def test_the_same_enter_again_changes_nothing_in_the_middle_of_a_round() -> None:
+    deployment = Deployment(MASKED)
+    deployment.enter(TODAY)
+    entering_midway(deployment, TODAY)
+    assert deployment.ask(1).survivors == (0, 1, 2, 3)
+
+
+def test_a_new_session_in_the_middle_of_a_round_ends_the_old_one() -> None:
+    deployment = Deployment(MASKED)
+    deployment.enter(TODAY)
+    entering_midway(deployment, TOMORROW)
+    assert deployment.ask(1).survivors == (0, 2, 3)
+    assert deployment.enter(TODAY) == ("client-0000", "client-0002", "client-0003", KEY_HOLDER)
+
+
+@pytest.mark.parametrize("plan", [CLEAR, MASKED, TWO], ids=lambda plan: plan.sum)
+def test_who_restarts_drops_out_of_the_round_and_takes_part_in_the_next(plan: object) -> None:
+    deployment = Deployment(plan)  # type: ignore[arg-type]
+    deployment.enter(TODAY)
+    assert deployment.ask(1).survivors == (0, 1, 2, 3)
+    waves: list[str] = []
+
+    def restarts(name: str, said: bytes) -> bytes:
+        waves.append(name)
+        if name == "client-0002" and waves.count(name) == (1 if plan == CLEAR else 2):
+            deployment.start(name)
+            return REFUSED
+        return said
+
+    deployment.lost = restarts
+    assert deployment.ask(2).survivors == (0, 1, 3)
+    deployment.lost = lambda name, said: said
+    # it has no session before it is asked to enter again, with the same request
+    assert deployment.residents["client-0002"].answer(pack(Turn())) == REFUSED
+    assert deployment.enter(TODAY) == EVERYONE
+    assert deployment.ask(3).survivors == (0, 1, 2, 3)
+
+
+def test_a_restarted_party_does_not_come_back_into_its_round() -> None:
+    deployment = Deployment(CLEAR)
+    deployment.enter(TODAY)
+    deployment.ask(1)
+    deployment.start("client-0002")
+    assert deployment.enter(TODAY) == EVERYONE
+    call = next(data for name, data in deployment.said[5:] if name == "client-0002")
+    assert deployment.residents["client-0002"].answer(call) == REFUSED
+    assert "places go up" in deployment.why("client-0002")
+    assert len(deployment.files["client-0002"].ledger.rows()) == 1
+
+
+def test_a_call_before_any_session_is_refused() -> None:
+    deployment = Deployment(CLEAR)
+    assert deployment.residents["client-0000"].answer(pack(Turn(call=b"x"))) == REFUSED
+    assert "before any" in deployment.why("client-0000")
+    for data in (b"", b"x" * 99, REFUSED):
+        assert deployment.residents["client-0000"].answer(data) == REFUSED
+
+
+def test_a_diary_of_a_backup_is_refused() -> None:
+    deployment = Deployment(CLEAR)
+    deployment.enter(TODAY)
+    deployment.ask(1)
+    deployment.files["client-0001"].diary = Diary()
+    deployment.start("client-0001")
+    assert "client-0001" not in deployment.enter(TODAY)
+    assert "from a backup" in deployment.why("client-0001")
+
+
+def test_a_party_that_is_not_enrolled_is_refused() -> None:
+    deployment = Deployment(CLEAR)
+    with pytest.raises(ConfigError, match="not enrolled"):
+        Resident(
+            "client-0009",
+            CLEAR,
+            bytes(32),
+            deployment.pinned,
+            Diary(),
+            None,
+            newest=None,  # type: ignore[arg-type]
+        )
+
+
+def test_an_enter_that_is_cut_or_changed_is_refused() -> None:
+    deployment = Deployment(CLEAR)
+    request = deployment.request(TODAY)
+    whole, resident = pack_enter(request), deployment.residents["client-0000"]
+    assert unpack_enter(whole, sender=SERVER) == request
+    for at in range(0, len(whole), 97):
+        assert resident.answer(whole[:at]) == REFUSED
+        flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        assert resident.answer(flipped) == REFUSED
+    assert resident.answer(whole) == ENTERED
+
+
+def test_what_a_client_keeps_survives_a_restart() -> None:
+    seen = []
+
+    def compute(job: object) -> object:
+        seen.append(dict(job.kept))  # type: ignore[attr-defined]
+        return Value(clear=np.ones(3), keep={"own": np.full(2, float(job.round))})  # type: ignore[attr-defined]
+
+    deployment = Deployment(CLEAR, compute=compute)
+    deployment.enter(TODAY)
+    for number in (1, 2):
+        deployment.ask(number)
+    deployment.start("client-0003")
+    deployment.enter(TODAY)
+    deployment.ask(3)
+    # what it made in round 2 would have counted from round 3 on, and went with the process
+    np.testing.assert_array_equal(seen[-1]["own"], [1, 1])
+    np.testing.assert_array_equal(seen[-2]["own"], [2, 2])
+    deployment.enter(TOMORROW)
+    deployment.ask(1)
+    assert seen[-1] == {}
+
+
+@pytest.mark.parametrize("plan", [MASKED, TWO, replace(TWO, sum="ckks")], ids=lambda plan: plan.sum)
+@pytest.mark.parametrize("under", ["its own session", "today's session"])
+def test_what_a_client_said_yesterday_under_the_same_keys_is_not_in_todays_sum(
+    plan: object, under: str
+) -> None:
+    deployment = Deployment(plan)  # type: ignore[arg-type]
+    said: list[bytes] = []
+
+    def recording(name: str, reply: bytes) -> bytes:
+        if name == "client-0001":
+            said.append(reply)
+        return reply
+
+    deployment.lost = recording
+    deployment.enter(TODAY)
+    yesterday = deployment.session
+    deployment.ask(1)
+    old = iter(said[1:])
+
+    def replaying(name: str, reply: bytes) -> bytes:
+        if name != "client-0001" or reply == ENTERED:
+            return reply
+        # whoever carries the frames can write another session into the header, which is open
+        past = next(old, REFUSED)
+        return past if under == "its own session" else past.replace(yesterday, deployment.session)
+
+    deployment.begin()
+    deployment.enter(TOMORROW)
+    deployment.lost = replaying
+    answers = deployment.ask(1)
+    assert 1 not in answers.survivors
+    assert "client-0001" in {*deployment.transport.traffic.blamed, *deployment.server.log.traffic.blamed}
+
+
+@pytest.mark.parametrize("plan", [MASKED, TWO], ids=lambda plan: plan.sum)
+def test_the_same_value_under_the_same_keys_looks_different_in_another_session(plan: object) -> None:
+    """Masks and pads follow from the session, not from the lasting keys alone."""
+    deployment, said = Deployment(plan), bytearray()  # type: ignore[arg-type]
+
+    def listening(name: str, reply: bytes) -> bytes:
+        said.extend(reply)
+        return reply
+
+    deployment.lost, blocks = listening, []
+    for nonce in (TODAY, TOMORROW):
+        deployment.begin()
+        deployment.enter(nonce)
+        said.clear()
+        deployment.ask(1)
+        blocks.append({bytes(said[at : at + 32]) for at in range(len(said) - 31)})
+    # Names, kinds and lengths are the same. 32 bytes of masks, boxes, keys or signatures are not.
+    assert [block for block in blocks[0] & blocks[1] if len(set(block)) > 24] == []

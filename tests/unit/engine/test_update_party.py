@@ -1,0 +1,118 @@
+"""A party for somebody's own app: one process has its folder, and an older copy of it is refused."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.hidden_plans import hidden
+
+from securefl.accounting.events import NO_COST
+from securefl.algorithm.plan import Plan
+from securefl.core.agreement import Identity
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
+from securefl.engine.apart.entering import ENTERED, Enter, pack_enter
+from securefl.engine.apart.house import House, UpdateParty
+from securefl.engine.apart.line import ask
+from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.updates import Updates
+from securefl.storage.counter import Counter
+
+PLAN = hidden(Plan(delta=1e-5, schedule=9, unprotected=("update",)), 3, sum="two-server", dropout=0.34)
+UPDATES = Updates()
+CLIENT = "client-0001"
+KEYS = {name: Identity.generate(name) for name in ("client-0000", CLIENT, "client-0002", KEY_HOLDER, SERVER)}
+PINNED = Pinned({name: own.member() for name, own in KEYS.items()})
+
+
+def party(root: Path, name: str = CLIENT, folder: str = "") -> UpdateParty:
+    home, counter = root / (folder or name), root / "counters" / name
+    home.mkdir(exist_ok=True)
+    return UpdateParty(name, PLAN, UPDATES, PINNED, KEYS[name], home, counter)
+
+
+def entered(own: UpdateParty) -> None:
+    request = Enter.of(PLAN, "s", UPDATES.digest, PINNED, secrets.token_bytes(32), KEYS[SERVER])
+    assert own.handle(None, pack_enter(request)) == ENTERED  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [CLIENT, KEY_HOLDER])
+def test_a_folder_from_a_backup_is_refused(name: str, tmp_path: Path) -> None:
+    with closing(party(tmp_path, name)) as own:
+        entered(own)
+    shutil.copytree(tmp_path / name, tmp_path / "backup")
+    with closing(party(tmp_path, name)) as own:
+        entered(own)
+    shutil.move(tmp_path / name, tmp_path / "newest")
+    shutil.move(tmp_path / "backup", tmp_path / name)
+    with pytest.raises(DataError, match=r"2 sessions.*older copy"):
+        party(tmp_path, name)
+    shutil.rmtree(tmp_path / name)
+    with pytest.raises(DataError, match="older copy"):  # nor does a new folder begin at zero
+        party(tmp_path, name)
+    shutil.rmtree(tmp_path / name)
+    shutil.move(tmp_path / "newest", tmp_path / name)
+    with closing(party(tmp_path, name)) as own:
+        entered(own)
+
+
+def test_a_ledger_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
+    party(tmp_path).close()
+    shutil.copy(tmp_path / CLIENT / "ledger.sqlite", tmp_path)
+    with closing(party(tmp_path)) as own:
+        assert own.files.ledger is not None
+        own.files.ledger.reserve([(ReleaseKey(CLIENT, bytes(32), 1, 0, 0, "update"), NO_COST)])
+    (tmp_path / CLIENT / "ledger.sqlite-head").unlink()
+    shutil.copy(tmp_path / "ledger.sqlite", tmp_path / CLIENT)
+    with pytest.raises(DataError, match="such as from a backup"):
+        party(tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["acts.sqlite", "diary.sqlite", "ledger.sqlite"])
+def test_a_file_that_is_lost_is_not_begun_anew(lost: str, tmp_path: Path) -> None:
+    party(tmp_path).close()
+    (tmp_path / CLIENT / lost).unlink()
+    with pytest.raises(DataError, match=f"no {lost}"):
+        party(tmp_path)
+
+
+def test_two_processes_of_one_party_and_of_a_copy_are_refused(tmp_path: Path) -> None:
+    with closing(party(tmp_path)) as own:
+        shutil.copytree(tmp_path / CLIENT, tmp_path / "copy")
+        for folder in (CLIENT, "copy"):
+            with pytest.raises(ConfigError, match="in use by process"):
+                party(tmp_path, folder=folder)
+        entered(own)
+    party(tmp_path).close()
+
+
+def test_a_counter_that_is_lost_is_begun_anew_by_the_owners_word(tmp_path: Path) -> None:
+    with closing(party(tmp_path)) as own:
+        entered(own)
+    shutil.rmtree(tmp_path / "counters" / CLIENT)
+    with pytest.raises(ConfigError, match=r"Counter\.begin"):
+        party(tmp_path)
+    Counter(tmp_path / "counters" / CLIENT).begin()
+    party(tmp_path).close()
+
+
+def test_a_counter_inside_the_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="outside"):
+        UpdateParty(CLIENT, PLAN, UPDATES, PINNED, KEYS[CLIENT], tmp_path, tmp_path / "counter")
+
+
+def test_a_second_house_takes_nothing_from_the_first(tmp_path: Path) -> None:
+    def answers(house: House) -> None:
+        assert len(ask(house.where(CLIENT), b"anything", timeout=10)) < 20  # its constant refusal
+
+    with House(PLAN, UPDATES, clients=3, folder=tmp_path) as first:
+        second = House(PLAN, UPDATES, clients=3, folder=tmp_path)
+        with pytest.raises(ConfigError, match="in use by process"):
+            second.__enter__()
+        answers(first)
+    with House(PLAN, UPDATES, clients=3, folder=tmp_path) as again:
+        answers(again)

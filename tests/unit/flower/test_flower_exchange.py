@@ -1,0 +1,198 @@
+"""Frames through Flower's Grid: whoever is silent, fails, lies about its source, answers twice or late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from httpx import ConnectError
+from support.grid_double import Fate, GridDouble, failing, from_another, late, silent, twice
+
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.flower import envelopes
+from securefl.flower.envelopes import unwrapped, wrapped
+from securefl.flower.exchange import FRAME, GridExchange
+from securefl.flower.nodes import found
+from securefl.flower.relay import UNANSWERED, relayed
+
+NODES = {"client-0000": 10, "client-0001": 11, "client-0002": 12}
+REQUESTS = {name: f"to {name}".encode() for name in NODES}
+
+
+def node(name: str, ask: Callable[[bytes], bytes] = lambda request: b"said " + request) -> Any:
+    return lambda message: relayed(message, name, ask)
+
+
+def double(**fates: Fate) -> GridDouble:
+    return GridDouble(
+        {number: node(name) for name, number in NODES.items()},
+        fates={NODES[name]: fate for name, fate in fates.items()},
+    )
+
+
+def exchange(grid: GridDouble, deadline: float = 5.0) -> GridExchange:
+    return GridExchange(grid, NODES, deadline=deadline, clock=grid.clock, pause=grid.pause)
+
+
+def test_everybody_is_asked_and_heard() -> None:
+    grid = double()
+    assert exchange(grid)(REQUESTS) == {name: b"said to " + name.encode() for name in NODES}
+    assert grid.now == 0
+    assert {message.metadata.ttl for message in grid.seen} == {5.0}
+
+
+@pytest.mark.parametrize("fate", [silent, late, failing])
+def test_who_does_not_answer_well_and_in_time_was_silent(fate: Fate) -> None:
+    grid = GridDouble({k: node(name) for name, k in NODES.items()}, fates={11: fate})
+    assert set(exchange(grid)(REQUESTS)) == {"client-0000", "client-0002"}
+    assert grid.now == pytest.approx(0 if fate is failing else 5.0, abs=0.2)
+
+
+@pytest.mark.parametrize("fate", [twice, from_another])
+def test_a_reply_counts_once_and_for_the_request_that_it_answers(fate: Fate) -> None:
+    grid = GridDouble({k: node(name) for name, k in NODES.items()}, fates={11: fate})
+    assert exchange(grid)(REQUESTS)["client-0001"] == b"said to client-0001"
+
+
+def test_what_is_late_is_not_taken_for_an_answer_to_the_next_request() -> None:
+    grid = GridDouble(
+        {k: node(name) for name, k in NODES.items()}, fates={11: lambda who, reply: [(60, reply)]}
+    )
+    waves = exchange(grid)
+    assert "client-0001" not in waves(REQUESTS)
+    grid.fates.clear()
+    assert waves({**REQUESTS, "client-0001": b"new"})["client-0001"] == b"said new"
+    grid.now += 60
+    assert waves({"client-0001": b"newer"}) == {"client-0001": b"said newer"}
+
+
+def test_a_reply_that_flower_cannot_read_costs_nobody_else_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = double()
+    pull = grid.pull_messages
+
+    def pulled(ids: Any) -> Any:
+        found = pull(ids)
+        if any(one.metadata.src_node_id == 11 for one in found):
+            raise ValueError("Unexpected set of `children`.")
+        return found
+
+    monkeypatch.setattr(grid, "pull_messages", pulled)
+    assert set(exchange(grid)(REQUESTS)) == {"client-0000", "client-0002"}
+
+
+def test_a_superlink_that_is_gone_ends_the_run_and_not_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = double()
+
+    def gone(ids: Any) -> Any:
+        raise ConnectError("gone")
+
+    monkeypatch.setattr(grid, "pull_messages", gone)
+    with pytest.raises(ConnectError):
+        exchange(grid)(REQUESTS)
+
+
+def test_a_party_without_a_node_is_silent() -> None:
+    assert exchange(double())({"client-0009": b"x"}) == {}
+
+
+def test_a_deadline_is_needed() -> None:
+    for deadline in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="deadline of some seconds"):
+            exchange(double(), deadline)
+
+
+@pytest.mark.parametrize("error", [ValueError("record 7 is 0.25"), OSError("no /secret/socket"), KeyError(7)])
+def test_nothing_of_an_error_reaches_the_server(error: Exception, caplog: Any) -> None:
+    def ask(request: bytes) -> bytes:
+        raise error
+
+    message = Message(wrapped(b"x"), 10, FRAME)
+    reply = relayed(message, "client-0000", ask)
+    assert reply.has_error()
+    assert reply.error.reason == UNANSWERED
+    assert str(error) in caplog.text  # for the node's own operator
+
+
+@pytest.mark.parametrize("kind", ["train", "query.securefl_frames", "evaluate.x"])
+def test_a_relay_passes_on_frames_alone(kind: str) -> None:
+    asked: list[bytes] = []
+    reply = relayed(Message(wrapped(b"x"), 10, kind), "client-0000", lambda data: asked.append(data) or b"")
+    assert reply.has_error()
+    assert not asked
+
+
+# Envelopes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 99_999, 100_000, 3_000_000])
+def test_a_frame_comes_back_as_it_went(size: int) -> None:
+    frame = bytes(range(256)) * (size // 256 + 1)
+    assert unwrapped(wrapped(frame[:size]), sender="a") == frame[:size]
+
+
+OTHERS = [
+    RecordDict(),
+    RecordDict({"securefl": ConfigRecord({})}),
+    RecordDict({"securefl": ConfigRecord({"frame": "text"})}),
+    RecordDict({"securefl": ConfigRecord({"frame": [b"a", b"b"]})}),
+    RecordDict({"securefl": ConfigRecord({"frame": b"a", "more": b"b"})}),
+    RecordDict({"securefl": MetricRecord({"frame": 1.0})}),
+    RecordDict({"other": ConfigRecord({"frame": b"a"})}),
+    RecordDict({"securefl": ConfigRecord({"frame": b"a"}), "more": ConfigRecord({"frame": b"a"})}),
+]
+
+
+@pytest.mark.parametrize("content", OTHERS)
+def test_other_content_is_refused(content: RecordDict) -> None:
+    with pytest.raises(RemoteProtocolError, match="one frame"):
+        unwrapped(content, sender="a")
+
+
+def test_a_frame_that_claims_two_gibibytes_is_what_it_holds() -> None:
+    array = Array(dtype="float64", shape=(2**28,), stype="numpy.ndarray", data=b"abc")
+    assert unwrapped(RecordDict({"securefl": ArrayRecord({"frame": array})}), sender="a") == b"abc"
+
+
+def test_a_frame_above_the_bound_is_neither_sent_nor_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = wrapped(b"x" * 200_000)
+    monkeypatch.setattr(envelopes, "MOST", 150_000)
+    with pytest.raises(ValueError, match="at most 150000"):
+        wrapped(b"x" * 200_000)
+    with pytest.raises(RemoteProtocolError, match="at most 150000"):
+        unwrapped(content, sender="a")
+
+
+# Who stands for whom --------------------------------------------------------------------------------
+
+
+def test_nodes_say_which_party_they_stand_for() -> None:
+    grid = double()
+    assert found(grid, set(NODES), deadline=60, clock=grid.clock, pause=grid.pause) == NODES
+
+
+def test_a_node_that_says_nothing_or_a_strange_name_stands_for_nobody() -> None:
+    grid = GridDouble(
+        {10: node("client-0000"), 11: node("client-9999"), 12: lambda m: Message(RecordDict(), reply_to=m)}
+    )
+    assert found(grid, set(NODES), deadline=60, clock=grid.clock, pause=grid.pause) == {"client-0000": 10}
+    assert grid.now >= 60
+
+
+def test_two_nodes_that_say_one_name_are_both_named() -> None:
+    grid = GridDouble({10: node("client-0000"), 11: node("client-0000")})
+    with pytest.raises(ConfigError, match="one node for client-0000, got two that say so: 10 and 11"):
+        found(grid, set(NODES), deadline=60, clock=grid.clock, pause=grid.pause)
+
+
+def test_a_node_that_comes_later_is_found() -> None:
+    grid = double()
+    names, nodes = set(NODES), dict(grid.nodes)
+    grid.nodes = {10: nodes[10]}
+
+    def pause(seconds: float) -> None:
+        grid.pause(seconds)
+        grid.nodes = nodes if grid.now > 5 else grid.nodes
+
+    assert found(grid, names, deadline=60, clock=grid.clock, pause=pause) == NODES

@@ -1,0 +1,170 @@
+"""Flower's own strategies on sums: the same models, and no other strategy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedTrimmedAvg,
+    FedYogi,
+    Krum,
+    MultiKrum,
+    QFedAvg,
+)
+from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, grid_of, plain, secured, start
+
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.engine.apart.house import House
+from securefl.flower.exchange import FRAME
+from securefl.flower.nodes import HELLO
+from securefl.flower.secure_grid import SecureGrid
+from securefl.flower.strategies import admitted
+
+CONFIG = {"lr": 0.5}
+
+
+def values(result: Any) -> np.ndarray:
+    return np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
+
+
+def started(strategy: Any, grid: Any, rounds: int = 2) -> Any:
+    return strategy.start(grid, start(), num_rounds=rounds, train_config=ConfigRecord(dict(CONFIG)))
+
+
+FAMILY: dict[str, Any] = {
+    "FedAvg": FedAvg,
+    "FedProx": lambda: FedProx(proximal_mu=0.1),
+    "FedAvgM": lambda: FedAvgM(server_learning_rate=0.8, server_momentum=0.5),
+    "FedAdagrad": FedAdagrad,
+    "FedAdam": FedAdam,
+    "FedYogi": FedYogi,
+}
+WITHIN = 1e-6
+"""How far from Flower's own model one on sums may end, in any entry. Rounding moves it by some 2e-7."""
+CASES = [
+    *((plan, "FedAvg") for plan in (CLEAR, replace(TWO, sum="ckks"), TWO)),
+    *((MASKED, name) for name in FAMILY),
+]
+
+
+@pytest.mark.parametrize(("plan", "name"), CASES, ids=lambda one: one if isinstance(one, str) else one.sum)
+def test_a_strategy_ends_in_the_model_that_it_ends_in_without(plan: Any, name: str, tmp_path: Path) -> None:
+    strategy = FAMILY[name]
+    expected = started(strategy(), plain())
+    own = strategy()
+    with House(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        result = started(own, grid_of(house, own, secured(tmp_path)))
+    assert values(result).dtype == values(expected).dtype
+    np.testing.assert_allclose(values(result), values(expected), atol=WITHIN, rtol=0)
+    for asked in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        for number, metrics in getattr(result, asked).items():
+            wanted = getattr(expected, asked)[number]
+            assert set(metrics) == set(wanted) - {"secret"}
+            assert all(abs(metrics[key] - wanted[key]) < 2e-6 for key in metrics)
+        assert set(getattr(result, asked)) == {1, 2}
+
+
+class Custom(FedAvg):
+    """It may aggregate otherwise: nobody can tell."""
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [FedMedian, Krum, MultiKrum, Bulyan, FedTrimmedAvg, QFedAvg, Custom],
+    ids=lambda one: one.__name__,
+)
+def test_a_strategy_that_is_no_mean_is_refused_by_name(strategy: Any) -> None:
+    with pytest.raises(ConfigError, match=f"got {strategy.__name__}"):
+        admitted(strategy(**({"client_learning_rate": 0.1} if strategy is QFedAvg else {})), evaluates=True)
+
+
+def test_flowers_wrappers_for_noise_are_refused_by_name() -> None:
+    wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2)
+    with pytest.raises(ConfigError, match=r"got DifferentialPrivacyServerSideFixedClipping.*the plan's"):
+        admitted(wrapped, evaluates=True)
+
+
+def test_evaluation_that_the_plan_does_not_have_is_refused_before_anything() -> None:
+    with pytest.raises(ConfigError, match=r"fraction_evaluate=0\.0, got 1\.0"):
+        admitted(FedAvg(), evaluates=False)
+    admitted(FedAvg(fraction_evaluate=0.0), evaluates=False)
+
+
+def test_a_rule_of_ones_own_for_metrics_is_refused() -> None:
+    with pytest.raises(ConfigError, match="train_metrics_aggr_fn"):
+        admitted(FedAvg(train_metrics_aggr_fn=lambda replies, key: None), evaluates=True)
+
+
+@pytest.mark.parametrize("key", ["loss", "accuracy"])
+def test_a_weight_that_is_a_metric_too_is_refused(key: str, tmp_path: Path) -> None:
+    with (
+        House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house,
+        pytest.raises(ConfigError, match=key),
+    ):
+        grid_of(house, FedAvg(weighted_by_key=key), secured(tmp_path))
+
+
+def test_another_strategy_on_the_grid_of_one_is_refused(tmp_path: Path) -> None:
+    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        grid = grid_of(house, FedAvg(), secured(tmp_path))
+        for other in (FedMedian(), FedAvg()):
+            with pytest.raises(LocalProtocolError, match="strategy of this grid"):
+                started(other, grid)
+
+
+def test_messages_beside_the_sums_are_refused(tmp_path: Path) -> None:
+    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        own = FedAvg()
+        grid = grid_of(house, own, secured(tmp_path))
+        message = Message(RecordDict(), 10, "query")
+        for send in (grid.push_messages, grid.send_and_receive):
+            with pytest.raises(LocalProtocolError):
+                send([message])
+        with pytest.raises(LocalProtocolError):
+            grid.pull_messages(["x"])
+        with pytest.raises(LocalProtocolError):
+            grid.create_message(RecordDict(), "train", 10, "")
+
+
+def test_too_few_nodes_are_an_error_and_no_wait_without_end(tmp_path: Path) -> None:
+    double = secured(tmp_path)
+    double.nodes = {10: double.nodes[10]}
+    few = pytest.raises(ConfigError, match=r"nodes of 2 parties at least.*client-0000")
+    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house, few:
+        SecureGrid(double, FedAvg(), UPDATES, house.server, deadline=1.0, patience=0.1)
+
+
+def test_a_model_with_counters_is_refused_by_name(tmp_path: Path) -> None:
+    counted = ArrayRecord({"w": Array(np.zeros(2, np.float32)), "n": Array(np.zeros(1, np.int64))})
+    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        own = FedAvg()
+        with pytest.raises(ConfigError, match="'n' of int64"):
+            own.start(grid_of(house, own, secured(tmp_path)), counted, num_rounds=1)
+
+
+def test_no_message_of_the_strategy_reaches_a_node(tmp_path: Path) -> None:
+    double, own = secured(tmp_path), FedAvg()
+    with House(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        started(own, grid_of(house, own, double), rounds=1)
+    assert {one.metadata.message_type for one in double.seen} == {FRAME, HELLO}
+
+
+def test_after_the_schedule_nothing_is_asked_and_the_model_stays(tmp_path: Path) -> None:
+    own = FedAvg(fraction_evaluate=0.0)
+    plan = replace(CLEAR, schedule=1)
+    with House(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        result = started(own, grid_of(house, own, secured(tmp_path)), rounds=3)
+    assert set(result.train_metrics_clientapp) == {1}

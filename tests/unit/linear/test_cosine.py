@@ -1,0 +1,100 @@
+"""A number that is no divergence travels by the same schemes: the cosine of a vector with a public direction.
+
+It can be negative, which no divergence is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.tiny_he import SIGNER, keys
+
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.linear import LinearBounds, LinearQuery
+from securefl.core.signing import AgreementKey
+from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.opener import Opener
+from securefl.linear.pad_evaluator import PadEvaluator
+from securefl.linear.pad_terms import PARAMETERS, PadTerms
+from securefl.linear.pads import PadKeyHolder, mask
+from securefl.linear.terms import ScoreTerms
+
+LENGTH = 300
+COSINE = LinearBounds(
+    hidden_length=LENGTH, norm=1, weight_norm=1 + 1e-9, row_norm=1 + 1e-9, product=1, least=-1, most=1
+)
+RNG = np.random.default_rng(4)
+
+
+def direction() -> np.ndarray:
+    drawn = RNG.normal(size=LENGTH)
+    return drawn / np.linalg.norm(drawn)
+
+
+QUERY, OWN = LinearQuery(COSINE, direction()), direction()
+VECTORS = [OWN, -OWN, QUERY.hidden, -QUERY.hidden]
+
+
+@pytest.mark.parametrize("own", VECTORS, ids=["some", "its negative", "the direction", "against it"])
+@pytest.mark.parametrize("parameters", [STRONG, COMPACT, STRONG_ENCRYPTED], ids=lambda p: p.name)
+def test_a_cosine_under_ckks(parameters: Parameters, own: np.ndarray) -> None:
+    terms = ScoreTerms(parameters=parameters, bounds=COSINE, scores=50)
+    public = keys(parameters).public
+    client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
+    opener = Opener(keys(parameters), terms, SIGNER.public)
+    baseline = (
+        evaluator.encrypted_baseline(client.encrypt_baseline(QUERY))
+        if parameters.encrypted_baseline
+        else evaluator.baseline(QUERY)
+    )
+    blinded = evaluator.match(client.encrypt(own), baseline)
+    score = evaluator.unblind(blinded, opener.open(blinded.request))
+    assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 0.01
+    read = opener.read(evaluator.addressed(client.encrypt(own), baseline))
+    assert abs(read.value - own @ QUERY.hidden) <= read.error_bound < 0.01
+
+
+def test_a_batch_of_cosines() -> None:
+    terms = ScoreTerms(parameters=COMPACT, bounds=COSINE, scores=50, classes=4)
+    public = keys(COMPACT).public
+    client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
+    arrived = [Arrived(client.encrypt(own)) for own in VECTORS]
+    blinded = evaluator.match_batch(arrived, evaluator.baseline(QUERY))
+    opened = Opener(keys(COMPACT), terms, SIGNER.public).open(blinded.request)
+    for own, score in zip(VECTORS, evaluator.unblind_batch(blinded, opened), strict=True):
+        assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 0.01
+
+
+def test_cosines_under_pads() -> None:
+    terms, agreement = PadTerms(bounds=COSINE, context=b"c", openings=10**6), AgreementKey.generate()
+    evaluator = PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, QUERY)
+    holder = PadKeyHolder(keys(PARAMETERS), agreement, terms, SIGNER.public)
+    masked = [mask(own, np.zeros(0), terms, agreement.public) for own in VECTORS]
+    (pads,) = holder.encrypt(evaluator.list(masked))
+    opening = evaluator.request(pads, 0, masked)
+    found = evaluator.scores(opening, holder.open(opening.request), masked)
+    for place, own in enumerate(VECTORS):
+        score = found[place]
+        assert not isinstance(score, RemoteProtocolError)
+        assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 1e-3
+
+
+def test_a_query_of_other_bounds_is_no_query_for_these_pads() -> None:
+    narrow = LinearBounds(hidden_length=LENGTH, norm=1, weight_norm=2, row_norm=2, product=1)
+    terms = PadTerms(bounds=narrow, context=b"c", openings=10**6)
+    with pytest.raises(ConfigError, match="bounds of its pads"):
+        PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, QUERY)
+
+
+def test_the_row_of_an_encrypted_query_is_bounded_by_its_own_norm() -> None:
+    wide = replace(COSINE, row_norm=3)
+    single, encrypted = (
+        ScoreTerms(parameters=parameters, bounds=wide, scores=50) for parameters in (STRONG, STRONG_ENCRYPTED)
+    )
+    assert (single.weight_norm, encrypted.weight_norm) == (1 + 1e-9, 3)
+    before = ScoreTerms(parameters=STRONG_ENCRYPTED, bounds=COSINE, scores=50)
+    assert 1.5 < encrypted.sigma / before.sigma < 3, "noise of features stays as it is"

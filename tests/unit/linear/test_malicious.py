@@ -1,0 +1,81 @@
+"""What an evaluator can do that does not follow the protocol, so that no sentence promises otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.tiny_he import BOUNDS, SIGNER
+
+from securefl.core.signing import AgreementKey
+from securefl.he import gate
+from securefl.he.keys import KeyPair
+from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.linear.opener import Opener
+from securefl.linear.pad_terms import PARAMETERS, PadTerms
+from securefl.linear.pads import PadKeyHolder, framed
+from securefl.linear.terms import ScoreTerms
+from securefl.matching.profiles import Variant
+
+
+def packed(parameters: Parameters, step: int, first: int, count: int, *, at: int = 0) -> bytes:
+    """A polynomial whose product with the key has coefficient `at` = sum of step 3^i s_(first + i)."""
+    n = parameters.poly_modulus_degree
+    rows = np.zeros((1, len(parameters.primes), n), dtype=np.uint64)
+    for i in range(count):
+        place = at - first - i
+        value = step * 3**i * (1 if place >= 0 else -1)  # x^n = -1
+        rows[0, :, place % n] = [value % prime for prime in parameters.primes]
+    return gate.pack(rows, parameters.primes)
+
+
+def digits(value: int, step: int, count: int) -> list[int]:
+    """Balanced ternary digits of the multiple of `step` that is nearest to value."""
+    rest, found = (2 * value + step) // (2 * step), []
+    for _ in range(count):
+        digit = (rest + 1) % 3 - 1
+        found.append(digit)
+        rest = (rest - digit) // 3
+    return found
+
+
+@pytest.mark.parametrize(
+    ("parameters", "openings"),
+    [(STRONG, 500), (STRONG_ENCRYPTED, 500), (COMPACT, 500)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_few_hundred_openings_read_the_whole_key_and_the_cap_allows_them(
+    parameters: Parameters, openings: int
+) -> None:
+    """Digits of the key, packed above the flooding: the cap of a round of 500 clients lets them through."""
+    pair = KeyPair.generate(parameters)
+    made = ScoreTerms(parameters=parameters, bounds=BOUNDS.linear(84, Variant.FULL), scores=openings)
+    opener, n = Opener(pair, made, SIGNER.public), parameters.poly_modulus_degree
+    step, each = int(12 * made.sigma), 0  # flooding of six sigma leaves a digit as it is
+    while step * 3 ** (each + 1) < parameters.modulus:
+        each += 1
+    tag, size = gate.tag("request", pair.public.session, made.digest()), gate.integer_size(parameters.modulus)
+    nothing = bytes(gate.residues_size(parameters.polynomials - 2, parameters.primes, n))
+    found: list[int] = []
+    while len(found) < n:
+        count = min(each, n - len(found))
+        raw = tag + bytes(size) + packed(parameters, step, len(found), count) + nothing
+        reply = opener.open(raw + SIGNER.sign(raw).raw)[gate.TAG :]
+        found += digits(parameters.centre(int.from_bytes(reply, "little")), step, count)
+    assert found == pair.coefficients().tolist()
+    assert opener.opened <= openings
+
+
+def test_one_request_reads_the_key_of_pads() -> None:
+    """Sums are rounded to 2^-64 of the modulus: 38 digits each, 21 further on for the next client."""
+    pair, p, each = KeyPair.generate(PARAMETERS), PARAMETERS, 38
+    made = PadTerms(bounds=BOUNDS.linear(10, Variant.FULL), context=b"x", openings=390)
+    holder = PadKeyHolder(pair, AgreementKey.generate(), made, SIGNER.public)
+    places = [(client + 1) * made.row - 1 for client in range(made.block)]
+    items = (place.to_bytes(2, "little") + gate.pack_integer(0, p.modulus) for place in places)
+    body = packed(p, 4 * (p.modulus >> 64), 0, each, at=places[0]) + b"".join(items)
+    sums = np.frombuffer(holder.open(body + SIGNER.sign(framed(b"open", made, body)).raw), dtype="<i8")
+    found = np.zeros(len(places) * made.row + each, dtype=np.int64)
+    for client, one in enumerate(sums):
+        found[client * made.row :][:each] = digits(int(one), 4, each)
+    n = p.poly_modulus_degree
+    assert found[:n].tolist() == pair.coefficients().tolist()

@@ -1,0 +1,219 @@
+"""Noise and what hides it, in mode E and under pads; and scores that are none."""
+
+from __future__ import annotations
+
+import random
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
+
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.signing import AgreementKey
+from securefl.dp.moments import MeanVariance
+from securefl.he import gate
+from securefl.he.flooding import wide_gaussian
+from securefl.he.integers import coefficient_rows, products
+from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
+from securefl.linear import pad_evaluator
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.evaluator import ScoreEvaluator
+from securefl.linear.opener import Opener
+from securefl.linear.pad_evaluator import PadEvaluator
+from securefl.linear.pad_terms import PARAMETERS, PadTerms
+from securefl.linear.pads import PadKeyHolder, _pad, mask, scaled
+from securefl.linear.terms import ScoreTerms
+from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
+
+Q = 10
+ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
+
+
+def terms(parameters: Parameters, bounds: Bounds = BOUNDS) -> ScoreTerms:
+    return ScoreTerms(parameters=parameters, bounds=bounds.linear(Q, Variant.FULL), scores=500)
+
+
+# Mode E ------------------------------------------------------------------------------------------
+
+
+def test_the_noise_of_encrypted_weights_is_what_the_bound_takes_it_for() -> None:
+    """Features at their bounds and the least weights: noise is nearly all the weights', times the features.
+
+    t is eight standard deviations over keys. Features stand in few slots, so for one key it may be up to 4.6
+    times as large, or smaller. Without the weights' noise the bound would be 20 times smaller.
+    """
+    made, public = terms(STRONG_ENCRYPTED), keys(STRONG_ENCRYPTED).public
+    client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
+    opener = Opener(keys(STRONG_ENCRYPTED), made, SIGNER.public, rng=Quiet())
+    far = MeanVariance(np.full(Q, BOUNDS.mean), np.full(Q, BOUNDS.variance_high), 1)
+    asked = linear_query(MeanVariance(np.zeros(Q), np.full(Q, BOUNDS.variance_high), 1), ANCHOR, BOUNDS)
+    hidden = features(far, ANCHOR, BOUNDS).split(Variant.FULL).hidden
+    opened = []
+    for _ in range(60):
+        baseline = evaluator.encrypted_baseline(client.encrypt_baseline(asked))
+        blinded = evaluator.match(client.encrypt(hidden), baseline)
+        reply = int.from_bytes(opener.open(blinded.request)[gate.TAG :], "little")
+        opened.append(made.parameters.centre(reply - blinded.masks[0]))
+    middle = sum(opened) // len(opened)
+    deviation = float(np.std([float(one - middle) for one in opened]))
+    assert made.noise_bound / 8 / 4 < deviation < made.noise_bound / 8 * 4.6
+
+
+@pytest.mark.parametrize("bounds", [BOUNDS, Bounds(mean=1, variance_high=2, weight=300)])
+def test_the_bound_on_noise_in_mode_e_is_that_of_the_specification(bounds: Bounds) -> None:
+    made = terms(STRONG_ENCRYPTED, bounds)
+    n, s = 8192, 2.0**78
+    features = sqrt(bounds.feature_norm(Q) ** 2 + Q**2)
+    spread = s * (bounds.weight * sqrt(Q) + features) * sqrt(2 / n)
+    assert made.noise_bound == pytest.approx(8 * sqrt((1 + 2 * n / 3) / 12) * spread, rel=1e-9)
+
+
+class Watched:
+    """A ring that remembers which zeros it made and what was multiplied and added."""
+
+    def __init__(self, ring: Any) -> None:
+        self._ring, self.zeros, self.pairs, self.summed = ring, [], [], []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ring, name)
+
+    def zero(self, encryptor: Any, scale: float) -> Any:
+        self.zeros.append(self._ring.zero(encryptor, scale))
+        return self.zeros[-1]
+
+    def multiplied(self, cipher: Any, other: Any) -> Any:
+        self.pairs.append((cipher, other))
+        return self._ring.multiplied(cipher, other)
+
+    def total(self, ciphers: Any) -> Any:
+        self.summed = list(ciphers)
+        return self._ring.total(ciphers)
+
+
+@pytest.mark.parametrize("parameters", [STRONG_ENCRYPTED, COMPACT], ids=lambda p: p.name)
+@pytest.mark.parametrize("kind", ["blind", "addressed"])
+def test_a_request_holds_a_fresh_zero_and_in_mode_e_a_product_of_two_others(
+    parameters: Parameters, kind: str
+) -> None:
+    made, public = terms(parameters), keys(parameters).public
+    client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
+    asked = linear_query(MeanVariance(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS)
+    baseline = (
+        evaluator.encrypted_baseline(client.encrypt_baseline(asked))
+        if parameters.encrypted_baseline
+        else evaluator.baseline(asked)
+    )
+    message = client.encrypt(
+        features(MeanVariance(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS).split(Variant.FULL).hidden
+    )
+    ring = Watched(evaluator._ring)
+    evaluator._ring = ring
+    (evaluator.match if kind == "blind" else evaluator.addressed)(message, baseline)
+    alone, *pair = ring.zeros
+    assert any(one is alone for one in ring.summed)
+    if parameters.encrypted_baseline:
+        first, second = pair
+        assert first is not second
+        assert ring.pairs[-1][0] is first
+        assert ring.pairs[-1][1] is second
+        assert any(one is first for one in ring.summed), "the product, in place of its first factor"
+    else:
+        assert not pair
+
+
+# Scores that are none ----------------------------------------------------------------------------
+
+
+def addressed(made: ScoreTerms, value: float) -> bytes:
+    """What an evaluator could sign: a request that opens to this score, whatever the key."""
+    p = made.parameters
+    size = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)
+    integer = round(value * made.bounds.scale / made.unit) % p.modulus
+    tag = gate.tag("addressed", keys(p).public.session, made.digest())
+    raw = tag + gate.pack_integer(integer, p.modulus) + bytes(size)
+    return raw + SIGNER.sign(raw).raw
+
+
+@pytest.mark.parametrize("parameters", [STRONG_ENCRYPTED, COMPACT], ids=lambda p: p.name)
+def test_negative_and_too_large_scores_are_not_read(parameters: Parameters) -> None:
+    made = terms(parameters)
+    opener = Opener(keys(parameters), made, SIGNER.public)
+    largest, bound = made.capacity / Q, made.error_bound(floods=2)
+    for value in (0.0, 1.0, 0.99 * largest):
+        score = opener.read(addressed(made, value))
+        assert abs(score.value - value) <= score.error_bound
+    for value in (-3 * bound, -0.5 * largest, 1.01 * largest, 1.13 * largest):
+        with pytest.raises(RemoteProtocolError, match="no honest client"):
+            opener.read(addressed(made, value))
+
+
+def test_addressed_scores_that_could_wrap_are_not_asked_for() -> None:
+    """The constant of a baseline far from the anchor exceeds any product: with it a score would wrap."""
+    bounds = Bounds(mean=1, variance_low=0.5, variance_high=512, weight=512)
+    made, public = terms(COMPACT, bounds), keys(COMPACT).public
+    client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
+    opener = Opener(keys(COMPACT), made, SIGNER.public)
+    message = client.encrypt(
+        features(MeanVariance(np.ones(Q), np.full(Q, 512.0), 1), ANCHOR, bounds).split(Variant.FULL).hidden
+    )
+    read = 0
+    for weight in np.linspace(1, 500, 40):
+        asked = linear_query(MeanVariance(np.full(Q, -512.0 * weight), np.full(Q, 512.0), 1), ANCHOR, bounds)
+        baseline = evaluator.baseline(asked)
+        if asked.offset + made.largest > made.capacity:
+            with pytest.raises(RemoteProtocolError, match=r"ann in phase score: .* could wrap"):
+                evaluator.addressed(message, baseline, sender="ann")
+            continue
+        score = opener.read(evaluator.addressed(message, baseline, sender="ann"))
+        assert abs(score.value - (1.0 + 512.0 * weight) ** 2 / 1024) <= score.error_bound
+        read += 1
+    assert 5 <= read <= 35
+
+
+# Pads --------------------------------------------------------------------------------------------
+
+
+def test_what_the_key_holder_of_pads_sees_beside_a_sum_is_flooded_as_declared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The noise under every opened sum, computed with key and pads: 390 of them, false alarm 1e-7.
+
+    Its deviation is 2^40 times that of the noise which the largest weights would make: of the weights at hand
+    it tells nothing. Every bit of it is random: nearly all of it is what `wide_gaussian` gave.
+    """
+    drawn: list[int] = []
+
+    def recorded(sigma: float, rng: random.Random) -> int:
+        drawn.append(wide_gaussian(sigma, rng))
+        return drawn[-1]
+
+    monkeypatch.setattr(pad_evaluator, "wide_gaussian", recorded)
+    made = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"noise", openings=10**6)
+    agreement = AgreementKey.generate()
+    asked = linear_query(MeanVariance(np.linspace(-1, 1, Q), np.ones(Q), 1), ANCHOR, BOUNDS)
+    evaluator = PadEvaluator(keys(PARAMETERS).public, made, SIGNER, asked)
+    holder = PadKeyHolder(keys(PARAMETERS), agreement, made, SIGNER.public)
+    split = features(MeanVariance(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS).split(Variant.FULL)
+    masked = [mask(split.hidden, split.clear, made, agreement.public) for _ in range(made.block)]
+    (pads,) = holder.encrypt(evaluator.list(masked))
+    opening = evaluator.request(pads, 0, masked)
+    p, size = PARAMETERS, gate.integer_size(PARAMETERS.modulus)
+    polynomial = gate.residues_size(1, p.primes, p.poly_modulus_degree)
+    second = gate.unpack(opening.request[:polynomial], 1, p.primes, p.poly_modulus_degree, sender="test")[0]
+    secret = keys(PARAMETERS).coefficients()
+    noise = []
+    for i, (one, blind) in enumerate(zip(masked, opening.masks, strict=True)):
+        item = opening.request[polynomial + i * (size + 2) :][: size + 2]
+        rows = coefficient_rows(secret, [int.from_bytes(item[:2], "little")])
+        opened = int.from_bytes(item[2:], "little") + products(rows, second, p)[0]
+        pad = _pad(agreement, one.fresh, one.fresh, made).astype(object)
+        exact = int((pad * evaluator._weights.astype(object)).sum()) + blind
+        noise.append(p.centre(opened - scaled(exact % 2**64)))
+    declared = 2.0**40 * sqrt((1 + 2 * 8192 / 3) / 12) * made.weight_scale * BOUNDS.weight_norm(Q)
+    measured = float(np.std([float(one) for one in noise]))
+    # the sample deviation of 390 has a standard error of 3.6 %: six of them
+    assert measured == pytest.approx(declared, rel=0.22)
+    assert len(drawn) == len(noise) == made.block
+    assert max(abs(a - b) for a, b in zip(noise, drawn, strict=True)) < declared / 2**30

@@ -1,0 +1,464 @@
+"""What releases cost, case by case: every branch, every number and every word of a refusal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import ceil, sqrt
+from typing import Any
+
+import pytest
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+from support.hidden_plans import hidden
+from support.noises import noised, own_sigma, reach, room
+
+from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends
+from securefl.core.errors import ConfigError
+from securefl.core.grid import Grid
+from securefl.core.release import PARTIES, Charge
+from securefl.mechanisms import NoNoise, mechanism_of
+from securefl.mechanisms.central import Central
+from securefl.mechanisms.charges import (
+    charge_of,
+    endless,
+    events_of,
+    fewest_behind_an_entry,
+    fewest_contributions,
+    open_to,
+    sparse,
+    unbounded,
+)
+from securefl.mechanisms.distributed import Distributed
+from securefl.mechanisms.key_holder import KeyHolder
+from securefl.mechanisms.local import Local
+
+FREE, GAUSS, ENDLESS = NoOpDpEvent(), GaussianDpEvent(3.0), NonPrivateDpEvent()
+TRAINING = GaussianDpEvent(7.0)
+RECORD: dict[Any, float] = {("record", "add-remove"): 2.0, ("record", "replace-one"): 3.0}
+CLIENT: dict[Any, float] = {("client", "zero-out"): 2.0, ("client", "replace-one"): 4.0}
+GRID = Grid(step=2.0**-10, bound=2.0**12)
+SUM = Sends(name="own", how="sum", reveals="it", sensitivity=RECORD, grid=GRID, cohort=8)
+EACH = replace(SUM, how="each")
+TRAINED = replace(SUM, training=TRAINING)
+PLAN = Plan(
+    adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0, corrupt=0.25,
+    dropout=0.25,
+)  # fmt: skip
+SHARED = replace(PLAN, noise="distributed")
+ALONE = replace(SHARED, corrupt=0.0, dropout=0.0)
+CENTRAL = replace(PLAN, noise="central", against=("key-holder", "others"))
+HOLDER = hidden(PLAN, 8, sum="two-server", noise="key-holder", against=("server", "others"), least_cohort=8)
+BARE = replace(PLAN, noise="none")
+
+
+def allowed(plan: Plan) -> Plan:
+    return replace(plan, unprotected=("own",))
+
+
+def refusal(plan: Plan, sends: Sends = SUM) -> str:
+    with pytest.raises(ConfigError) as error:
+        charge_of(plan, sends)
+    return str(error.value)
+
+
+# Who pays what -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "charge"),
+    [
+        (PLAN, Charge(server=GAUSS, key_holder=FREE, others=GAUSS)),
+        (CENTRAL, Charge(server=ENDLESS, key_holder=FREE, others=GAUSS)),
+        (HOLDER, Charge(server=GAUSS, key_holder=ENDLESS, others=GAUSS)),
+        (hidden(SHARED, 8, least_cohort=8), Charge(server=GAUSS, key_holder=FREE, others=GAUSS)),
+    ],
+    ids=["local", "central", "key-holder", "distributed"],
+)
+def test_the_place_of_the_noise_says_against_whom_it_holds(plan: Plan, charge: Charge) -> None:
+    assert charge_of(plan, SUM) == charge
+    for trained in (True, False):
+        assert charge_of(plan, SUM, trained=trained) == charge
+    local = Charge(server=GAUSS, key_holder=FREE, others=GAUSS)
+    assert charge_of(plan, EACH) == local, "a client noises what nobody sums"
+
+
+@pytest.mark.parametrize("plan", [PLAN, CENTRAL, HOLDER, hidden(SHARED, 8, least_cohort=8)])
+def test_private_training_before_a_value_is_charged_with_it(plan: Plan) -> None:
+    own, both = charge_of(plan, SUM), charge_of(plan, TRAINED)
+    assert both == Charge(
+        server=ComposedDpEvent((own.server, TRAINING)),
+        key_holder=own.key_holder,
+        others=ComposedDpEvent((own.others, TRAINING)),
+    )
+    assert charge_of(plan, TRAINED, trained=False) == own
+
+
+def test_training_alone_is_charged_where_the_value_costs_nothing() -> None:
+    after = replace(TRAINED, reads="nothing", sensitivity={})
+    assert charge_of(BARE, after) == Charge(server=TRAINING, key_holder=FREE, others=TRAINING)
+    assert charge_of(BARE, after, trained=False) == NO_COST
+    still = replace(TRAINED, sensitivity={("record", "add-remove"): 0.0})
+    assert charge_of(BARE, still) == Charge(server=TRAINING, key_holder=FREE, others=TRAINING)
+
+
+def test_what_is_allowed_to_leave_unprotected_is_charged_as_that_whatever_was_trained() -> None:
+    assert charge_of(allowed(BARE), SUM) == charge_of(allowed(BARE), TRAINED) == UNPROTECTED
+    promised = allowed(replace(HOLDER, against=PARTIES))
+    assert charge_of(promised, SUM) == charge_of(promised, TRAINED) == EXPOSED
+    assert charge_of(promised, replace(SUM, sensitivity={})) == UNPROTECTED
+    assert charge_of(allowed(replace(CENTRAL, against=PARTIES)), SUM) == UNPROTECTED
+    assert charge_of(allowed(replace(HOLDER, against=("key-holder",))), SUM) == EXPOSED
+
+
+def test_a_declared_zero_costs_nothing_and_a_value_that_reads_nothing_only_where_training_is_accounted() -> (
+    None
+):
+    still = replace(SUM, sensitivity={("record", "add-remove"): 0.0, ("record", "replace-one"): 1.0})
+    nothing = replace(SUM, sensitivity={}, reads="nothing")
+    for plan in (PLAN, BARE, CENTRAL):
+        assert charge_of(plan, still) == charge_of(plan, nothing) == NO_COST
+    other = replace(PLAN, adjacency="replace-one")
+    assert charge_of(other, still).server == GAUSS
+    assert "leave its client without noise" in refusal(other, nothing)
+    client = replace(PLAN, unit="client", adjacency="zero-out")
+    assert "leave its client without noise" in refusal(client, nothing)
+
+
+def test_a_client_s_bound_holds_whatever_was_trained() -> None:
+    client = replace(PLAN, unit="client", adjacency="zero-out")
+    for more in ({}, {"training": TRAINING}, {"reads": "trained"}):
+        assert charge_of(client, replace(SUM, sensitivity=CLIENT, **more)).server == GAUSS  # type: ignore[arg-type]
+
+
+def test_a_record_s_bound_does_not_hold_of_what_its_training_left() -> None:
+    assert charge_of(allowed(PLAN), replace(SUM, reads="trained")) == UNPROTECTED
+    assert charge_of(PLAN, replace(TRAINED, reads="trained")).server == ComposedDpEvent((GAUSS, TRAINING))
+    replacing = replace(allowed(PLAN), adjacency="replace-one")
+    assert charge_of(replacing, SUM).server == GAUSS
+    assert charge_of(replacing, TRAINED) == UNPROTECTED
+
+
+def test_whether_a_plan_adds_noise_to_a_value() -> None:
+    assert noised(PLAN, SUM)
+    assert not noised(BARE, SUM)
+    assert not noised(PLAN, replace(SUM, sensitivity={}))
+    assert not noised(PLAN, replace(SUM, sensitivity={("record", "add-remove"): 0.0}))
+    assert noised(PLAN, replace(SUM, sensitivity={("record", "add-remove"): 1e-9}))
+    assert not noised(replace(PLAN, adjacency="replace-one"), replace(SUM, sensitivity=CLIENT))
+
+
+def test_events_of_a_run_are_those_of_its_rounds_and_introductions() -> None:
+    sends = replace(TRAINED, every=2, introductions=1, further=3)
+    once = replace(SUM, name="once", once=True)
+    whole, alone = charge_of(PLAN, sends).server, charge_of(PLAN, SUM).server
+    # 5 in rounds and 3 further ones are trained before, the introduction is not
+    assert events_of(PLAN, [sends, once], "server", 10) == Counter({whole: 8, alone: 1 + 1})
+    assert events_of(PLAN, [sends], "key-holder", 10) == Counter({FREE: 9})
+    never = replace(SUM, every=0)
+    assert events_of(PLAN, [never], "server", 10) == Counter()
+    assert dict(events_of(PLAN, [never], "server", 10)) == {}
+
+
+# Shares of noise ---------------------------------------------------------------------------------
+
+
+def test_a_share_is_sized_for_the_honest_survivors() -> None:
+    """8 clients, 2 may be lost and 2 may collude: 4 shares are the noise."""
+    units = 2.0 / 2.0**-10
+    assert reach(SHARED, SUM) == units
+    assert own_sigma(SHARED, SUM) == pytest.approx(sqrt((3 * units) ** 2 + 4) / 2, rel=1e-15)
+    others = replace(SHARED, corrupt=0.0)
+    assert own_sigma(others, SUM) == pytest.approx(sqrt(((3 * units) ** 2 + 4) / 5), rel=1e-15)
+    against = replace(others, against=("server",))
+    assert own_sigma(against, SUM) == pytest.approx(sqrt(((3 * units) ** 2 + 4) / 6), rel=1e-15)
+    with pytest.raises(ConfigError, match="Expected a least size of the cohorts of 'own' to size shares"):
+        own_sigma(SHARED, replace(SUM, cohort=0))
+
+
+def test_discreteness_takes_its_four_off_where_it_is_seen() -> None:
+    """On a coarse grid the 4 is a tenth of a per cent of sigma^2: the events tell whether it is taken off."""
+    coarse = replace(SUM, grid=Grid(step=2.0 / 22, bound=2.0**12))
+    assert reach(SHARED, coarse) == 22
+    total = (3 * 22) ** 2 + 4
+    one = sqrt(total / 4 - 4) / 22
+    seen = charge_of(SHARED, coarse)
+    assert seen.server.noise_multiplier == pytest.approx(one, rel=1e-14)  # type: ignore[attr-defined]
+    assert seen.others == GAUSS
+    against = replace(SHARED, corrupt=0.0, against=("server",))
+    seen = charge_of(against, coarse)
+    # 6 shares were sized to hold; another client knows one of them
+    assert seen.others.noise_multiplier == pytest.approx(  # type: ignore[attr-defined]
+        sqrt(5 * total / 6 - 4) / 22, rel=1e-14
+    )
+    corrupt = replace(SHARED, corrupt=0.25, against=("server",))
+    assert charge_of(corrupt, coarse).others == GAUSS
+
+
+def test_another_client_that_knows_the_only_share_sees_the_value() -> None:
+    """A cohort of 1, or of 2 of whom one may be lost: against the server alone the share is there."""
+    against = replace(ALONE, against=("server",))
+    for plan, cohort in ((against, 1), (replace(against, dropout=0.5), 2)):
+        seen = charge_of(plan, replace(SUM, cohort=cohort))
+        assert seen.others == ENDLESS
+        assert seen.server.noise_multiplier == pytest.approx(3.0, rel=1e-6)  # type: ignore[attr-defined]
+    assert charge_of(against, replace(SUM, cohort=2)).others != ENDLESS
+
+
+def test_a_hidden_sum_shows_the_server_the_total_and_a_clear_one_each_share() -> None:
+    assert charge_of(hidden(SHARED, 8, least_cohort=8), SUM).server == GAUSS
+    clear = charge_of(SHARED, SUM).server
+    assert clear.noise_multiplier == pytest.approx(1.5, rel=1e-6)  # type: ignore[attr-defined]
+
+
+def test_a_grid_has_room_for_a_value_and_its_share() -> None:
+    """The bound on the grid is the value's reach and 13 deviations of a share, and no less."""
+    farthest = reach(SHARED, SUM) + 13.0 * own_sigma(SHARED, SUM)
+    least = ceil(farthest)
+    for limit in (least, least + 1):
+        charge_of(SHARED, replace(SUM, grid=Grid(step=2.0**-10, bound=limit * 2.0**-10)))
+    narrow = replace(SUM, grid=Grid(step=2.0**-10, bound=(least - 1) * 2.0**-10))
+    told = refusal(SHARED, narrow)
+    assert told == (
+        f"Expected 'own' and its share of the noise within {least - 1} grid units, got {farthest:.3g}: the "
+        "bound would cut the noise off. Take a coarser grid, or less noise."
+    )
+    charge_of(PLAN, narrow)  # local noise is cut as a whole, behind the release
+
+
+def test_a_grid_that_is_just_reached_has_room() -> None:
+    """reach 16 units and a share of 16 exactly: 16 + 13 * 16."""
+    units = 60.0
+    plan = replace(ALONE, noise_multiplier=sqrt(64.0**2 * 1 - 4) / units, against=("server",))
+    sends = replace(SUM, sensitivity={("record", "add-remove"): units}, cohort=1)
+    sigma = own_sigma(plan, replace(sends, grid=Grid(step=1.0, bound=10.0**6)))
+    assert sigma == pytest.approx(64.0, rel=1e-15)
+    for limit, fits in ((ceil(units + 13 * sigma), True), (ceil(units + 13 * sigma) - 1, False)):
+        grid = Grid(step=1.0, bound=float(limit))
+        if fits:
+            charge_of(plan, replace(sends, grid=grid))
+        else:
+            assert "the bound would cut the noise off" in refusal(plan, replace(sends, grid=grid))
+
+
+def test_a_grid_too_coarse_for_the_total_is_refused() -> None:
+    assert "total sigma of at least 64 grid units" in refusal(
+        replace(SHARED, noise_multiplier=0.03), replace(SUM, cohort=8)
+    )
+
+
+@pytest.mark.parametrize(
+    ("cohort", "declared", "fewest"),
+    [
+        (8, 8, 6),  # as declared
+        (4, 8, 6),  # of a smaller cohort as many must answer as of the declared one
+        (16, 8, 4 + 4),  # of a larger one 12 answer; 4 honest shares beside 4 that may be known
+        (16, 0, 12),
+        (40, 8, 30),
+    ],
+)
+def test_the_fewest_contributions_keep_the_promised_noise(cohort: int, declared: int, fewest: int) -> None:
+    sends = replace(SUM, cohort=declared)
+    assert fewest_contributions(SHARED, cohort, [sends]) == max(fewest, SHARED.survivors(cohort))
+    assert fewest_contributions(PLAN, cohort, [sends]) == PLAN.survivors(cohort)
+
+
+def test_more_corrupt_clients_than_the_dropout_leaves_need_more_contributions() -> None:
+    """In a larger cohort more may know their shares, so more must answer."""
+    plan = replace(SHARED, dropout=0.5, corrupt=0.125)
+    sends = replace(SUM, cohort=8)
+    # T(8) = 4, of whom 1 may be known: 3 honest. In 80, T = 40 and 10 may be known: 40 covers 3 + 10.
+    assert fewest_contributions(plan, 8, [sends]) == 4
+    assert fewest_contributions(plan, 80, [sends]) == 40
+    mild = replace(SHARED, dropout=0.8, corrupt=0.19)
+    # T(10) = 2, 1 may be known: 1 honest. T(100) = 20, 19 may be known: 1 + 19.
+    assert fewest_contributions(mild, 100, [replace(SUM, cohort=10)]) == 20
+    hard = replace(SHARED, dropout=0.8, corrupt=0.39)
+    # T(10) = 2, and 4 may be known. T(100) = 20, and 39 may be known, so 2 - 4 + 39 must answer.
+    assert fewest_contributions(hard, 100, [replace(SUM, cohort=10)]) == 37
+
+
+def test_the_largest_declared_cohort_of_a_noised_value_counts() -> None:
+    few, many = replace(SUM, cohort=4), replace(SUM, cohort=8)
+    bare = replace(SUM, cohort=100, sensitivity={})
+    assert fewest_contributions(SHARED, 4, [few, many, bare]) == 6
+    assert fewest_contributions(SHARED, 4, [bare]) == 3
+    assert fewest_contributions(SHARED, 4, []) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "cohort", "fewest"),
+    [
+        ({"least_cohort": 2}, 8, 2 + 2 + 2),  # 2 lost, and then 2 that may collude and 2 honest
+        ({"least_cohort": 7}, 8, 7),
+        ({"least_cohort": 2, "largest_share": 0.34}, 8, 2 + 2 + 3),
+        ({"least_cohort": 2, "largest_share": 0.25}, 8, 2 + 2 + 4),
+        ({"least_cohort": 2, "least_honest": 4}, 8, 2 + 2 + 4),
+        ({"least_cohort": 2, "corrupt": 0.0, "dropout": 0.0}, 8, 2),
+        ({"least_cohort": 2, "corrupt": 0.0}, 8, 2 + 2),
+        ({"least_cohort": 2, "corrupt": 0.0, "largest_share": 0.9}, 8, 2 + 2),
+    ],
+)
+def test_an_entry_needs_as_many_contributors_as_a_cohort(
+    words: dict[str, Any], cohort: int, fewest: int
+) -> None:
+    plan = hidden(PLAN, 8, least_cohort=8)
+    # the words are checked for cohorts that could not be: here they stand for themselves
+    for word, value in words.items():
+        object.__setattr__(plan, word, value)
+    assert fewest_behind_an_entry(plan, cohort) == fewest
+    assert fewest_behind_an_entry(PLAN, cohort) == 1
+
+
+def test_the_room_of_the_key_holder_s_noise() -> None:
+    units = 2.0 / 2.0**-10
+    assert room(HOLDER, SUM) == ceil(13 * 3 * units) + 1 == 79873
+    odd = replace(SUM, sensitivity={("record", "add-remove"): 0.1})
+    assert room(HOLDER, odd) == ceil(13 * 3 * 102.4) + 1 == 3995
+    assert room(HOLDER, replace(SUM, sensitivity={})) == room(HOLDER, EACH) == room(PLAN, SUM) == 0
+
+
+def test_the_place_is_the_client_for_what_nobody_sums() -> None:
+    kinds = [Local, Distributed, Central, KeyHolder, NoNoise]
+    assert [type(mechanism_of(plan, SUM)) for plan in (PLAN, SHARED, CENTRAL, HOLDER, BARE)] == kinds
+    assert {type(mechanism_of(plan, EACH)) for plan in (PLAN, SHARED, CENTRAL, HOLDER)} == {Local}
+    assert mechanism_of(BARE, EACH) == NoNoise()
+
+
+# What is told ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "sends", "start"),
+    [
+        (BARE, SUM, "'own' would leave its client without noise. Its protocol names no option"),
+        (
+            PLAN,
+            replace(SUM, sensitivity={}),
+            "'own' would leave its client without noise: one record moves it without bound (add-remove).",
+        ),
+        (
+            PLAN,
+            replace(SUM, reads="trained"),
+            "No noise bounds what 'own' tells of a record: it reads state that was trained on the records",
+        ),
+        (
+            replace(HOLDER, against=PARTIES),
+            SUM,
+            "'own' would leave its client without noise for the key holder, which draws that noise and could "
+            "take it off a published total: leave it out of `against`. Name it in [privacy] ",
+        ),
+        (
+            replace(CENTRAL, against=PARTIES),
+            SUM,
+            "'own' would leave its client without noise for the server, which central noise trusts: leave it "
+            "out of `against`. Name it in [privacy] ",
+        ),
+        (
+            replace(PLAN, adjacency="replace-one"),
+            TRAINED,
+            "The private training before 'own' is accounted for adding or removing one record, not for one "
+            'record under replace-one. Set adjacency = "add-remove". Or name it in',
+        ),
+        (
+            replace(PLAN, unit="client", adjacency="zero-out"),
+            TRAINED,
+            "The private training before 'own' is accounted for adding or removing one record, not for one "
+            "client under zero-out. Leave the private training out. Or name it in",
+        ),
+        (
+            replace(PLAN, unit="client", adjacency="zero-out"),
+            replace(TRAINED, bounded_by={"client": "a bound"}),
+            "The private training before 'own' is accounted for adding or removing one record, not for one "
+            "client under zero-out. Leave the private training out. Per client take a bound. Or name it in",
+        ),
+        (
+            BARE,
+            replace(SUM, bounded_by={"record": "noise"}),
+            "'own' would leave its client without noise. To bound it per record, take noise. Or name it in",
+        ),
+        (
+            BARE,
+            replace(SUM, bounded_by={"client": "a bound"}),
+            "'own' would leave its client without noise. No option of its protocol bounds it per record; it "
+            'can be bounded per client (unit = "client"), by a bound. Or name it in',
+        ),
+    ],
+)
+def test_a_refusal_says_why_and_what_to_do(plan: Plan, sends: Sends, start: str) -> None:
+    told = refusal(plan, sends)
+    assert told.startswith(start), told
+    assert told.endswith(
+        'it in [privacy] unprotected = ["own"] to allow that (epsilon is then infinite, and reported so).'
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "sends", "reason", "parties"),
+    [
+        (allowed(BARE), SUM, "the own leaves without noise", ["server", "others"]),
+        (
+            allowed(PLAN),
+            replace(SUM, sensitivity={}),
+            "one record moves the own without bound, so it is not noised",
+            ["server", "others"],
+        ),
+        (
+            allowed(PLAN),
+            replace(SUM, reads="trained"),
+            "the own reads what the records have trained: no bound for a record",
+            ["server", "others"],
+        ),
+        (
+            allowed(replace(CENTRAL, against=PARTIES)),
+            SUM,
+            "the own is open to the server and the others",
+            None,
+        ),
+        (PLAN, SUM, "there is too little noise to bound anything", []),
+    ],
+)
+def test_an_endless_epsilon_has_its_reason(
+    plan: Plan, sends: Sends, reason: str, parties: list[str] | None
+) -> None:
+    assert endless(plan, [sends]) == reason
+    if parties is not None:
+        assert [p for p in open_to(plan, sends) if p != "key-holder"] == parties
+
+
+def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
+    other = replace(SUM, name="other")
+    both = replace(BARE, unprotected=("own", "other"))
+    assert endless(both, [SUM, other]) == "the own leaves without noise; the other leaves without noise"
+    partly = replace(PLAN, unprotected=("other",))
+    assert endless(partly, [SUM, replace(other, sensitivity={})]).startswith("one record moves the other")
+    assert open_to(HOLDER, SUM) == []
+    assert open_to(CENTRAL, SUM) == []
+    assert open_to(allowed(replace(HOLDER, against=PARTIES)), SUM) == list(PARTIES)
+    client = replace(allowed(BARE), unit="client", adjacency="zero-out")
+    trained = replace(SUM, sensitivity=CLIENT, reads="trained")
+    assert endless(client, [trained]) == "the own leaves without noise"
+    against = replace(ALONE, unit="client", adjacency="zero-out", against=("server", "others"), dropout=0.5)
+    assert endless(replace(against, noise="central", unprotected=("own",)), [trained]) == (
+        "the own is open to the server and the others"
+    )
+
+
+# Silence and length ---------------------------------------------------------------------------------
+
+
+def test_zeros_travel_where_a_length_would_tell_of_records() -> None:
+    packed = replace(SUM, packed=True)
+    bare = replace(PLAN, noise="none", noise_multiplier=0.0, unprotected=frozenset({"own"}))
+    assert not sparse(PLAN, packed)
+    assert sparse(bare, packed)
+    assert not sparse(bare, SUM)
+
+
+def test_silence_tells_if_any_party_that_sees_it_has_a_finite_epsilon() -> None:
+    bare = replace(PLAN, noise="none", noise_multiplier=0.0, unprotected=frozenset({"own"}))
+    charges = [charge_of(PLAN, SUM), charge_of(bare, SUM)]
+    assert not unbounded(charges[:1], PARTIES)
+    assert unbounded(charges, ("server", "others"))
+    assert not unbounded([], ("server",))

@@ -1,0 +1,225 @@
+"""What `protect` promises beside the noise itself; that stands in the tests of what is noised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent
+from scipy import stats
+from support.hidden_plans import hidden
+from support.noises import own_sigma
+
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Sends, Value
+from securefl.core.errors import LocalProtocolError
+from securefl.core.grid import Grid
+from securefl.core.hiding import Concealed
+from securefl.core.keys import SecretKey
+from securefl.core.release import Release, ReleaseKey
+from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.protect import protect
+
+BOUNDED = {("record", "add-remove"): 1.0}
+GRID = Grid(step=2.0**-10, bound=64.0)
+SUM = Sends(name="own", how="sum", reveals="it", sensitivity=BOUNDED, grid=GRID, cohort=4)
+EACH = replace(SUM, how="each")
+PLAN = Plan(
+    adjacency="add-remove",
+    delta=1e-5,
+    schedule=1,
+    noise="local",
+    noise_multiplier=3.0,
+    corrupt=0.0,
+    dropout=0.2,
+)
+BARE = replace(PLAN, noise="none", unprotected=("own",))
+KEY = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
+SECRET = SecretKey(bytes(31) + b"s")
+HIDDEN = Concealed("masked", np.full(3, 7, np.uint8), b"box")
+INTEGERS = np.arange(-50, 50) * 7
+
+
+def released(plan: Plan, sends: Sends = SUM, integers: Any = INTEGERS, **given: Any) -> Release:
+    parts = {"key": KEY, "weight": 1.0, "secret": SECRET} | given
+    return protect(plan, sends, Value(integers=integers), **parts)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("plan", [PLAN, BARE, replace(PLAN, noise="central", against=("others",))])
+def test_the_charge_follows_from_the_plan_and_not_from_the_value(plan: Plan, trained: bool) -> None:
+    sends = replace(SUM, training=charge_of(PLAN, SUM).server)
+    charges = {
+        released(plan, sends, integers, trained=trained).charge
+        for integers in (INTEGERS, 0 * INTEGERS, -3 * INTEGERS)
+    }
+    assert charges == {charge_of(plan, sends, trained=trained)}
+
+
+def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> None:
+    """Chi-square of residuals over sigma, false alarm 1e-6; nine tenths of the noise are caught."""
+    integers = np.arange(-3000, 3000)
+    came = released(PLAN, integers=integers, secret=None)
+    assert came.charge.server == GaussianDpEvent(3.0)
+    scaled = (came._numbers - integers) * GRID.step / 3.0
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(scaled))
+    assert low < np.sum(scaled**2) < high
+    assert not low < np.sum((0.9 * scaled) ** 2) < high
+
+
+@pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
+@pytest.mark.parametrize("noise", ["none", "distributed"])
+def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: Any) -> None:
+    """What the mask or the key is given is what would leave in the clear; no number of it is left beside."""
+    plan = hidden(PLAN if noise == "distributed" else BARE, 4, sum=how, noise=noise)
+    with pytest.raises(LocalProtocolError, match="Expected something to hide"):
+        released(plan)
+    given = []
+
+    def hide(integers: Any) -> Any:
+        given.append(integers)
+        return HIDDEN
+
+    came = released(plan, conceal=hide)
+    clear = released(replace(plan, sum="clear"))
+    np.testing.assert_array_equal(given[0], clear._numbers)
+    assert (came.form, came._numbers.tolist(), came._sealed) == ("masked", [7, 7, 7], b"box")
+
+
+def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
+    plan, asked = replace(BARE, scores="ckks"), replace(EACH, max_releases=1)
+    value = Value(hidden=np.array([1.0, 2.0]), clear=np.array([3.0]))
+    parts: dict[str, Any] = {"key": KEY, "weight": 1.0}
+    with pytest.raises(LocalProtocolError, match="Expected something to hide"):
+        protect(plan, asked, value, **parts)
+    came = protect(
+        plan, asked, value, conceal=lambda hidden: Concealed("encrypted", sealed=hidden.tobytes()), **parts
+    )
+    assert (came.form, came._numbers.tolist()) == ("encrypted", [3.0])
+    assert came._sealed == value.hidden.tobytes()
+
+
+@pytest.mark.parametrize("sends", [SUM, EACH], ids=["sum", "each"])
+def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(sends: Sends) -> None:
+    first = released(PLAN, sends)
+    again = released(PLAN, sends)
+    assert np.array_equal(first._numbers, again._numbers)
+    assert first.content == again.content != b""
+    places = [{part: 9} for part in ("round", "stage", "attempt")]
+    for place in (*places, {"session": b"other"}, {"name": "another"}):
+        moved = released(PLAN, sends, key=replace(KEY, **place))
+        assert not np.array_equal(first._numbers, moved._numbers), place
+    other = released(PLAN, sends, secret=SecretKey(bytes(32)))
+    assert not np.array_equal(first._numbers, other._numbers)
+    fresh = [released(PLAN, sends, secret=None)._numbers for _ in range(2)]
+    assert not np.array_equal(*fresh)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sends", "given"),
+    [
+        (PLAN, SUM, {}),
+        (PLAN, EACH, {}),
+        (hidden(BARE, 4, sum="masked"), SUM, {"conceal": lambda integers: HIDDEN}),
+        (hidden(BARE, 4, sum="ckks"), SUM, {"conceal": lambda integers: HIDDEN}),
+        (hidden(BARE, 4, sum="two-server"), SUM, {"conceal": lambda integers: HIDDEN}),
+    ],
+    ids=["noised sum", "noised number", "masked", "encrypted", "padded"],
+)
+def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, sends: Sends, given: Any) -> None:
+    """By them the ledger refuses the second: under one noise or mask, two would tell their difference."""
+    one, other = (released(plan, sends, INTEGERS + more, **given).content for more in (0, 1))
+    assert len({one, other, b""}) == 3
+
+
+# What a sum is made of, to the integer -----------------------------------------------------------
+
+CENTRAL = replace(PLAN, noise="central", against=("others",))
+SHARED = replace(PLAN, noise="distributed")
+
+
+def summed(integers: list[int], weight: float, sends: Sends = SUM) -> list[int]:
+    """The integers behind weight and grid, before anybody adds noise."""
+    return [int(v) for v in released(CENTRAL, sends, np.array(integers), weight=weight)._numbers]
+
+
+@pytest.mark.parametrize(
+    ("weight", "integers", "found"),
+    [
+        (1.0, [0, 1, -1, 7, -7], [0, 1, -1, 7, -7]),
+        (0.5, [0, 1, -1, 2, 3, -3, 7, -7], [0, 0, 0, 1, 1, -1, 3, -3]),
+        # 1.2 and 2.8: towards 0, whichever is nearer
+        (0.4, [3, -3, 7, -7], [1, -1, 2, -2]),
+        # the weight itself is rounded up, in units of 2^-30: 2^30 of it is one
+        (2.0**-40, [1, 65536, -65536], [0, 0, 0]),
+        (2.0**-31, [2**16, -(2**16)], [0, 0]),
+        (1 / 3, [3, -3, 30000, 2], [1, -1, 10000, 0]),
+    ],
+)
+def test_weighted_integers_are_truncated_towards_zero(
+    weight: float, integers: list[int], found: list[int]
+) -> None:
+    """Rounded to nearest, a value would be longer than its weight says: 1 in place of 0.5."""
+    assert summed(integers, weight) == found
+    assert [-v for v in summed([-v for v in integers], weight)] == found, "alike on both sides of 0"
+
+
+def test_a_tiny_weight_counts_as_one_in_two_to_the_thirty() -> None:
+    wide = replace(SUM, grid=Grid(step=1.0, bound=2.0**30 + 2.0**20))
+    assert summed([2**30, 2**30 - 1, -(2**30)], 2.0**-40, wide) == [1, 0, -1]
+    # the largest weight and the largest grid: below 2^63 together
+    assert summed([2**30 + 5, -(2**30) - 5], 1.0, wide) == [2**30 + 5, -(2**30) - 5]
+
+
+def test_a_value_beyond_its_grid_is_cut_to_it_before_it_is_weighted() -> None:
+    limit = GRID.limit
+    assert summed([limit + 1, -limit - 9, 2**62, -(2**62)], 1.0) == [limit, -limit, limit, -limit]
+    assert summed([4 * limit, -4 * limit], 0.5) == [limit // 2, -limit // 2]
+
+
+@pytest.mark.parametrize("weight", [0.0, -0.5, 1.0000001, float("nan")])
+def test_weights_outside_their_range_are_refused(weight: float) -> None:
+    with pytest.raises(LocalProtocolError, match=r"Expected a weight in \(0, 1\]"):
+        released(PLAN, weight=weight)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_share_of_noise_has_its_room_beside_the_largest_value(sign: int) -> None:
+    """The attack: a value at the grid's end. Without room its bound would cut half of the noise off."""
+    wide = replace(SUM, grid=Grid(step=2.0**-10, bound=128.0))
+    sigma = own_sigma(SHARED, wide)
+    limit = wide.grid.limit
+    inside = limit - ceil(13 * sigma)
+    came = released(SHARED, wide, np.full(4000, sign * 2**40), secret=None)._numbers * sign - inside
+    assert np.abs(came).max() < limit - inside
+    assert abs(came.mean()) < 5 * sigma / np.sqrt(4000)
+    assert came.std() == pytest.approx(sigma, rel=0.06)
+    # the room is no larger than the noise needs
+    came = released(SHARED, wide, np.full(4000, sign * (inside - 1)), secret=None)._numbers * sign
+    assert came.mean() == pytest.approx(inside - 1, abs=5 * sigma / np.sqrt(4000))
+
+
+def test_noise_that_all_is_one_clients_is_cut_to_the_grid_with_its_value() -> None:
+    came = released(PLAN, integers=np.full(1000, GRID.limit), secret=None)._numbers
+    assert came.dtype == np.int32
+    assert came.max() == GRID.limit
+    assert 0.4 < np.mean(came < GRID.limit) < 0.6
+
+
+@pytest.mark.parametrize("noise", ["central", "key-holder"])
+def test_noise_that_another_party_adds_is_not_on_the_value(noise: Any) -> None:
+    plan = hidden(replace(PLAN, dropout=0.0), 4, sum="two-server", noise=noise, against=("others",))
+    came = []
+    released(plan, conceal=lambda integers: came.append(integers) or HIDDEN)  # type: ignore[func-returns-value]
+    assert np.array_equal(came[0], INTEGERS)
+
+
+def test_a_number_of_any_size_is_cut_where_floats_are_exact() -> None:
+    huge = released(PLAN, EACH, np.array([2**62, -(2**62)]))._numbers / GRID.step
+    assert np.abs(np.abs(huge) - 2.0**52).max() < 13 * 3.0 / GRID.step + 1
+    bare = released(BARE, EACH, np.array([2**53, -3]))._numbers
+    assert bare.tolist() == [2.0**53 * GRID.step, -3 * GRID.step]
+    assert released(PLAN, EACH, np.array([2**51]))._numbers[0] == pytest.approx(2.0**51 * GRID.step, abs=50)
