@@ -37,9 +37,8 @@ from torch import nn
 from securefl.algorithm.clients import Algorithm, Device, Job, Population, State, play
 from securefl.algorithm.queries import Answers, Ask, ByDraws, Floats, Kept, Total
 from securefl.protocols.averaging import Averaging
-from securefl.protocols.fedlog.algorithm import Heads
 from securefl.protocols.fedlog.head import solve
-from securefl.protocols.fedlog.options import FedLog
+from securefl.protocols.fedlog.options import FedLog, Heads
 from securefl.protocols.fedlog.statistic import GRID, Clipping
 from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg
 from securefl.storage import files

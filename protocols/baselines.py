@@ -11,9 +11,12 @@ import numpy as np
 from securefl.algorithm.clients import Algorithm, Offer, Population, State
 from securefl.algorithm.queries import Each, Floats
 from securefl.protocols.averaging import (
+    Adam,
     Averaging,
     Chosen,
+    Momentum,
     Replace,
+    Scaled,
     Uniform,
     check_fraction,
     cohort_size,
@@ -21,7 +24,6 @@ from securefl.protocols.averaging import (
 )
 from securefl.protocols.contributions import LOSS, SIZE, Loss, Size, check_loss_bound
 from securefl.protocols.selection import admitted, by_valuation, first_come, with_replacement
-from securefl.protocols.server_updates import Adam, Momentum, Scaled
 from securefl.training.task import Problem
 
 

@@ -1,4 +1,7 @@
-"""The part of the models that is averaged: what its clients are asked for, and how totals become a step."""
+"""The part of the models that is averaged: what its clients are asked for, and how totals become a step.
+
+A value that cannot change each client gives once. Later rounds ask those that were absent.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.algorithm.clients import Device, Evaluation, Offer, Population
 from securefl.algorithm.queries import Answers, Ask, ByCount, Float32s, Floats, Kept, Sum, Total
@@ -88,3 +92,19 @@ def step_of(ask: Ask, total: Total) -> Floats:
     if isinstance(ask.weights, ByCount) or total.weight == 0:
         return total.value
     return total.value / total.weight
+
+
+Counted = NDArray[np.float64]
+"""Which clients are in the sum already, (N,): 1 for those."""
+
+
+def absent(counted: Counted, population: Population) -> tuple[int, ...]:
+    """The clients that are not in the sum yet."""
+    # Two sums of an unchanging value over different sets would give one client's value by subtraction.
+    return tuple(k for k in population.everyone() if not counted[k])
+
+
+def including(counted: Counted, survivors: Sequence[int]) -> Counted:
+    """The same with these clients, whose values were added now."""
+    found: Counted = counted + np.isin(np.arange(len(counted)), survivors)
+    return found

@@ -40,11 +40,11 @@ __all__ = [
     "select_by_profile",
 ]
 _HOMES = {
-    "Door": "engines.door",
+    "Door": "engine.aggregator",
     "Evaluator": "matching",
     "KeyHolder": "matching",
     "Ledger": "accounting.ledger",
-    "Plan": "plan",
+    "Plan": "algorithm.plan",
     "Profile": "matching",
     "calibrate": "api.calibration",
     "forecast": "api.forecasting",

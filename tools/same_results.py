@@ -191,11 +191,20 @@ def _short(value: Any) -> str:
     return str(value[-1] if isinstance(value, list) else value)[:160]
 
 
-def rows(options: argparse.Namespace, before: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+Kept = Mapping[str, Mapping[str, Any]]
+"""By study, what `played` gave."""
+
+
+def kept(place: Path) -> Kept:
+    """What --keep wrote, if the place is such a file."""
+    return json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
+
+
+def rows(options: argparse.Namespace, before: Kept, after: Kept) -> Iterator[dict[str, str]]:
     for study in options.study:
         given = (study, options.rounds, options.records)
         old = before[study] if before else played(options.old, *given)
-        new = played(options.new, *given)
+        new = after[study] if after else played(options.new, *given)
         again = played(options.old, *given) if options.twice else {}
         for arm in [*old, *(arm for arm in new if arm not in old)]:
             none: Mapping[str, Any] = {"error": "not there"}
@@ -217,7 +226,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("old", type=Path, help="a checkout, or a file that --keep wrote")
-    parser.add_argument("new", type=Path, nargs="?")
+    parser.add_argument("new", type=Path, nargs="?", help="the same")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=3000)
     parser.add_argument("--study", nargs="+", help="names of packaged studies; all of OLD by default")
@@ -227,14 +236,14 @@ def main() -> int:
     options = parser.parse_args()
     if (options.new is None) == (options.keep is None) or (options.twice and options.old.is_file()):
         parser.error("Expected OLD and NEW, or OLD and --keep FILE; --twice needs OLD as a checkout.")
-    before = json.loads(options.old.read_text(encoding="utf-8")) if options.old.is_file() else {}
+    before, after = kept(options.old), kept(options.new) if options.new else {}
     folder = options.old / "protocols" / "studies"
     options.study = options.study or sorted(before or (path.stem for path in folder.glob("*.toml")))
     if options.keep is not None:
         keep(options)
         return 0
     same = True
-    for row in rows(options, before):
+    for row in rows(options, before, after):
         same &= all(row.get(part, "same") in ("same", "fresh") for part in PARTS)
         line = json.dumps(row) if options.json else "  ".join(f"{value:<22}" for value in row.values())
         print(line.rstrip(), flush=True)

@@ -1,14 +1,183 @@
-"""FedCor's options, and the composition they name."""
+"""FedCor: its options, and selection by correlation, which is what the server asks for, remembers and chooses
+(Algorithms 1 and 2)."""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from securefl.algorithm.clients import Algorithm
-from securefl.protocols.averaging import Averaging, check_fraction, cohort_size, sampling
-from securefl.protocols.contributions import Update, check_loss_bound
-from securefl.protocols.fedcor.selection import ByCorrelation, Schedule
+import numpy as np
+
+from securefl.algorithm.clients import Algorithm, Offer, Population, State
+from securefl.algorithm.queries import Answers, Ask, Each, Floats
+from securefl.core.draws import gumbel_top_k
+from securefl.protocols.averaging import (
+    Averaging,
+    Chosen,
+    check_fraction,
+    cohort_size,
+    known_or_mean,
+    sampling,
+    weights,
+)
+from securefl.protocols.contributions import SIZE, Loss, Size, Update, check_loss_bound
+from securefl.protocols.fedcor.process import covariance, fitted, grouped, most_telling, plane
+from securefl.protocols.parts import gather_mean
 from securefl.training.task import Problem
+
+LOSSES, TRIAL = 1, 2
+"""Numbers of the losses of the round's model and of the trial's. The trial's update has 1 too."""
+_LEARNING_RATE: Final = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When FedCor looks, in rounds from 1.
+
+    warm_up: rounds with uniform cohorts. The losses before and after each are a change to learn from.
+    interval: afterwards, each so many rounds a uniform cohort trains on trial, and gives one change.
+    updates: the most such trials in a run.
+    window: the most earlier changes that an update in the warm-up reads beside the newest.
+    window_after: the same afterwards.
+    discount: weight of a change for each round that it is old (theta).
+    """
+
+    warm_up: int
+    interval: int
+    updates: int
+    window: int
+    window_after: int
+    discount: float
+
+    def trial(self, number: int) -> bool:
+        """Whether a cohort trains on trial in this round."""
+        passed = number - self.warm_up - 1
+        return passed > 0 and passed % self.interval == 0 and passed // self.interval <= self.updates
+
+    @property
+    def losses(self) -> int:
+        """How often a client is asked for its loss in a run."""
+        return self.warm_up + 1 + 2 * self.updates
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByCorrelation:
+    """The K clients whose losses, together, tell most of everybody's.
+
+    update: what a cohort on trial is asked for. loss_bound: a record's largest loss. annealing: beta, the
+    factor on a client's part for each time that it was chosen since the last update of the embeddings.
+    """
+
+    problem: Problem
+    update: Offer
+    schedule: Schedule
+    dimension: int
+    annealing: float
+    steps: int
+    loss_bound: float | None = None
+
+    @property
+    def _loss(self) -> Loss:
+        return Loss(self.problem, self.loss_bound, every=0, further=self.schedule.losses)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        return (self._loss, Size(self.problem))
+
+    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+        return (), {}
+
+    def choose(
+        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
+    ) -> Chosen:
+        schedule = self.schedule
+        uniform = gumbel_top_k(population.among(np.zeros(population.clients)), count, rng)
+        if number == 1:
+            state = self._begun(state, population.clients, rng)
+        if number <= schedule.warm_up + 1:
+            before = state.memory["losses"]
+            state = yield from self._losses(state, population, LOSSES)
+            state = self._learnt(state, state.memory["losses"] - before, number, schedule.window)
+        if number <= schedule.warm_up:
+            return uniform, state
+        if schedule.trial(number):
+            state = yield from self._tried(state, population, tuple(sorted(uniform)), number)
+        return self._chosen(state, population, count)
+
+    def _begun(self, state: State, clients: int, rng: np.random.Generator) -> State:
+        schedule = self.schedule
+        most = 1 + max(schedule.window, schedule.window_after)
+        return state.remember(
+            embedding=rng.standard_normal((self.dimension, clients)) / np.sqrt(self.dimension),
+            losses=np.full(clients, np.nan),
+            changes=np.full((most, clients), np.nan),
+            changed=np.zeros(most, np.int64),
+            chosen=np.zeros(clients, np.int64),
+        )
+
+    def _losses(self, state: State, population: Population, number: int) -> Generator[Ask, Answers, State]:
+        """Everybody's loss of the state's broadcast; nan for who does not say."""
+        found, everyone = np.full(population.clients, np.nan), population.everyone()
+        if everyone:
+            question = self._loss.ask
+            answers = yield Ask(cohort=everyone, broadcast=state.broadcast, each=(question,), number=number)
+            for client, loss in answers.each[question.sends.name].items():
+                found[client] = loss
+        return state.remember(losses=found)
+
+    def _tried(
+        self, state: State, population: Population, cohort: tuple[int, ...], number: int
+    ) -> Generator[Ask, Answers, State]:
+        """Algorithm 2, lines 4 to 11: what training a uniform cohort would change. Its model is dropped."""
+        state = yield from self._losses(state, population, LOSSES)
+        if not cohort:
+            return state
+        ask = Ask(
+            cohort=cohort,
+            broadcast=state.broadcast,
+            weights=weights("partial", dict.fromkeys(cohort, 1), state),
+            number=1,
+        )
+        step, _ = yield from gather_mean(ask, self.update)
+        if step is None:  # no model came of it
+            return state
+        trained = State((state.broadcast + step).astype(np.float32), state.memory)
+        after = yield from self._losses(trained, population, TRIAL)
+        change = after.memory["losses"] - state.memory["losses"]
+        return self._learnt(state, change, number, self.schedule.window_after)
+
+    def _learnt(self, state: State, change: Floats, number: int, window: int) -> State:
+        """The embeddings after one more change, and the annealing begun anew. Eq. 16 and 17."""
+        memory = state.memory
+        if not grouped(change[None], np.ones(1)):  # all losses equal, or none known
+            return state
+        changes = np.concatenate([change[None], memory["changes"][:-1]])
+        changed = np.concatenate([[number], memory["changed"][:-1]])
+        # float: a power of a whole number by a whole number of rounds is one
+        weight = self.schedule.discount ** (number - changed[: window + 1]).astype(np.float64)
+        groups = grouped(changes[: window + 1], weight)
+        return state.remember(
+            embedding=fitted(memory["embedding"], groups, self.steps, _LEARNING_RATE),
+            changes=changes,
+            changed=changed,
+            chosen=np.zeros_like(memory["chosen"]),
+        )
+
+    def _chosen(self, state: State, population: Population, count: int) -> tuple[Mapping[int, int], State]:
+        memory = state.memory
+        sizes = known_or_mean(memory[SIZE.name])
+        allowed = np.isfinite(population.among(np.zeros(population.clients)))
+        scale = self.annealing ** memory["chosen"].astype(np.float64)
+        cohort = most_telling(covariance(memory["embedding"]), sizes / sizes.sum(), scale, allowed, count)
+        times = memory["chosen"].copy()
+        times[cohort] += 1
+        return dict.fromkeys(cohort, 1), state.remember(chosen=times)
+
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        """The newest losses, and the embeddings in their two main directions."""
+        first, second = plane(state.memory["embedding"])
+        return {"loss": state.memory["losses"], "embedding_1": first, "embedding_2": second}
 
 
 @dataclass(frozen=True, kw_only=True)

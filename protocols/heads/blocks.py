@@ -29,7 +29,9 @@ from securefl.algorithm.queries import Floats
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency
-from securefl.protocols.heads.bounding import UNIT
+
+UNIT = 2**14
+"""The norm 1 in the integers of a row. Products of two rows of it sum exactly in float64 for 2^25 records."""
 
 Integers = NDArray[np.int64]
 _FRACTION = 30

@@ -1,20 +1,183 @@
-"""Heads on frozen features: prototypes, ridge regression and linear discriminants, from one sum."""
+"""Heads on frozen features: prototypes, ridge regression and linear discriminants, from one sum.
+
+The options name the composition. The algorithm is one exchange of sums, and the head of all that answered.
+
+Which head, and how many features of it, is chosen without reading anything private. Everything follows from
+the records per unit of noise, n / s: n is the declared number of records, and s the deviation of the noise in
+an entry of the total, for a value of sensitivity 1. s follows from epsilon, delta, the place of the noise and
+the dropout that shares of it are sized for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from math import inf, isqrt
+from typing import Any, Literal
 
-from securefl.algorithm.clients import Algorithm
-from securefl.core.errors import ConfigError
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Played, Population, State
+from securefl.algorithm.queries import Answers, Ask, Floats, Kept, Sum
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.logs import logger
 from securefl.mechanisms import mechanism_of
-from securefl.protocols.heads.algorithm import ClosedForm
 from securefl.protocols.heads.blocks import Blocks, grid_of
-from securefl.protocols.heads.bounding import Bounding
-from securefl.protocols.heads.rule import MOST_VALUES, Choice, choose
-from securefl.protocols.heads.statistic import Statistic
-from securefl.training.heads import Projection, last_dense
+from securefl.protocols.heads.solvers import Kind, solve
+from securefl.protocols.heads.statistic import Bounding, Statistic
+from securefl.protocols.parts import absent, including
+from securefl.training.heads import Bounded, Projection, last_dense, with_head
+from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
+
+_log = logger(__name__)
+NOBODY = Answers(survivors=(), totals={}, each={})
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedForm:
+    """The clients' sums are added once. The server solves the total for a linear head, and broadcasts it.
+
+    Later rounds ask only the clients that were absent. A client that drops out is missing in the total, and
+    nothing else changes: the head is that of the others' records.
+    """
+
+    problem: Problem
+    statistic: Statistic
+    head: Kind
+    strength: float | None = None
+
+    @property
+    def offers(self) -> tuple[Statistic, ...]:
+        return (self.statistic,)
+
+    def start(self) -> State:
+        blocks = self.statistic.blocks
+        return State(
+            np.zeros(blocks.classes * (1 + blocks.width), np.float32),
+            {
+                "sum": np.zeros(blocks.size),
+                "counted": np.zeros(self.problem.clients),
+                "variance": np.zeros(1),
+            },
+        )
+
+    def round(
+        self, state: State, population: Population, number: int, rng: np.random.Generator
+    ) -> Generator[Ask, Answers, Played]:
+        cohort = absent(state.memory["counted"], population)
+        question = Sum(self.statistic.sends, self.statistic.blocks.size)
+        asked = Ask(cohort=cohort, broadcast=state.broadcast[:0], sums=(question,))
+        answers = (yield asked) if cohort else NOBODY
+        state = self._learn(state, answers)
+        return Played(state=state, drawn=dict.fromkeys(cohort, 1), survivors=answers.survivors)
+
+    def _learn(self, state: State, answers: Answers) -> State:
+        if not answers.survivors:
+            return state
+        memory = state.memory
+        total = memory["sum"] + answers.totals["statistic"].value
+        variance = memory["variance"] + self._deviation(len(answers.survivors)) ** 2
+        counted = including(memory["counted"], answers.survivors)
+        state = state.remember(sum=total, variance=variance, counted=counted)
+        try:
+            parts = self.statistic.blocks.parts(total, float(np.sqrt(variance[0])))
+            head = solve(self.head, parts, self.strength)
+        except DataError as error:  # such as noise that outweighs the records
+            _log.warning("No head was solved for, and the one before stays: %s", error)
+            return state
+        return State(head.astype(np.float32).ravel(), state.memory)
+
+    def _deviation(self, survivors: int) -> float:
+        """The noise in an entry of one total over so many clients."""
+        if self.problem.planned is None:
+            return 0.0
+        sends = self.statistic.sends
+        return mechanism_of(self.problem.planned((sends,)), sends).deviation(survivors)
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        head = state.broadcast.astype(np.float64).reshape(self.statistic.blocks.classes, -1)
+        x, y = self.problem.server_x, np.asarray(self.problem.server_y)
+        clipped = [float(np.sum(device.kept.get("clipped", np.nan))) for device in devices]
+        if not len(y):
+            return Evaluation(
+                accuracy=float("nan"), loss=float("nan"), figures={"clipped": np.array(clipped)}
+            )
+        scores = self._scores(head, x)
+        return Evaluation(
+            accuracy=float(np.mean(scores.argmax(axis=1) == y)),
+            loss=float(np.mean(logsumexp(scores, axis=1) - scores[np.arange(len(y)), y])),
+            figures={"clipped": np.array(clipped)},
+        )
+
+    def learnt(self, state: State, client: int | None, kept: Kept) -> Learnt:
+        """The public body, with the head behind bounded features."""
+        head = state.broadcast.reshape(self.statistic.blocks.classes, -1)
+        own, projection = self.statistic.bounding, self.statistic.projection
+        features = Bounded(
+            kind=own.kind, bound=own.bound, projection=None if projection.kind == "none" else projection
+        )
+        wide = np.zeros((len(head), 1 + projection.features))
+        wide[:, : head.shape[1]] = head
+        vector = with_head(self.problem.module(self.problem.initial), wide)
+        return common(self.problem, vector, client, features)
+
+    def _scores(self, head: Floats, x: NDArray[Any]) -> Floats:
+        """The score of each class, (n, C). A record with features that are not finite has those of 0."""
+        features = self.statistic.features(x)
+        finite = np.where(np.isfinite(features).all(axis=1, keepdims=True), features, 0.0)
+        return np.asarray(self.statistic.bounding.bounded(finite) @ head[:, 1:].T + head[:, 0])
+
+
+MOST_VALUES = 2**20
+"""Of one statistic. They take 4 MB a client."""
+_MOMENTS_PAY = 200.0
+"""Records a class per unit of noise from which second moments are worth their part of the noise."""
+_FEW = 1.5
+"""The same for each feature where these are few: there is less noise in fewer moments."""
+_FEWEST = 64
+"""Fewer features count as so many: what is added to the spectrum (`strength_of`) shrinks no further."""
+_NARROW = 12.0
+"""Prototypes keep so many features that the noise in a class sum is a share sqrt(1 / 12) of its length."""
+_PER_FEATURE = 8.0
+"""Records per unit of noise and feature of second moments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A head, and the number of features that it uses."""
+
+    head: Kind
+    width: int
+
+
+def choose(
+    *, records: float, deviation: float, classes: int, features: int, ordered: bool, head: Kind | None = None
+) -> Choice:
+    """The head for this much noise, and its width.
+
+    ordered: whether features come in order of importance, so that the first of them can be kept. Otherwise
+        only features that would make the statistic too large are left out, by a random projection.
+    head: one that was chosen already. Then the width alone is.
+    """
+    signal = records / deviation if deviation > 0 else inf
+    each = signal / classes
+    if head is None:
+        head = "lda" if each >= min(_MOMENTS_PAY, _FEW * max(features, _FEWEST)) else "prototypes"
+    most = features if head == "prototypes" else min(features, widest(classes))
+    if not ordered:
+        return Choice(head=head, width=most)
+    worth = each**2 / _NARROW if head == "prototypes" else signal / _PER_FEATURE
+    return Choice(head=head, width=int(min(most, max(worth, 2 * classes, 64))))
+
+
+def widest(classes: int) -> int:
+    """The most features whose class sums, counts and second moments fit into a statistic."""
+    half = 2 * classes + 1  # k (k + 1) / 2 + C k + C <= MOST
+    return max(1, (isqrt(half * half + 8 * (MOST_VALUES - classes)) - half) // 2)
+
 
 _COUNTS = 0.25
 """Weight of the counts. They are as large as all features of a class together, and need less accuracy."""

@@ -11,9 +11,8 @@ from math import inf
 from typing import Any, Final, Literal, get_args
 
 from securefl.accounting.store import Terms, require_delta
-from securefl.core.cohort import colluding, dropping, exact
+from securefl.core.cohort import colluding, dropping, exact, guess_error, share_within
 from securefl.core.errors import ConfigError
-from securefl.core.guess import guess_error, share_within
 from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_missing
 
 CLEAR: Final = "clear"

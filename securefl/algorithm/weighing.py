@@ -7,7 +7,7 @@ holds each order against its plan. What an order may say is checked by this one 
 The rule. T contributions are enough to open the sum, and c clients at most collude. For every member as the
 victim, the lightest T - 1 - c of the others surely remain beside it. At least `least_honest` - 1 of them must
 weigh something on the grid, and the victim's squared share beside them is at most `largest_share`
-(`core.guess` says why squares). The rule is about one sum. What the sums of several rounds tell together, no
+(`core.cohort` says why squares). The rule is about one sum. What the sums of several rounds tell together, no
 weight can hold.
 """
 
@@ -20,9 +20,8 @@ from typing import Self
 
 from securefl.algorithm.plan import Plan, Weighing
 from securefl.algorithm.queries import Sends, draw_weight
-from securefl.core.cohort import exact
+from securefl.core.cohort import exact, heaviest_share, share_within
 from securefl.core.errors import ConfigError
-from securefl.core.guess import heaviest_share, share_within
 from securefl.core.messages import Order
 
 

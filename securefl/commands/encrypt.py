@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from securefl.commands.choices import (
+from securefl.commands.telling import (
     FILE,
     FOR_YOU_ALONE,
     OUT,
@@ -40,9 +40,8 @@ def encrypt(
     those the key holder and the evaluator tell you.
     """
     from securefl.matching import document
-    from securefl.matching.evaluator_keys import PUBLIC_KIND, EvaluatorPublic
     from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
-    from securefl.matching.keys import PublicKeys
+    from securefl.matching.keys import PUBLIC_KIND, EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options
     from securefl.matching.profile_file import read_profile
 

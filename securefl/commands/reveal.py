@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FILE
+from securefl.commands.telling import FILE
 from securefl.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     from securefl.accounting.ledger import Ledger, Terms
     from securefl.he.openings import Openings
     from securefl.matching import document
-    from securefl.matching.evaluator_keys import PUBLIC_KIND, EvaluatorPublic
     from securefl.matching.key_holder import KIND as SECRET_KIND
     from securefl.matching.key_holder import KeyHolder
+    from securefl.matching.keys import PUBLIC_KIND, EvaluatorPublic
     from securefl.matching.sealed import SCORES, Scores
 
     keys = KeyHolder.from_document(document.read(secret, SECRET_KIND))

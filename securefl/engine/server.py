@@ -3,13 +3,15 @@
 `ask` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed by
 attempts at the sum. How many attempts there were, who was proven to cheat and what clients have been charged
 it knows from its own count.
+
+Numbers that travel concealed need a key: the key holder is called first, for its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,15 +29,55 @@ from securefl.engine.drive import Drive
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.engine.observer import Log
-from securefl.engine.scoring import NO_SCORES, Scores, begin
-from securefl.engine.transport import Transport
+from securefl.linear import Questions, Scoring
 from securefl.linear import Way as ScoreWay
-from securefl.linear.way import ServerSide
+from securefl.linear.way import ServerSide, Tell
 from securefl.mechanisms import mechanism_of, require_mechanism
 from securefl.mechanisms.charges import fewest_contributions, sparse
 from securefl.mechanisms.totals import with_noise
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums import Attempt, Opened, way_of
+
+
+class Transport(Protocol):
+    """How a server reaches the other parties. It moves bytes, and reads none."""
+
+    def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
+        """Give a call to these parties. Returns what each said of its own key; an absent one is silent."""
+        ...
+
+    def run(self, drive: Drive) -> None:
+        """Move messages between this drive and the parties that were called, until the drive is finished."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What conceals the numbers of one Ask. fits: whether there is a key; if not, only `others` are asked."""
+
+    scoring: Scoring | None = None
+    asked: Questions | None = None
+    key: bytes = b""
+    fits: bool = True
+    others: tuple[Each, ...] = ()
+
+
+NO_SCORES = Scores()
+
+
+def begin(side: ServerSide | None, ask: Ask, header: Header, transport: Transport, tell: Tell) -> Scores:
+    """What the numbers of this Ask are concealed with. The key holder is called first, for its key."""
+    concealed = {each.sends.name: each.query for each in ask.each if each.query is not None}
+    if side is None or not concealed:
+        return NO_SCORES
+    asked, (told, _) = Questions.of(concealed, len(ask.cohort)), limits(ask, 0)
+    key = transport.call([KEY_HOLDER], said(header, AskCall.of(told, asked))).get(KEY_HOLDER, b"")
+    try:
+        scoring = side.begin(concealed, len(ask.cohort), header, key, tell)
+    except CryptoError:  # to ask would cost budgets, and open nothing
+        tell(KEY_HOLDER, "It gave no key of its own, so nobody was asked for a number.")
+        return Scores(fits=False, others=tuple(each for each in ask.each if each.query is None))
+    return Scores(scoring, asked, key)
 
 
 class ServerParty:

@@ -1,18 +1,29 @@
-"""The server's side over Flower: a wave goes out as messages, and the replies in time come back."""
+"""Bytes over Flower's grid: the server's waves out and the replies in time back, and a node's relay between.
+
+Which node stands for which party the nodes say themselves. A registered node may lie about its party. What it
+gains is what any network has: it can be silent in the party's place. It has not the party's keys, which the
+roster pins, so what it sends in a hidden sum fits to no signature, and what others hide for the party it
+cannot open. Where sums or numbers are in the clear, no key stands behind a value: there the word of a node
+counts, and with it who may register nodes.
+
+A relay reads no frame, and has none of the party's files. What it does not pass on is silence, what it
+changes is refused. Whoever ships other code to the node has a liar for a relay, and no more than that, as
+long as the party runs under a user of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from time import monotonic, sleep
 from typing import Final
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from httpx import HTTPError
 
-from securefl.core.errors import RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.flower.envelopes import unwrapped, wrapped
+from securefl.flower.records import unwrapped, wrapped
 
 FRAME: Final = "query.securefl_frame"
 """The type of messages that carry a frame."""
@@ -116,3 +127,90 @@ class Post:
             return None
         # By id and not by source: a node that Flower lost is answered for by another.
         return next((one for one in found if one.metadata.reply_to_message_id == sent), None)
+
+
+HELLO: Final = "query.securefl_hello"
+"""The type of messages that ask a node for its party."""
+_RECORD, _PARTY = "securefl", "party"
+_PATIENCE: Final = 30.0
+_PAUSE: Final = 0.5
+
+
+def said(name: str) -> RecordDict:
+    """A node's answer to a hello: the party that it stands for."""
+    return RecordDict({_RECORD: ConfigRecord({_PARTY: name})})
+
+
+def found(
+    grid: Grid,
+    names: Collection[str],
+    *,
+    deadline: float,
+    clock: Callable[[], float] = monotonic,
+    pause: Callable[[float], None] = sleep,
+) -> dict[str, int]:
+    """Ask every node for its party, until all of `names` have one or `deadline` seconds are over.
+
+    Returns the nodes by party, of `names` alone. A party whose node has not said so in time is absent.
+    Raises ConfigError where two nodes say that they stand for the same party.
+    """
+    post = Post(grid, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause)
+    end, known = clock() + deadline, dict[int, str]()
+    while True:
+        new = [node for node in grid.get_node_ids() if node not in known]
+        hello = RecordDict({_RECORD: ConfigRecord({})})
+        for node, content in post.asked(HELLO, {str(node): (node, hello) for node in new}).items():
+            known[int(node)] = _name(content)
+        nodes = _by_party(known, names)
+        if len(nodes) == len(names) or clock() >= end:
+            return nodes
+        pause(_PAUSE)
+
+
+def _name(content: RecordDict) -> str:
+    record = content.get(_RECORD)
+    name = record.get(_PARTY) if isinstance(record, ConfigRecord) else None
+    return name if isinstance(name, str) else ""
+
+
+def _by_party(known: dict[int, str], names: Collection[str]) -> dict[str, int]:
+    nodes: dict[str, int] = {}
+    for node, name in sorted(known.items()):
+        if name not in names:
+            continue
+        if name in nodes:
+            # Neither is taken: which of them reaches the party cannot be told from their words.
+            raise ConfigError(
+                f"Expected one node for {name}, got two that say so: {nodes[name]} and {node}. "
+                "Stop the one that does not stand beside this party."
+            )
+        nodes[name] = node
+    return nodes
+
+
+UNANSWERED: Final = "The party gave no answer."
+CODE: Final = 2
+"""Flower's, for an app that raised an exception."""
+
+
+def relayed(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message:
+    """A node's reply to a message of the server.
+
+    Args:
+        name: the party that this node stands for.
+        ask: gives the party a request, and returns its reply.
+
+    Whatever goes wrong, the server is told UNANSWERED and no more.
+    """
+    kind = message.metadata.message_type
+    # Flower sends the text of an exception to the server, and the texts of errors may tell of records. So
+    # none leaves here, whatever it is.
+    try:
+        if kind == HELLO:
+            return Message(said(name), reply_to=message)
+        if kind == FRAME:
+            return Message(wrapped(ask(unwrapped(message.content, sender="server"))), reply_to=message)
+        _log.warning("Expected a message of type %s or %s, got another.", FRAME, HELLO)
+    except Exception as error:
+        _log.warning("%s: no answer: %s", name, error)
+    return Message(Error(CODE, UNANSWERED), reply_to=message)

@@ -34,7 +34,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.flower.relay import CODE, UNANSWERED
+from securefl.flower.exchange import CODE, UNANSWERED
 
 FLOWER: Final = "1.41.0"
 """The version of Flower whose Fleet API this node speaks."""

@@ -23,8 +23,8 @@ from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
 from securefl.engine.apart.computing import Compute, Computed, answered
 from securefl.engine.apart.line import reached
+from securefl.flower.exchange import relayed
 from securefl.flower.records import Task
-from securefl.flower.relay import relayed
 
 PARTY: Final = "securefl-party"
 SOCKET: Final = "securefl-socket"

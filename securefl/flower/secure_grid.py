@@ -10,6 +10,10 @@ and a MetricRecord with the mean metrics and `num-examples`. A sum that was not 
 What `num-examples` is: the exact sum of the clients' counts, each clipped to the plan's `largest_count` and
 said within the hidden sum; so it is part of the release "update". Under a `public_count` or a bound it is the
 number of contributors times that count (or 1), which is public.
+
+Only strategies that need no more than a weighted mean can be served by a sum. A sum comes back as one reply,
+the mean. A median or a trimmed mean of one reply is that reply: such a strategy would silently become FedAvg.
+So who is not on the list is refused by name.
 """
 
 from __future__ import annotations
@@ -17,11 +21,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from time import monotonic, sleep
+from typing import Final
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedYogi,
+    Strategy,
+)
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore.run import Run
 
 from securefl.algorithm.queries import Ask, Sum
@@ -31,10 +45,47 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.engine.apart.asking import Asking, ServerSide
 from securefl.engine.apart.updates import EVALUATION, UPDATE, Mean, Updates, as_public
-from securefl.flower.exchange import GridExchange
-from securefl.flower.nodes import found
+from securefl.flower.exchange import GridExchange, found
 from securefl.flower.records import Layout, Task
-from securefl.flower.strategies import admitted, needed
+
+MEANS: Final = (FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi)
+"""Each takes a mean of its clients' models and metrics, weighted by one number of each client."""
+
+
+def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
+    """The strategy, if a sum serves it.
+
+    Args:
+        evaluates: whether clients give metrics of an evaluation.
+
+    Raises ConfigError for another strategy, for one that reads the metrics of single clients, and for one
+    that evaluates where clients do not.
+    """
+    # The very classes: one derived from them may aggregate otherwise, and nothing would show it.
+    if type(strategy) not in MEANS or not isinstance(strategy, FedAvg):
+        raise ConfigError(
+            f"Expected a strategy among {', '.join(one.__name__ for one in MEANS)}, got "
+            f"{type(strategy).__name__}. A hidden sum gives the mean of a cohort and no single model, so any "
+            "other rule would silently become the mean. Noise and clipping are the plan's."
+        )
+    for how in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
+        if getattr(strategy, how) is not aggregate_metricrecords:
+            raise ConfigError(
+                f"Expected Flower's own {how}, the weighted mean, got another: it would see the mean alone. "
+                "Leave it out."
+            )
+    if strategy.fraction_evaluate > 0 and not evaluates:
+        raise ConfigError(
+            f"Expected fraction_evaluate=0.0, got {strategy.fraction_evaluate}: clients of this plan give no "
+            "metrics of an evaluation. Set it, or name metrics in `Updates(evaluation=...)`."
+        )
+    return strategy
+
+
+def needed(strategy: FedAvg) -> int:
+    """How many nodes the strategy waits for, without end, before it asks any."""
+    return max(strategy.min_available_nodes, strategy.min_train_nodes, strategy.min_evaluate_nodes)
+
 
 _log = logger(__name__)
 _METRICS = "metrics"

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
 from securefl.engine.apart.waves import Exchange
-from securefl.flower.exchange import GridExchange
-from securefl.flower.nodes import found
+from securefl.flower.exchange import GridExchange, found
 
 Tell = Callable[[Mapping[str, Any]], None]
 """Is told the record of every finished round: its `round`, and figures by name."""

@@ -3,36 +3,304 @@
     turn 0   server: signed lists of the fresh keys that came     key holder: ciphertexts of their pads
     turn 1   server: masked sums, one request a list              key holder: the sums
 
-The parts, and what each party sees, stand in `pads`, and the server's slow work in `pad_work`.
+The protocol, and what each party sees, stand in `pads`. Here are the evaluator's part of it, the server's
+slow work (list fresh keys, ask for sums, take the pads off), and the sides of the three parties.
+
+A fresh key that two clients sent is listed for neither: one of them copied it, and nobody can say which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import ceil, sqrt
 from typing import ClassVar
+
+import numpy as np
 
 from securefl.core.agreement import Directory, u32
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Conceal, Concealed
-from securefl.core.keys import PublicKey
-from securefl.core.linear import Floats, LinearBounds
-from securefl.core.messages import OVERHEAD
-from securefl.core.release import SERVER
-from securefl.core.signing import SIGNATURE_BYTES, AgreementKey
+from securefl.core.keys import Guarded, PublicKey
+from securefl.core.linear import Floats, LinearBounds, LinearQuery
+from securefl.core.messages import OVERHEAD, REFUSED
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey
 from securefl.core.wire import Header, Limit
 from securefl.he import gate
-from securefl.he.keys import EncryptionKey, KeyPair, checked
+from securefl.he.flooding import wide_gaussian
+from securefl.he.keys import EncryptionKey, KeyPair, agreed, checked
 from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
 from securefl.he.ring import Ring
-from securefl.linear.opener import KeyHolder, opened_by
-from securefl.linear.pad_terms import KEY, PARAMETERS, PadTerms
-from securefl.linear.pad_work import NOTHING_CLEAR, PadScoring, lists_of
-from securefl.linear.pads import PadKeyHolder, mask
-from securefl.linear.way import Queries, Questions, Scoring, Tell
+from securefl.linear.opener import KeyHolder, Score, opened_by
+from securefl.linear.pad_terms import KEY, PARAMETERS, WORD_BITS, PadTerms
+from securefl.linear.pads import Masked, PadKeyHolder, admit, framed, integer_residues, mask, scaled
+from securefl.linear.terms import clear_part
+from securefl.linear.way import Asked, Found, Place, Queries, Questions, Scoring, Sent, Tell, blaming
 from securefl.storage.own_record import Own
+
+_FLOOD_BITS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class PadOpening(Guarded):
+    """One block on its way: `request` goes to the key holder, the rest stays with the evaluator."""
+
+    request: bytes = field(repr=False)
+    masks: tuple[int, ...] = field(repr=False)
+    clients: tuple[int, ...]
+
+
+class PadEvaluator:
+    """The evaluator's part for one batch of clients: list them, ask for the sums, unmask."""
+
+    def __init__(
+        self,
+        public: EncryptionKey,
+        terms: PadTerms,
+        signing: SigningKey,
+        query: LinearQuery,
+        *,
+        rng: random.Random | None = None,
+        ring: Ring | None = None,
+    ) -> None:
+        self._terms, self._signing = terms, signing
+        self._rng = rng or random.SystemRandom()
+        self._ring = ring or Ring(agreed(public, PARAMETERS).parameters)
+        self._encryptor = self._ring.encryptor(public.residues())
+        if query.bounds != terms.bounds:
+            raise ConfigError("Expected a query of the bounds of its pads, got one of others.")
+        self._query = query
+        self._weights = np.rint(query.row(encrypted=False) * terms.weight_scale).astype(np.int64)
+        # Reversed: then the sum <r, v> of a client is one coefficient of the product, the last of its row.
+        self._plain = self._ring.plain(integer_residues(self._weights[::-1].astype(object)))
+
+    def list(self, masked: Sequence[Masked]) -> bytes:
+        """Whose pads the key holder is to encrypt, in this order; signed."""
+        return self._sign(b"pads", b"".join(one.fresh.raw for one in masked))
+
+    def request(
+        self, ciphertext: bytes, first: int, there: Sequence[Masked | None], *, sender: str = "key holder"
+    ) -> PadOpening:
+        """Ask for the sums of one block, that begins with client `first` of the list.
+
+        there: the block's messages; None for a client that dropped out, whose sum is not opened.
+        """
+        p, degree = PARAMETERS, PARAMETERS.poly_modulus_degree
+        residues = gate.unpack(ciphertext, 2, p.primes, degree, sender=sender)
+        gate.not_transparent(residues, sender=sender)
+        cipher = self._ring.weighted(self._ring.ciphertext(residues, 1.0), self._plain)
+        whole = self._ring.coefficients(
+            self._ring.total([cipher, self._ring.zero(self._encryptor, cipher.scale)])
+        )
+        clients = tuple(i for i, one in enumerate(there) if one is not None)
+        masks = tuple(self._rng.randrange(2**WORD_BITS) for _ in clients)
+        items = []
+        for client, blind in zip(clients, masks, strict=True):
+            where = (client + 1) * self._terms.row - 1
+            found = p.compose(tuple(int(r) for r in whole[0, :, where]))
+            opened = (found + scaled(blind) + wide_gaussian(self._flooding, self._rng)) % p.modulus
+            # Two bytes hold every place: a ciphertext has 8,192.
+            items.append(where.to_bytes(2, "little") + gate.pack_integer(opened, p.modulus))
+        body = gate.pack(whole[1:], p.primes) + b"".join(items)
+        return PadOpening(self._sign(b"open", body), masks, tuple(first + client for client in clients))
+
+    @cached_property
+    def _flooding(self) -> float:
+        """2^40 standard deviations of the largest noise that the terms allow, far below the unit Q / 2^64.
+
+        The key holder sees how wide it is, so it follows from the terms, and not from the weights at hand.
+        """
+        terms = self._terms
+        largest = terms.bounds.weight_norm * terms.weight_scale + sqrt(terms.row) / 2
+        return 2.0**_FLOOD_BITS * PARAMETERS.fresh_noise * (largest + 1)
+
+    def scores(
+        self, opening: PadOpening, reply: bytes, masked: Sequence[Masked], *, sender: str = "key holder"
+    ) -> dict[int, Score | RemoteProtocolError]:
+        """The score of each client in the opening, or an error in its place."""
+        if len(reply) != 8 * len(opening.masks):
+            raise RemoteProtocolError(
+                f"Expected one sum for each of {len(opening.masks)} places, got {len(reply)} bytes.",
+                sender=sender,
+                phase="pads",
+            )
+        sums = np.frombuffer(reply, dtype="<u8")
+        found: dict[int, Score | RemoteProtocolError] = {}
+        for client, blind, own in zip(opening.clients, opening.masks, sums, strict=True):
+            try:
+                found[client] = self._score(masked[client], (int(own) - blind) % 2**WORD_BITS)
+            except RemoteProtocolError as error:
+                found[client] = error
+        return found
+
+    def _score(self, masked: Masked, pad: int) -> Score:
+        terms, sender = self._terms, masked.sender
+        if len(masked.words) != 8 * terms.row or masked.place != terms.place:
+            raise RemoteProtocolError(
+                "Expected masked words of this round's terms, got others.", sender=sender, phase="pads"
+            )
+        clear = clear_part(masked.clear, terms.bounds, sender)
+        words = np.frombuffer(masked.words, dtype="<u8")
+        # Wrapping is the arithmetic here: words count modulo 2^64, and a negative weight is its residue.
+        with np.errstate(over="ignore"):
+            product = int((words * self._weights.astype(np.uint64)).sum(dtype=np.uint64))
+        whole = (product - pad) % 2**WORD_BITS
+        centred = whole - 2**WORD_BITS if whole >= 2 ** (WORD_BITS - 1) else whole
+        hidden = centred / (terms.data_scale * terms.weight_scale)
+        scale, error = terms.bounds.scale, terms.error_bound
+        value = (hidden + self._query.offset + float(clear @ self._query.clear)) / scale
+        if abs(hidden) > terms.bounds.product + scale * error or not terms.bounds.allows(value, error):
+            raise RemoteProtocolError(
+                "Expected a score inside the declared bounds, got one that no honest client gives.",
+                sender=sender,
+                phase="score",
+            )
+        return Score(value, terms.error_bound)
+
+    def _sign(self, kind: bytes, body: bytes) -> bytes:
+        return body + self._signing.sign(framed(kind, self._terms, body)).raw
+
+
+def lists_of(asked: Questions, terms: PadTerms) -> int:
+    """How many lists of fresh keys there are at most: a block of clients in each."""
+    return len(asked.names) * ceil(asked.cohort / terms.block)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PadScoring:
+    """One exchange under pads, as the server has it."""
+
+    public: EncryptionKey
+    signing: SigningKey
+    ring: Ring
+    terms: PadTerms
+    queries: Queries
+    cohort: int
+    tell: Tell
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.queries)
+
+    @property
+    def sealed_bytes(self) -> int:
+        return self.terms.message_bytes
+
+    @property
+    def replies(self) -> Limit:
+        ciphertext = gate.residues_size(2, PARAMETERS.primes, PARAMETERS.poly_modulus_degree)
+        lists = lists_of(Questions.of(self.queries, self.cohort), self.terms)
+        return Limit((ciphertext + 8) * lists + OVERHEAD, lists)
+
+    def admit(self, sender: str, sealed: bytes) -> None:
+        admit(sealed, NOTHING_CLEAR, self.terms, sender=sender)
+
+    def score(self, sent: tuple[Sent, ...]) -> ListPads:
+        return ListPads(self, sent)
+
+
+NOTHING_CLEAR: Floats = np.zeros(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Clients whose pads stand in one ciphertext, in this order, and what they are matched with."""
+
+    evaluator: PadEvaluator
+    sent: tuple[Sent, ...]
+    masked: tuple[Masked, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class ListPads:
+    """Slow work of the server: list the fresh keys that came, for each question in as many as fit."""
+
+    part: PadScoring
+    sent: tuple[Sent, ...]
+
+    def run(self) -> Asked | Found:
+        # Before lists are made: the key holder refuses a whole list that names a key twice.
+        masked = {one.place: self._read(one) for one in self.sent}
+        uses = Counter(own.fresh.raw for own in masked.values())
+        for own in masked.values():
+            if uses[own.fresh.raw] > 1:
+                self.part.tell(
+                    own.sender, "Expected a fresh key of its own, got one that came in another message too."
+                )
+        once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
+        lists = [own for name in self.part.queries for own in self.lists_of(name, once, masked)]
+        if not lists:
+            return Found({})
+        items = tuple(own.evaluator.list(own.masked) for own in lists)
+        return Asked(items, partial(AskSums, self.part, tuple(lists)))
+
+    def _read(self, one: Sent) -> Masked:
+        return admit(one.sealed, one.clear, self.part.terms, sender=one.sender)
+
+    def lists_of(self, name: str, sent: Sequence[Sent], masked: Mapping[Place, Masked]) -> list[Listed]:
+        own = [one for one in sent if one.name == name]
+        if not own:
+            return []
+        part, terms = self.part, self.part.terms
+        evaluator = PadEvaluator(part.public, terms, part.signing, part.queries[name], ring=part.ring)
+        blocks = (tuple(own[i : i + terms.block]) for i in range(0, len(own), terms.block))
+        return [Listed(evaluator, some, tuple(masked[one.place] for one in some)) for some in blocks]
+
+
+@dataclass(frozen=True, eq=False)
+class AskSums:
+    """Slow work of the server: multiply the pads by the weights, and ask for the sums, masked."""
+
+    part: PadScoring
+    lists: tuple[Listed, ...]
+    replies: tuple[bytes, ...]
+
+    def run(self) -> Asked | Found:
+        openings = []
+        for listed, reply in zip(self.lists, self.replies, strict=True):
+            # A list that was refused costs its own clients their scores, and no other list.
+            if reply != REFUSED:
+                with blaming(self.part.tell):
+                    # A list fills one ciphertext at most, so its block begins with its first client.
+                    opening = listed.evaluator.request(reply, 0, listed.masked, sender=KEY_HOLDER)
+                    openings.append((listed, opening))
+        if not openings:
+            return Found({})
+        items = tuple(opening.request for _, opening in openings)
+        return Asked(items, partial(Unpad, self.part, tuple(openings)))
+
+
+@dataclass(frozen=True, eq=False)
+class Unpad:
+    """Slow work of the server: take the pads off the products."""
+
+    part: PadScoring
+    openings: tuple[tuple[Listed, PadOpening], ...]
+    replies: tuple[bytes, ...]
+
+    def run(self) -> Found:
+        found: dict[Place, float] = {}
+        for (listed, opening), reply in zip(self.openings, self.replies, strict=True):
+            if reply != REFUSED:
+                with blaming(self.part.tell):
+                    own = listed.evaluator.scores(opening, reply, listed.masked, sender=KEY_HOLDER)
+                    found |= self._right(listed, own)
+        return Found(found)
+
+    def _right(self, listed: Listed, scores: Mapping[int, Score | RemoteProtocolError]) -> dict[Place, float]:
+        """The numbers of those who have one. For the others the reason is told."""
+        found = {}
+        for client, score in scores.items():
+            if isinstance(score, RemoteProtocolError):
+                self.part.tell(score.sender, str(score))
+            else:
+                found[listed.sent[client].place] = score.value
+        return found
 
 
 class Pads:

@@ -17,9 +17,8 @@ TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from securefl.matching.admission import NothingLeft
     from securefl.matching.evaluator import Evaluator
-    from securefl.matching.evaluator_keys import EvaluatorPublic
     from securefl.matching.key_holder import KeyHolder, Revealed
-    from securefl.matching.keys import PublicKeys
+    from securefl.matching.keys import EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options
     from securefl.matching.sealed import Profile, Refused, Scores, Sealed
 
@@ -38,7 +37,7 @@ __all__ = [
 ]
 _HOMES = {
     "Evaluator": "evaluator",
-    "EvaluatorPublic": "evaluator_keys",
+    "EvaluatorPublic": "keys",
     "KeyHolder": "key_holder",
     "NothingLeft": "admission",
     "Options": "options",

@@ -20,8 +20,7 @@ from securefl.linear.evaluator import Baseline, ScoreEvaluator
 from securefl.linear.terms import ScoreTerms
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
 from securefl.matching.document import Document
-from securefl.matching.evaluator_keys import EvaluatorPublic, evaluator_statement
-from securefl.matching.keys import PublicKeys
+from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement
 from securefl.matching.options import Options
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
 

@@ -25,8 +25,7 @@ from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.linear.opener import Opener
 from securefl.matching.document import Document
-from securefl.matching.evaluator_keys import EvaluatorPublic
-from securefl.matching.keys import SETS, PublicKeys, statement
+from securefl.matching.keys import SETS, EvaluatorPublic, PublicKeys, statement
 from securefl.matching.options import Options
 from securefl.matching.sealed import Scores
 

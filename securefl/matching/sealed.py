@@ -16,8 +16,7 @@ from securefl.core.signing import seal
 from securefl.dp.moments import MeanVariance
 from securefl.linear.encryptor import Encryptor
 from securefl.matching.document import Document
-from securefl.matching.evaluator_keys import EvaluatorPublic
-from securefl.matching.keys import PublicKeys
+from securefl.matching.keys import EvaluatorPublic, PublicKeys
 from securefl.matching.options import Options
 
 PROFILE: Final = "encrypted-profile"

@@ -1,4 +1,7 @@
-"""The figures of a study that show every client: how often each took part, and how far each diverges."""
+"""The figures of a study that show every client: how often each took part, and how far each diverges.
+
+One figure is a map of where a protocol places its clients. It colours each by the label that it has most of.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,16 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
-from securefl.report.style import arms_of, blank, checked, light_frame, qualities_of, quality_colours
+from securefl.report.style import (
+    arms_of,
+    blank,
+    checked,
+    legend,
+    light_frame,
+    look,
+    qualities_of,
+    quality_colours,
+)
 
 _INK = "#222222"
 _MOST_BARS = 2000
@@ -145,3 +157,40 @@ def _edges(centres: NDArray[np.float64]) -> NDArray[Any]:
         return np.array([centres[0] - 0.5, centres[0] + 0.5])
     middle = (centres[1:] + centres[:-1]) / 2
     return np.concatenate([[2 * centres[0] - middle[0]], middle, [2 * centres[-1] - middle[-1]]])
+
+
+def embedding(places: pd.DataFrame) -> Figure:
+    """The clients at their places in the plane (FedCor, Fig. 7, without t-SNE); a panel per arm.
+
+    places: columns arm, client, label (the most frequent one of its records), first, second. Directions are
+    those of the largest spread, so neighbours in the figure are neighbours in the embedding; the axes have no
+    unit.
+    Raises DataError for missing columns or an empty frame.
+    """
+    data = checked(places, ("arm", "client", "label", "first", "second"))
+    arms, labels = arms_of(data), sorted(data["label"].astype(str).unique(), key=lambda one: (len(one), one))
+    figure = blank(height=0.9 + 3.8 * len(arms))
+    panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
+    for axes, arm in zip(panels, arms, strict=True):
+        light_frame(axes)
+        for number, label in enumerate(labels):
+            own = data[(data["arm"] == arm) & (data["label"].astype(str) == label)]
+            axes.scatter(
+                own["first"].to_numpy(dtype=float),
+                own["second"].to_numpy(dtype=float),
+                s=34,
+                color=look(number).colour,
+                marker=look(number).marker,
+                alpha=0.85,
+                linewidths=0,
+                label=f"mostly label {label}" if label else "clients",
+            )
+        axes.set_title(arm, fontsize=11, loc="left")
+        axes.set_xlabel("first direction")
+        axes.set_ylabel("second direction")
+        spread = np.abs(data[["first", "second"]].to_numpy(dtype=float))
+        reach = 1.05 * max(float(np.nanmax(spread)), 1e-9)
+        axes.set_xlim(-reach, reach)
+        axes.set_ylim(-reach, reach)
+    legend(figure, [f"mostly label {label}" for label in labels])
+    return figure

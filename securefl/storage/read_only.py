@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from securefl.core.errors import DataError
-from securefl.storage.connection import readable
+from securefl.storage.database import readable
 
 T = TypeVar("T")
 _LOGS = ("-wal", "-journal")

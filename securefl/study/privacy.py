@@ -116,13 +116,14 @@ class PrivacySection:
                 f"got {self.ledger!r} and budget = {self.budget:g}. Set the largest epsilon that these "
                 "records may ever be charged."
             )
-        together = self.sum != "clear" or self._noised_together()
+        shared = self._noised_together()  # always asked: it refuses noise that has no meaning here
+        together = shared or self.sum != "clear"
         if self.fixed_batch is not None and self.sum == "clear":
             raise ValueError("Expected fixed_batch with hidden sums alone: in the clear it holds nothing.")
         if together != (self.dropout is not None):
             others = {self.noise} - {NO_NOISE, *mechanisms.OURS}
-            shared = [w for w in (*mechanisms.OURS, *others) if mechanisms.kind_of(w).mutual]
-            or_noise = " or ".join(f'noise = "{word}"' for word in shared)
+            mutual = [w for w in (*mechanisms.OURS, *others) if mechanisms.kind_of(w).mutual]
+            or_noise = " or ".join(f'noise = "{word}"' for word in mutual)
             raise ValueError(
                 f'Expected `dropout` with a `sum` other than "clear", or {or_noise}, and else none.'
             )

@@ -19,7 +19,7 @@ from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.report import client_plots, plots, run_page
 from securefl.report import sentences as wording
-from securefl.report.embedding_plot import embedding
+from securefl.report.client_plots import embedding
 from securefl.report.run_page import TESTED
 from securefl.report.style import looks
 from securefl.report.tables import write_png, write_table

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
 
+import house
+import longest
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "longest.py"
-SPEC = importlib.util.spec_from_file_location("longest", TOOL)
-assert SPEC is not None
-assert SPEC.loader is not None
-longest = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(longest)
 TEXTS = longest.sources()
+HOUSE = house.house_of(TEXTS)
 
 HOMES = {
     "how many clients a share is": (r"Fraction\(str\(", "securefl/core/cohort.py"),
     "what is near a budget": (r"\* NEAR\b", "securefl/accounting/composition.py"),
     "the bisection for rounds left": (r"\(low \+ high\) // 2", "securefl/accounting/budget.py"),
     "why epsilon is infinite": (r"so it is not noised", "securefl/mechanisms/charges.py"),
-    "opening SQLite": (r"sqlite3\.connect\(", "securefl/storage/connection.py"),
+    "opening SQLite": (r"sqlite3\.connect\(", "securefl/storage/database.py"),
     "an infinite epsilon as text": ("∞", "securefl/accounting/figures.py"),
     "an infinite number in JSON": (r"\bstr\(float\(|return \"-?inf\"", "securefl/accounting/figures.py"),
     "names of presets": (r"\"emnist_v1\"", "securefl/study/cost.py"),
@@ -40,3 +35,68 @@ def test_no_module_is_long() -> None:
 
 def test_a_long_module_is_found() -> None:
     assert longest.long_modules({"a.py": "x\n" * 601, "b.py": "x\n" * 600}) == [(601, "a.py")]
+
+
+# A module that one other of its folder reads is half an idea, unless a reader wants it by itself.
+ALONE = {
+    "securefl.accounting.filed": "what a ledger reads of its file; the ledger alone makes permits",
+    "securefl.commands.sweep": "a word of the command line; `plan` asks it how a sweep is found",
+    "securefl.data.parse": "strict readers of bytes, which know no data set",
+    "securefl.data.shakespeare": "how a play becomes records and roles",
+    "securefl.dp.ziggurat": "a sampler with its proof; it never reads a key, and `noise` does",
+    "securefl.engine.apart.host": "to be rewritten with the room of parties apart",
+    "securefl.engine.apart.room": "to be rewritten with the room of parties apart",
+    "securefl.engine.party.contributing": "how the charges of a wave are reserved, apart from the machine",
+    "securefl.linear.pads": "the protocol of pads and what each party sees, without the machines",
+    "securefl.mechanisms.central": "one mechanism with its proof",
+    "securefl.mechanisms.key_holder": "one mechanism with its proof",
+    "securefl.mechanisms.local": "one mechanism with its proof",
+    "securefl.mechanisms.outside": "what a mechanism of another distribution is held to",
+    "securefl.protocols.fedcor.process": "the Gaussian process of the paper, functions on arrays",
+    "securefl.protocols.fedlog.statistic": "a client's contribution; the rest is the server's",
+    "securefl.protocols.heads.solvers": "a head from sums, functions on arrays",
+    "securefl.protocols.heads.statistic": "a client's contribution to a head; the rest is the server's",
+    "securefl.study.lanes": "what a lane says, and how its end is read",
+    "securefl.study.privacy": "the section [privacy], as large as the rest of the configuration",
+    "securefl.sums.encrypted.key_holder": "one party's machine",
+    "securefl.sums.encrypted.parts": "arithmetic on ciphertexts, tested without the machines",
+    "securefl.sums.encrypted.server": "one party's machine",
+    "securefl.sums.encrypted.terms": "public terms and coding without a key, which every party computes",
+    "securefl.sums.two_server.client": "one party's machine",
+    "securefl.sums.two_server.key_holder": "one party's machine",
+    "securefl.sums.two_server.server": "one party's machine",
+    "securefl.training.alone": "what vmap isolates; `isolation` chooses the way, and is as long again",
+    "securefl.training.canaries": "one attack, which needs Opacus: `audits` imports it when it is used",
+    "securefl.training.kinks": "one attack, which needs Opacus: `audits` imports it when it is used",
+    "securefl.training.stack": "layers as mathematics, without fits or privacy; `cohorts` is as long again",
+}
+FLOORS = {"study": 8, "training": 8, "sweep": 8}
+
+
+def test_a_module_with_one_reader_has_a_reason() -> None:
+    assert sorted(HOUSE.alone()) == sorted(ALONE)
+
+
+@pytest.mark.parametrize(("room", "most"), FLOORS.items())
+def test_a_room_has_few_floors_inside(room: str, most: int) -> None:
+    assert HOUSE.inside(room) <= most
+
+
+def test_the_house_reads_imports() -> None:
+    texts = {
+        "securefl/a/__init__.py": "",
+        "securefl/a/low.py": "",
+        "securefl/a/high.py": "from securefl.a.low import x\nfrom securefl.b import y",
+        "securefl/b.py": "import securefl.c",
+        "securefl/c.py": "",
+        "protocols/d.py": "from securefl.a import high",
+    }
+    found = house.house_of(texts)
+    assert found.floors == [["c"], ["b"], ["a"], ["protocols"]]
+    assert found.inside("a") == 2
+    assert found.alone() == {"securefl.a.low": "securefl.a.high", "securefl.c": "securefl.b"}
+
+
+def test_a_circle_of_rooms_is_refused() -> None:
+    with pytest.raises(ValueError, match="circle of imports"):
+        house.levels({"a": {"b"}, "b": {"a"}})

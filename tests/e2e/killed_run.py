@@ -33,7 +33,7 @@ from securefl.training import single_thread
 ROOT = Path(securefl.__file__).parent
 WATCHED = tuple(
     str(ROOT / part)
-    for part in ("engines", "accounting", "study", "exchange", "secagg", "algorithm.py", "storage/journal.py")
+    for part in ("engine", "accounting", "study", "secagg", "algorithm/clients.py", "storage/journal.py")
 )
 DOOR = str(ROOT / "accounting" / "ledger.py")
 JOURNAL = str(ROOT / "storage" / "journal.py")

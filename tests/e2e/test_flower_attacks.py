@@ -22,7 +22,7 @@ from support.hidden_studies import hidden
 from securefl.core.agreement import Identity
 from securefl.core.release import SERVER
 from securefl.engine.apart.turns import Turn, pack, unpack
-from securefl.flower.envelopes import unwrapped, wrapped
+from securefl.flower.records import unwrapped, wrapped
 
 VICTIM, EVERYBODY, OTHERS = "client-0002", (0, 1, 2, 3), (0, 1, 3)
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'

@@ -26,8 +26,8 @@ from securefl.engine.apart.engine import Apart
 from securefl.engine.apart.frames import REFUSED
 from securefl.engine.apart.turns import Turn, pack, unpack, unpack_sent
 from securefl.engine.calls import SumCall
-from securefl.flower.envelopes import unwrapped, wrapped
 from securefl.flower.exchange import GridExchange
+from securefl.flower.records import unwrapped, wrapped
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.two_server.messages import PadRequest
 

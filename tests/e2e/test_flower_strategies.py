@@ -19,7 +19,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.engine.apart.resident import Resident
 from securefl.engine.apart.roster import line_of, parse
-from securefl.flower.relay import relayed
+from securefl.flower.exchange import relayed
 from securefl.flower.study_strategy import StudyStrategy
 from securefl.study import config
 from securefl.study.export import taken

@@ -32,8 +32,7 @@ from securefl.engine.engine import Engine
 from securefl.engine.inprocess import InProcess
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
-from securefl.flower.exchange import GridExchange
-from securefl.flower.relay import relayed
+from securefl.flower.exchange import GridExchange, relayed
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse

@@ -32,7 +32,7 @@ from securefl.protocols.contributions import Count, Loss, Size, Update
 from securefl.protocols.fedlog.statistic import Clipping
 from securefl.protocols.fedlog.statistic import Statistic as FedLogStatistic
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
-from securefl.protocols.heads.bounding import Bounding
+from securefl.protocols.heads.statistic import Bounding
 from securefl.protocols.heads.statistic import Statistic as HeadStatistic
 from securefl.protocols.lg_fedavg import LastLayersUpdate
 from securefl.training import LocalTraining, ModelConfig

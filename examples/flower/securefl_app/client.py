@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from securefl.engine.apart.line import ask
-from securefl.flower.relay import relayed
+from securefl.flower.exchange import relayed
 
 app = ClientApp()
 

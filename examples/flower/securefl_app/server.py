@@ -10,8 +10,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from securefl.flower.exchange import GridExchange
-from securefl.flower.nodes import found
+from securefl.flower.exchange import GridExchange, found
 from securefl.study.config import Arm
 from securefl.study.parties.asking import others_of, run_apart
 

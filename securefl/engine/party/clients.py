@@ -23,9 +23,8 @@ from securefl.engine.calls import AskCall, SumCall, beyond, heard
 from securefl.engine.drive import Drive
 from securefl.engine.exchange import Client, Contribute
 from securefl.engine.observer import Log
-from securefl.engine.party.computing import Computing, Records, Streams, Task
+from securefl.engine.party.computing import Computing, Records, Streams, Task, of_kind, of_size
 from securefl.engine.party.contributing import Contributing
-from securefl.engine.party.fitting import of_kind, of_size
 from securefl.linear import Way as ScoreWay
 from securefl.mechanisms import require_mechanism
 from securefl.storage.journal import Journal

@@ -1,4 +1,9 @@
-"""The values of clients: each computed once a question, from one set of records and one kept state."""
+"""The values of clients: each computed once a question, from one set of records and one kept state.
+
+What a client conceals has to fit what the server called for. Where it does not, the client abstains. Lengths
+and kinds come from the server's call, values from the client. A server that calls for others gets silence,
+and costs nobody anything but its own sum.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,8 @@ from securefl.algorithm.queries import Kept, Sends, Value
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
-from securefl.core.errors import DataError, SecureFLError
-from securefl.core.hiding import Conceal
+from securefl.core.errors import DataError, LocalProtocolError, SecureFLError
+from securefl.core.hiding import Conceal, Concealed
 from securefl.core.keys import SecretKey
 from securefl.core.messages import client_name
 from securefl.core.wire import Header, encode
@@ -244,3 +249,31 @@ def _question(task: Task, name: str) -> Question:
     at, order = task.header, task.order.order
     number = 0 if order.introduction else at.round
     return Question(at.session, number, name, order.introduction or order.number, order.again)
+
+
+def of_size(name: str, size: int, conceal: Conceal) -> Conceal:
+    """`conceal` for as many integers as were called for. Abstains for others."""
+
+    def checked(integers: NDArray[Any]) -> Concealed:
+        if integers.shape != (size,):
+            raise Abstains(
+                Reason.ORDER,
+                f"It was called for {size} values of {name!r} and has {integers.size}, so it abstains.",
+            )
+        return conceal(integers)
+
+    return checked
+
+
+def of_kind(conceal: Conceal) -> Conceal:
+    """`conceal` for a value of the kind that was called for. Abstains for another kind."""
+
+    def checked(hidden: NDArray[Any]) -> Concealed:
+        try:
+            return conceal(hidden)
+        except LocalProtocolError as error:
+            raise Abstains(
+                Reason.ORDER, f"It was called for another kind of value, so it abstains: {error}"
+            ) from None
+
+    return checked

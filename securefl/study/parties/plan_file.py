@@ -26,7 +26,6 @@ from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
-from securefl.mechanisms import require_mechanism
 from securefl.storage.files import write as write_file
 from securefl.storage.texts import read_text, toml
 
@@ -107,6 +106,9 @@ class PlanFile:
                 f"Expected name = {SERVER!r}, {KEY_HOLDER!r} or a client's, such as 'client-0000', got "
                 f"{self.name!r}."
             )
+        # Imported here: who only reads keys and rosters does not wait for the accountant.
+        from securefl.mechanisms import require_mechanism
+
         require_mechanism(self.plan)
         if self.roster and not re.fullmatch(r"[0-9a-f]{64}", self.roster):
             raise ValueError(

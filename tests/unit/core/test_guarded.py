@@ -124,7 +124,7 @@ PUBLIC = {
     "securefl.linear.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.linear.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
     "securefl.linear.way.Sent": "what a client shows the server, concealed",
-    "securefl.linear.pad_work.Listed": "masked messages, in the order of a list",
+    "securefl.linear.padded.Listed": "masked messages, in the order of a list",
     "securefl.linear.pads.Masked": "a client's masked message",
     "securefl.sums.encrypted.parts.EncryptedTotal": "ciphertexts",
     "securefl.sums.two_server.server.Adding": "padded vectors, uniform to the server that has them",

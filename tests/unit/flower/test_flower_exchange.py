@@ -11,11 +11,9 @@ from httpx import ConnectError
 from support.grid_double import Fate, GridDouble, failing, from_another, late, silent, twice
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.flower import envelopes
-from securefl.flower.envelopes import unwrapped, wrapped
-from securefl.flower.exchange import FRAME, GridExchange
-from securefl.flower.nodes import found
-from securefl.flower.relay import UNANSWERED, relayed
+from securefl.flower import records
+from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, found, relayed
+from securefl.flower.records import unwrapped, wrapped
 
 NODES = {"client-0000": 10, "client-0001": 11, "client-0002": 12}
 REQUESTS = {name: f"to {name}".encode() for name in NODES}
@@ -157,7 +155,7 @@ def test_a_frame_that_claims_two_gibibytes_is_what_it_holds() -> None:
 
 def test_a_frame_above_the_bound_is_neither_sent_nor_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     content = wrapped(b"x" * 200_000)
-    monkeypatch.setattr(envelopes, "MOST", 150_000)
+    monkeypatch.setattr(records, "MOST", 150_000)
     with pytest.raises(ValueError, match="at most 150000"):
         wrapped(b"x" * 200_000)
     with pytest.raises(RemoteProtocolError, match="at most 150000"):

@@ -19,8 +19,8 @@ from support.grid_double import GridDouble
 
 from securefl.core.errors import ConfigError
 from securefl.flower import installed
+from securefl.flower.exchange import UNANSWERED
 from securefl.flower.installed import Node, pause, serve
-from securefl.flower.relay import UNANSWERED
 
 assert GridDouble  # imported for its identity of this process, without which Flower makes no message
 SECRET = "record 7 is 0.25"

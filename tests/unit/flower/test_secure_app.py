@@ -37,9 +37,8 @@ from securefl.core.release import SERVER
 from securefl.engine.apart.diary import Diary
 from securefl.engine.apart.house import House, socket_of
 from securefl.engine.apart.updates import Updates
-from securefl.flower.envelopes import wrapped
-from securefl.flower.exchange import FRAME
-from securefl.flower.relay import UNANSWERED
+from securefl.flower.exchange import FRAME, UNANSWERED
+from securefl.flower.records import wrapped
 from securefl.flower.secure_app import in_house, secure
 
 BOUNDED = Updates(evaluation=("accuracy",), update_bound=2.0, evaluation_bound=1.0, cohort=3)
@@ -306,6 +305,6 @@ def test_updates_that_mean_nothing_are_refused(wrong: Any) -> None:
 
 def test_a_node_s_modules_load_without_the_party_s() -> None:
     """Stock nodes load them for every message: with torch and TenSEAL that took three seconds."""
-    code = "import sys; from securefl.flower import relay, secure_app; print(*sys.modules)"
+    code = "import sys; from securefl.flower import exchange, secure_app; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"torch", "scipy", "tenseal", "dp_accounting"} & set(loaded.split())

@@ -28,10 +28,8 @@ from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, grid_of, p
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.engine.apart.house import House
-from securefl.flower.exchange import FRAME
-from securefl.flower.nodes import HELLO
-from securefl.flower.secure_grid import SecureGrid
-from securefl.flower.strategies import admitted
+from securefl.flower.exchange import FRAME, HELLO
+from securefl.flower.secure_grid import SecureGrid, admitted
 
 CONFIG = {"lr": 0.5}
 

@@ -18,8 +18,8 @@ from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import Arrived, ScoreEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.pad_evaluator import PadEvaluator
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
+from securefl.linear.padded import PadEvaluator
 from securefl.linear.pads import PadKeyHolder, mask
 from securefl.linear.terms import ScoreTerms
 

@@ -17,12 +17,12 @@ from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.integers import coefficient_rows, products
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.linear import pad_evaluator
+from securefl.linear import padded
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import ScoreEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.pad_evaluator import PadEvaluator
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
+from securefl.linear.padded import PadEvaluator
 from securefl.linear.pads import PadKeyHolder, _pad, mask, scaled
 from securefl.linear.terms import ScoreTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
@@ -189,7 +189,7 @@ def test_what_the_key_holder_of_pads_sees_beside_a_sum_is_flooded_as_declared(
         drawn.append(wide_gaussian(sigma, rng))
         return drawn[-1]
 
-    monkeypatch.setattr(pad_evaluator, "wide_gaussian", recorded)
+    monkeypatch.setattr(padded, "wide_gaussian", recorded)
     made = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"noise", openings=10**6)
     agreement = AgreementKey.generate()
     asked = linear_query(MeanVariance(np.linspace(-1, 1, Q), np.ones(Q), 1), ANCHOR, BOUNDS)

@@ -21,9 +21,8 @@ from securefl.he.integers import coefficient_rows, products
 from securefl.he.ring import Ring
 from securefl.linear import pads as module
 from securefl.linear.opener import Score
-from securefl.linear.pad_evaluator import PadEvaluator
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
-from securefl.linear.padded import OpensPads
+from securefl.linear.padded import OpensPads, PadEvaluator
 from securefl.linear.pads import Masked, PadKeyHolder, admit, mask
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 

@@ -34,8 +34,8 @@ from securefl.linear import pads as pads_of
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import Arrived, ScoreEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.pad_evaluator import PadEvaluator
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
+from securefl.linear.padded import PadEvaluator
 from securefl.linear.pads import PadKeyHolder, admit, framed, mask
 from securefl.linear.terms import ScoreTerms
 from securefl.matching import Evaluator as FileEvaluator
@@ -43,7 +43,7 @@ from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, S
 from securefl.matching import options as options_of
 from securefl.matching import sealed as sealed_of
 from securefl.matching.document import Document
-from securefl.matching.evaluator_keys import EvaluatorPublic
+from securefl.matching.keys import EvaluatorPublic
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 
 Q = 4

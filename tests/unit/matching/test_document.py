@@ -23,8 +23,7 @@ from securefl.matching import (
     Sealed,
 )
 from securefl.matching.document import LIMITS, Document, read, write
-from securefl.matching.evaluator_keys import evaluator_statement
-from securefl.matching.keys import statement
+from securefl.matching.keys import evaluator_statement, statement
 
 ONE = Profile(np.array([0.5, 0.0]), np.array([1.0, 2.0]), 77)
 KEYS, SERVER = KeyHolder.generate(openings=10), Evaluator.generate()

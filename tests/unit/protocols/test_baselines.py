@@ -11,7 +11,7 @@ import torch
 from support.choices import cohort_of
 
 from securefl.algorithm.clients import Job, Population, State
-from securefl.protocols.averaging import Averaging, Replace
+from securefl.protocols.averaging import Adam, Averaging, Momentum, Replace
 from securefl.protocols.baselines import (
     CFCFM,
     ActiveFL,
@@ -22,7 +22,6 @@ from securefl.protocols.baselines import (
 )
 from securefl.protocols.contributions import Update
 from securefl.protocols.fedavg import FedAvg
-from securefl.protocols.server_updates import Adam, Momentum
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 

@@ -13,7 +13,7 @@ from securefl.core.draws import gumbel_top_k
 from securefl.core.errors import ConfigError
 from securefl.protocols.averaging import Uniform
 from securefl.protocols.baselines import ByLoss, BySize, FirstCome
-from securefl.protocols.fedprof.selection import ByProfile
+from securefl.protocols.fedprof.options import ByProfile
 from securefl.protocols.selection import by_valuation, first_come, with_replacement
 
 

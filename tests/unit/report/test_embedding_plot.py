@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from securefl.core.errors import DataError
-from securefl.report.embedding_plot import embedding
+from securefl.report.client_plots import embedding
 
 
 def places(labels: int = 3) -> pd.DataFrame:

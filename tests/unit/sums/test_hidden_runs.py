@@ -94,12 +94,13 @@ class Silent(Client):
 class Deceiver(Client):
     """Client 3 deals shares of another seed than it says: the very last step tells."""
 
-    def _deal(self, state: Any, closed: Any) -> Step[Any]:
-        step = super()._deal(state, closed)
-        if self.name != client_name(3) or self.agreement.header.round > 1:
+    def provide(self, state: Any, answer: Any) -> Step[Any]:
+        step = super().provide(state, answer)
+        if self.name != client_name(3) or self.agreement.header.round > 1 or not step.out:
             return step
         [envelope] = step.out
-        assert isinstance(envelope.message, Shares)
+        if not isinstance(envelope.message, Shares):
+            return step
         lie = signed_anew(self, step.state, replace(envelope.message, seed=Commitment(bytes(32))))
         return replace(step, out=(Envelope(envelope.to, lie),))
 
@@ -185,12 +186,14 @@ def test_spare_attempts_are_counted_over_a_restart(tmp_path: Path, monkeypatch: 
     """The one spare attempt is used in round 1; a process that goes on with the run has none left."""
 
     class Liar(Client):
-        def _deal(self, state: Any, closed: Any) -> Step[Any]:
-            step = super()._deal(state, closed)
+        def provide(self, state: Any, answer: Any) -> Step[Any]:
+            step = super().provide(state, answer)
             liar = {1: 3, 2: 5}.get(self.agreement.header.round)
-            if self.name != client_name(liar or 0) or liar is None:
+            if self.name != client_name(liar or 0) or liar is None or not step.out:
                 return step
             [envelope] = step.out
+            if not isinstance(envelope.message, Shares):
+                return step
             boxes = tuple(replace(box, raw=bytes(len(box.raw))) for box in envelope.message.sealed)
             lie = signed_anew(self, step.state, replace(envelope.message, sealed=boxes))
             return replace(step, out=(Envelope(envelope.to, lie),))

@@ -62,13 +62,14 @@ class Liar(Client):
     lying = ("client-0003",)
     since = (1, 0)
 
-    def _deal(self, state: Any, roster: Any) -> Step[Any]:
-        step = super()._deal(state, roster)
+    def provide(self, state: Any, answer: Any) -> Step[Any]:
+        step = super().provide(state, answer)
         at = self.agreement.header
-        if self.name not in self.lying or (at.round, at.stage) < self.since:
+        if self.name not in self.lying or (at.round, at.stage) < self.since or not step.out:
             return step
         (envelope,) = step.out
-        assert isinstance(envelope.message, Shares)
+        if not isinstance(envelope.message, Shares):
+            return step
         return replace(step, out=(Envelope(envelope.to, wrong_pair(self, step.state, envelope.message)),))
 
 

@@ -9,8 +9,7 @@ import pytest
 from support.supernets import CNN, LOCAL, MLP, job, supernet
 
 from securefl.core.errors import DataError
-from securefl.protocols.adds.bilevel import Search, redrawn, search
-from securefl.protocols.adds.divergence import skew
+from securefl.protocols.adds.bilevel import Search, redrawn, search, skew
 from securefl.protocols.adds.importance import Criterion
 from securefl.training import ModelConfig
 

@@ -19,7 +19,7 @@ from securefl.core.streams import client_stream
 from securefl.protocols.averaging import Averaging, Uniform, sampling
 from securefl.protocols.contributions import Update
 from securefl.protocols.fedcor import FedCor
-from securefl.protocols.fedcor.selection import ByCorrelation
+from securefl.protocols.fedcor.options import ByCorrelation
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import parse

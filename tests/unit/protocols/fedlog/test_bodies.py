@@ -20,10 +20,9 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
-from securefl.protocols.fedlog.algorithm import Heads
 from securefl.protocols.fedlog.bodies import Trained
 from securefl.protocols.fedlog.head import Prior, solve
-from securefl.protocols.fedlog.options import FedLog
+from securefl.protocols.fedlog.options import FedLog, Heads
 from securefl.protocols.fedlog.statistic import GRID
 from securefl.protocols.lg_fedavg import LGFedAvg
 from securefl.study.composition import composition

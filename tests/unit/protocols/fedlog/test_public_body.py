@@ -150,7 +150,7 @@ def test_the_noise_reaches_the_sum(where: str, tmp_path: Path) -> None:
     (made,) = algorithm.offers
     true = sum(total(made, x, y) for x, y in here.records)
     states: list[Any] = []
-    from securefl.study import run as running
+    from securefl.study import arm as running
 
     original = running.Checkpoint.save
 

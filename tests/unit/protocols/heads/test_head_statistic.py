@@ -15,8 +15,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.protocols.heads import Heads
 from securefl.protocols.heads.blocks import Blocks, grid_of
-from securefl.protocols.heads.bounding import UNIT, Bounding
-from securefl.protocols.heads.statistic import Statistic
+from securefl.protocols.heads.statistic import UNIT, Bounding, Statistic
 from securefl.training.heads import Projection
 
 FINE = Grid(step=2.0**-18, bound=2.0**12)

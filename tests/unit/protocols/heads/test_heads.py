@@ -13,7 +13,7 @@ from support.tiny_study import plain, spied, with_privacy
 
 from securefl.core.errors import ConfigError
 from securefl.mechanisms import mechanism_of
-from securefl.protocols.heads import algorithm, solvers
+from securefl.protocols.heads import options, solvers
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
@@ -159,7 +159,7 @@ def test_a_head_that_cannot_be_solved_for_is_told_of(tmp_path: Path, monkeypatch
     # Two deviations are the rule. One run in five has a class beyond them by chance.
     monkeypatch.setattr(solvers, "_RARE", 10.0)
     # Not by the captured log: whoever configures logging in this process may have switched loggers off.
-    monkeypatch.setattr(algorithm._log, "warning", lambda text, *of: told.append(text % of))
+    monkeypatch.setattr(options._log, "warning", lambda text, *of: told.append(text % of))
     record = run(study("local", 0.01, 'head = "lda"'), tmp_path).records[-1]
     assert record["personal"] is False, "one head for all, tested on the server's records"
     assert told

@@ -10,9 +10,8 @@ from support.tiny_heads import problem, study, world
 
 from securefl.core.errors import ConfigError
 from securefl.protocols.heads import Heads
-from securefl.protocols.heads.algorithm import ClosedForm
 from securefl.protocols.heads.blocks import Blocks, grid_of
-from securefl.protocols.heads.rule import MOST_VALUES, choose, widest
+from securefl.protocols.heads.options import MOST_VALUES, ClosedForm, choose, widest
 from securefl.study.composition import composition
 from securefl.study.world import build
 
