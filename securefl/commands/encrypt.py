@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from securefl.commands.telling import (
+from securefl.commands.choices import (
     FILE,
     FOR_YOU_ALONE,
     OUT,

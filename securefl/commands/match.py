@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.telling import FILE, OUT, chosen_options, not_over, tell_floored, with_options
+from securefl.commands.choices import FILE, OUT, chosen_options, not_over, tell_floored, with_options
 from securefl.core.errors import DataError
 
 if TYPE_CHECKING:

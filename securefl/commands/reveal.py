@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.telling import FILE
+from securefl.commands.choices import FILE
 from securefl.core.errors import DataError
 
 if TYPE_CHECKING:

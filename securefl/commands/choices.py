@@ -1,0 +1,79 @@
+"""What the commands of a matching read from people: files, and public options as flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from securefl.core.errors import ConfigError
+from securefl.matching.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
+
+if TYPE_CHECKING:
+    from securefl.matching.options import Options, Word
+
+FOR_YOU_ALONE: Final = "This is for you alone: no epsilon covers it."
+FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
+OUT = click.Path(path_type=Path, dir_okay=False)
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that clients, the baseline's owner and the evaluator must choose alike."""
+    for option in (
+        click.option("--weight-bound", type=float, help="Largest root mean square weight of a baseline."),
+        click.option("--variance-high", type=float, help="Largest anchored variance; larger is clipped."),
+        click.option("--variance-low", type=float, help="Smallest anchored variance."),
+        click.option("--mean-bound", type=float, help="Largest anchored |mean|; larger is clipped."),
+        click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
+        click.option(
+            "--params",
+            type=click.Choice(["strong", "compact"]),
+            help="strong unless said; compact takes a quarter of the bytes, and scores are coarser.",
+        ),
+        click.option(
+            "--variant",
+            type=click.Choice([variant.value for variant in Variant]),
+            help="full unless said; mean-only leaves the variances readable by the evaluator.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def chosen_options(
+    variant: str | None, params: Word | None, anchor: Path | None, **bounds: float | None
+) -> Options | None:
+    """The options in the flags. If no flag was given it returns None, else defaults complete them."""
+    from securefl.matching.options import Options, default_bounds
+    from securefl.matching.profile_file import read_profile
+
+    # None means "what all profiles agree on", so defaults alone must not count as a choice.
+    if all(flag is None for flag in (variant, params, anchor, *bounds.values())):
+        return None
+    params = params or "strong"
+    names = {"mean_bound": "mean", "weight_bound": "weight"}
+    said = {names.get(name, name): value for name, value in bounds.items() if value is not None}
+    # Over the defaults of these parameters: coarser parameters have tighter bounds of their own.
+    return Options(
+        variant=Variant(variant or Variant.FULL),
+        parameters=params,
+        bounds=Bounds(**{**vars(default_bounds(params)), **said}),
+        anchor=None if anchor is None else Anchor.of(read_profile(anchor).plain),
+    )
+
+
+def not_over(out: Path, *inputs: Path | None) -> None:
+    """Raises ConfigError if the output would take the place of an input."""
+    if any(path is not None and out.resolve() == path.resolve() for path in inputs):
+        raise ConfigError(
+            f"Expected an output beside the inputs, got {out}, an input. Write to another with --out."
+        )
+
+
+def tell_floored(count: int) -> None:
+    if count:
+        click.echo(
+            f"{count} variances were below {VARIANCE_FLOOR:g} and count as that. {FOR_YOU_ALONE}", err=True
+        )
