@@ -104,11 +104,11 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         run_arm(study, arm, world, Path(folder), tell)
-    schedule = arm.options.build(world.problem).selection.inner.schedule
+    max_rounds = arm.options.build(world.problem).selection.inner.max_rounds
     kinds = {
-        "warm-up": [n for n in whole if n <= schedule.warm_up],
-        "with a trial": [n for n in whole if schedule.trial(n)],
-        "other": [n for n in whole if n > schedule.warm_up and not schedule.trial(n)],
+        "warm-up": [n for n in whole if n <= max_rounds.warm_up],
+        "with a trial": [n for n in whole if max_rounds.trial(n)],
+        "other": [n for n in whole if n > max_rounds.warm_up and not max_rounds.trial(n)],
     }
     print(f"{'rounds':14}{'of them':>8}{'round, ms':>12}{'choosing, ms':>14}{'share':>9}")
     for kind, numbers in kinds.items():

@@ -31,12 +31,12 @@ def plan_of(how: str) -> Plan:
     return Plan(
         sum=how,
         delta=1e-5,
-        schedule=9,
-        unprotected=(UPDATE,),
-        least_cohort=2,
-        largest_cohort=CLIENTS,
-        least_honest=2,
-        largest_share=0.5,
+        max_rounds=9,
+        non_private=(UPDATE,),
+        min_cohort_size=2,
+        max_cohort_size=CLIENTS,
+        min_honest=2,
+        max_client_weight=0.5,
         **hidden,
     )
 

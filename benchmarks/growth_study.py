@@ -58,10 +58,10 @@ scores = "clear"
 unit = "client"
 adjacency = "zero-out"
 delta = 1e-6
-against = ["others"]
-least_cohort = 1
-least_honest = 1
-largest_share = 0.5
+adversaries = ["others"]
+min_cohort_size = 1
+min_honest = 1
+max_client_weight = 0.5
 force_delta = true
 """
 

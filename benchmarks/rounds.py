@@ -193,12 +193,12 @@ unit = "record"
 adjacency = "replace-one"
 delta = 1e-6
 budget = inf
-against = ["server", "key-holder", "others"]
-unprotected = ["update"]
+adversaries = ["server", "key-holder", "others"]
+non_private = ["update"]
 {hidden}
-least_cohort = {cohort}
-least_honest = 2
-largest_share = 0.5
+min_cohort_size = {cohort}
+min_honest = 2
+max_client_weight = 0.5
 
 [[arm]]
 name = "FedAvg"
@@ -208,7 +208,7 @@ aggregation = "partial"
 """
 
 
-def cells(cohorts: Sequence[int], against: Path) -> Iterator[tuple[str, list[Play]]]:
+def cells(cohorts: Sequence[int], adversaries: Path) -> Iterator[tuple[str, list[Play]]]:
     """Each cohort's plays. The first is what the others are compared with."""
     for cohort in cohorts:
         yield (
@@ -216,7 +216,7 @@ def cells(cohorts: Sequence[int], against: Path) -> Iterator[tuple[str, list[Pla
             [
                 Play(f"{which} {how}", checkout, "FedAvg", text=fedavg(cohort, how))
                 for how in ("clear", "masked")
-                for which, checkout in (("former", against), ("this", HERE))
+                for which, checkout in (("former", adversaries), ("this", HERE))
             ],
         )
 
@@ -224,7 +224,7 @@ def cells(cohorts: Sequence[int], against: Path) -> Iterator[tuple[str, list[Pla
 def arms(options: argparse.Namespace) -> Iterator[tuple[str, list[Play]]]:
     """Each arm of a packaged study, as both checkouts have it."""
     settings = tuple(options.set)
-    sides = (("former", options.against), ("this", HERE))
+    sides = (("former", options.adversaries), ("this", HERE))
     named = [_arms(Play(which, path, None, study=options.study, settings=settings)) for which, path in sides]
     for arm in named[1]:
         if arm in named[0] and (not options.arm or arm in options.arm):
@@ -267,7 +267,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.json:
         print(f"{'':28}{'CPU ms':>10}{'wall ms':>10}{'a client':>10}{'to former':>11}")
-    for title, plays in arms(options) if options.study else cells(options.cohort, options.against):
+    for title, plays in arms(options) if options.study else cells(options.cohort, options.adversaries):
         found = interleaved(plays, options.rounds)
         former = median(row["cpu"] for row in found[0])
         for play, rows in zip(plays, found, strict=True):

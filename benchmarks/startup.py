@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--against", type=lambda path: Path(path).resolve())
     options = parser.parse_args()
-    checkouts = [("this", HERE)] + ([("former", options.against)] if options.against else [])
+    checkouts = [("this", HERE)] + ([("former", options.adversaries)] if options.adversaries else [])
     found: dict[tuple[str, str], list[float]] = {}
     for _ in range(options.rounds):
         plain = cpu(PLAIN, "", HERE)

@@ -38,13 +38,13 @@ from securefl.sums.two_server.way import KeyHolderPart
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 PLAN = Plan(
     delta=1e-5,
-    schedule=1,
+    max_rounds=1,
     sum="two-server",
     corrupt=0.0,
-    least_cohort=2,
-    largest_cohort=10_000,
-    least_honest=2,
-    largest_share=0.5,
+    min_cohort_size=2,
+    max_cohort_size=10_000,
+    min_honest=2,
+    max_client_weight=0.5,
 )
 
 

@@ -126,7 +126,7 @@ def sampling(count: int, aggregation: Aggregation, *, replacement: bool = False,
     """How `count` clients a round are drawn, and weighed."""
     return Sampling(
         cohort=0 if replacement else count,
-        further=trials,
+        extra_queries=trials,
         weighs="counts" if aggregation == "full" else "draws",
         draws=count,
     )
@@ -236,7 +236,7 @@ class Averaging:
                     broadcast=state.broadcast if on_model else state.broadcast[:0],
                     each=(question,),
                     public=public if on_model else {},
-                    introduction=1,
+                    initial=1,
                 )
                 state = _learn(state, (yield asked))
         return state

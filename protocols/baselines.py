@@ -196,7 +196,7 @@ class ByLoss:
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.loss_bound, introductions=1)
+        return Loss(self.problem, self.loss_bound, initial_queries=1)
 
     @property
     def offers(self) -> tuple[Offer, ...]:

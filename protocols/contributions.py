@@ -41,8 +41,8 @@ SIZE = Sends(
     reveals="its number of records",
     on_model=False,
     sensitivity={("record", "replace-one"): 1.0, ("record", "add-remove"): 1.0},
-    every=0,
-    introductions=1,
+    period=0,
+    initial_queries=1,
 )
 COUNT = Sends(
     name="count",
@@ -80,13 +80,15 @@ class Sampling:
     """
 
     cohort: int = 0
-    further: int = 0
+    extra_queries: int = 0
     weighs: Literal["equal", "draws", "counts"] = "equal"
     draws: int = 0
 
     def of(self, sends: Sends) -> Sends:
         """The description of a value that is sampled so."""
-        return replace(sends, cohort=self.cohort, further=self.further, weighs=self.weighs, draws=self.draws)
+        return replace(
+            sends, cohort=self.cohort, extra_queries=self.extra_queries, weighs=self.weighs, draws=self.draws
+        )
 
 
 UNSAMPLED: Final = Sampling()
@@ -224,13 +226,15 @@ class Loss:
 
     problem: Problem
     bound: float | None = None
-    every: int = 1
-    introductions: int = 0
-    further: int = 0
+    period: int = 1
+    initial_queries: int = 0
+    extra_queries: int = 0
 
     @property
     def sends(self) -> Sends:
-        sends = replace(LOSS, every=self.every, introductions=self.introductions, further=self.further)
+        sends = replace(
+            LOSS, period=self.period, initial_queries=self.initial_queries, extra_queries=self.extra_queries
+        )
         return sends if self.bound is None else replace(sends, sensitivity=_OF_LOSSES, grid=GRID)
 
     def compute(self, job: Job) -> Value:

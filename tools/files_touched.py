@@ -50,11 +50,11 @@ unit = "record"
 adjacency = "replace-one"
 delta = 1e-5
 budget = inf
-against = ["server", "key-holder", "others"]
-unprotected = ["update", "profile", "statistic"]
-least_cohort = 2
-least_honest = 2
-largest_share = 0.5
+adversaries = ["server", "key-holder", "others"]
+non_private = ["update", "profile", "statistic"]
+min_cohort_size = 2
+min_honest = 2
+max_client_weight = 0.5
 [[arm]]
 name = "x"
 {arm}
@@ -78,7 +78,7 @@ WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-WORD = "least_cohort"
+WORD = "min_cohort_size"
 
 
 class Trace:

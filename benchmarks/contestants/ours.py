@@ -63,8 +63,8 @@ def study(cell: Cell, runtime: str = "workers = 1") -> Study:
         adjacency = "replace-one"
         delta = 1e-5
         budget = inf
-        against = ["server", "key-holder", "others"]
-        unprotected = ["update"]
+        adversaries = ["server", "key-holder", "others"]
+        non_private = ["update"]
         [[arm]]
         name = "FedAvg"
         protocol = "fedavg"

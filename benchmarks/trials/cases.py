@@ -35,8 +35,8 @@ def _study(
     privacy: str,
     *,
     local: str = "",
-    unprotected: str = '["update"]',
-    against: str = _ALL,
+    non_private: str = '["update"]',
+    adversaries: str = _ALL,
     extra: str = "",
 ) -> str:
     return f"""
@@ -61,11 +61,11 @@ batch_size = 32
 {privacy}
 delta = 1e-4
 budget = inf
-against = {against}
-unprotected = {unprotected}
-least_cohort = 4
-least_honest = 1
-largest_share = 0.5
+adversaries = {adversaries}
+non_private = {non_private}
+min_cohort_size = 4
+min_honest = 1
+max_client_weight = 0.5
 {extra}
 {arm}
 """
@@ -93,7 +93,7 @@ CASES = {
             _study(
                 _FEDPROF,
                 _words("clear", "clear", *_PLAIN),
-                unprotected='["update", "profile"]',
+                non_private='["update", "profile"]',
                 extra=_FAULTS,
             ),
         ),
@@ -103,23 +103,23 @@ CASES = {
                 _FEDAVG,
                 _words("masked", "clear", "distributed", "client", "zero-out"),
                 local=_BOUND,
-                unprotected="[]",
-                against='["server", "others"]',
+                non_private="[]",
+                adversaries='["server", "others"]',
             ),
         ),
         Case("ckks", _study(_FEDAVG, _words("ckks", "clear", *_PLAIN))),
         Case(
             "scores",
-            _study(_FEDPROF, _words("clear", "ckks", *_PLAIN), unprotected='["update", "profile"]'),
+            _study(_FEDPROF, _words("clear", "ckks", *_PLAIN), non_private='["update", "profile"]'),
             exact=False,
         ),
         Case(
             "central",
-            _study(_FEDLOG + "client_bound = 60.0\n", _CENTRAL, unprotected="[]", against='["others"]'),
+            _study(_FEDLOG + "client_bound = 60.0\n", _CENTRAL, non_private="[]", adversaries='["others"]'),
         ),
         Case(
             "sweep",
-            _study(_FEDAVG, _CENTRAL, local=_BOUND, unprotected="[]", against='["others"]')
+            _study(_FEDAVG, _CENTRAL, local=_BOUND, non_private="[]", adversaries='["others"]')
             + '[sweep.grid]\n"privacy.epsilon" = [4.0, 8.0]\n',
             swept=True,
         ),

@@ -79,7 +79,7 @@ class ByCorrelation:
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.loss_bound, every=0, further=self.schedule.losses)
+        return Loss(self.problem, self.loss_bound, period=0, extra_queries=self.schedule.losses)
 
     @property
     def offers(self) -> tuple[Offer, ...]:

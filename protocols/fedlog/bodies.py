@@ -31,7 +31,7 @@ from securefl.training.task import Bodies, Problem
 class Body(Protocol):
     """A body turns a client's records into features.
 
-    `introductions`: the number of exchanges in which clients answer before there is a head. `training`: the
+    `initial_queries`: the number of exchanges in which clients answer before there is a head. `training`: the
     cost of each training, if it is accounted. `once`: the body is never trained, so its features never
     change.
     """
@@ -40,7 +40,7 @@ class Body(Protocol):
     def reads(self) -> Literal["records", "trained"]: ...
 
     @property
-    def introductions(self) -> int: ...
+    def initial_queries(self) -> int: ...
 
     @property
     def training(self) -> DpEvent | None: ...
@@ -70,7 +70,7 @@ class Public:
     problem: Problem
     activation: Bounded | None
     reads: Literal["records", "trained"] = "records"
-    introductions: int = 0
+    initial_queries: int = 0
     training: DpEvent | None = None
     once: bool = True
 
@@ -105,7 +105,7 @@ class Trained:
     compact: float = 0.0
     apart: float = 0.0
     prior: Prior = PAPER
-    introductions: int = 1
+    initial_queries: int = 1
     once: bool = False
 
     @property
@@ -185,7 +185,7 @@ class Trained:
 
 def _headless(job: Job) -> bool:
     """Whether there is no head yet to train under."""
-    return bool(job.introduction) or not job.broadcast.size
+    return bool(job.initial) or not job.broadcast.size
 
 
 def _statistic(sent: bytes, classes: int) -> Floats:

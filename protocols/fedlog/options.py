@@ -56,8 +56,8 @@ class Heads:
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, Played]:
-        for introduction in range(self.body.introductions if number == 1 else 0):
-            asked = self._ask(state, population.everyone(), introduction + 1)
+        for initial in range(self.body.initial_queries if number == 1 else 0):
+            asked = self._ask(state, population.everyone(), initial + 1)
             state = self._learn(state, (yield asked))
         asked = self._ask(state, self._absent(state, population))
         answers = (yield asked) if asked.cohort else NOBODY
@@ -68,10 +68,10 @@ class Heads:
         """The clients to ask: everybody, or those not in the sum yet if the statistic cannot change."""
         return absent(state.memory["counted"], population) if self.body.once else population.everyone()
 
-    def _ask(self, state: State, cohort: tuple[int, ...], introduction: int = 0) -> Ask:
+    def _ask(self, state: State, cohort: tuple[int, ...], initial: int = 0) -> Ask:
         question = Sum(self.statistic.sends, len(state.memory["sum"]))
         sent = state.broadcast[:0] if self.body.once else state.broadcast
-        return Ask(cohort=cohort, broadcast=sent, sums=(question,), introduction=introduction)
+        return Ask(cohort=cohort, broadcast=sent, sums=(question,), initial=initial)
 
     def _learn(self, state: State, answers: Answers) -> State:
         if not answers.survivors:

@@ -109,7 +109,7 @@ def sends(
         bounded_by=_BOUNDED_BY,
         grid=GRID,
         on_model=False,
-        introductions=body.introductions,
+        initial_queries=body.initial_queries,
         once=body.once,
         cohort=clients,
     )

@@ -69,8 +69,8 @@ def profile_sends(
         sensitivity={} if clip is None else _CLIPPED,
         bounded_by={"record": "`clip` in its arm, and noise"},
         grid=GRID,
-        every=refresh,
-        introductions=1,
+        period=refresh,
+        initial_queries=1,
         max_releases=max_releases,
     )
 

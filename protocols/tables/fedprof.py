@@ -88,7 +88,7 @@ def part(
         [arm(name, protocol, fraction=fraction, **options) for name, (protocol, options) in arms.items()],
         {
             "study.seeds": list(seeds),
-            "privacy.unprotected": ["update", *(["loss"] if group == "partial" else []), "profile"],
+            "privacy.non_private": ["update", *(["loss"] if group == "partial" else []), "profile"],
             **changes,
         },
     )

@@ -14,10 +14,10 @@ from securefl.sweep.cells import put
 _IN_THE_CLEAR: Final[Mapping[str, Any]] = {
     # As the papers ran: no figure of theirs depends on how sums are summed or scores are matched.
     "privacy.scores": "clear",
-    "privacy.least_cohort": 1,
-    "privacy.least_honest": 1,
+    "privacy.min_cohort_size": 1,
+    "privacy.min_honest": 1,
     # Draws with replacement give a client any share.
-    "privacy.largest_share": 0.5,
+    "privacy.max_client_weight": 0.5,
 }
 
 

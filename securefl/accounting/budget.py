@@ -11,7 +11,7 @@ from dp_accounting import DpEvent
 
 from securefl.accounting.alike import Counts
 from securefl.accounting.composition import Filter, Running, compose, fits
-from securefl.accounting.events import NO_COST, UNPROTECTED, History, dump_charge, load_charge
+from securefl.accounting.events import NO_COST, NON_PRIVATE, History, dump_charge, load_charge
 from securefl.accounting.store import Terms
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import Charge
@@ -19,7 +19,7 @@ from securefl.core.release import Charge
 # A long run has a new history every round. A full memory is emptied, which costs time and nothing else.
 _LARGEST_MEMORY = 4096
 # A schedule says for how many noised releases the noise was calibrated. These two bring none.
-_WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
+_WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(NON_PRIVATE))
 
 
 class Releases(Protocol):
@@ -73,7 +73,7 @@ class Budget:
             return overrun
         # A charge differs by party, so the budget is held against each party by itself. The largest epsilon
         # alone would not do: a party with less spent may be asked for more.
-        for party in self._terms.against:
+        for party in self._terms.adversaries:
             spent = self._events(holder, party)
             asked = Counter(charge.by_party()[party] for _, charge in wants)
             if not self._bears(spent + asked):
@@ -88,8 +88,8 @@ class Budget:
 
     def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
         """How many more rounds of these charges the budget bears for this holder; at most `most`."""
-        spent = {party: self._events(holder, party) for party in self._terms.against}
-        asked = {party: Counter(c.by_party()[party] for c in round_) for party in self._terms.against}
+        spent = {party: self._events(holder, party) for party in self._terms.adversaries}
+        asked = {party: Counter(c.by_party()[party] for c in round_) for party in self._terms.adversaries}
 
         def bears(rounds: int) -> bool:
             return all(
@@ -99,13 +99,13 @@ class Budget:
         return most_rounds(bears, most)
 
     def _overrun(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        if self._terms.schedule is None:
+        if self._terms.max_releases is None:
             return None
-        asked = Counter(name for name, charge in wants if charge not in (NO_COST, UNPROTECTED))
+        asked = Counter(name for name, charge in wants if charge not in (NO_COST, NON_PRIVATE))
         counted = self._releases.counted(holder)
         for name, more in asked.items():
             done = sum(n for (own, charge), n in counted if own == name and charge not in _WITHOUT_NOISE)
-            most = self._terms.schedule.get(name, 0)
+            most = self._terms.max_releases.get(name, 0)
             if done + more > most:
                 return BudgetExceeded(
                     f"{holder}: expected at most {most} scheduled releases of {name!r}, got {more} more "

@@ -34,7 +34,7 @@ from securefl.core.errors import DataError, UnsupportedEvent
 from securefl.core.release import Charge
 
 NO_COST: Final = Charge(server=NoOpDpEvent(), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
-UNPROTECTED: Final = Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=NonPrivateDpEvent())
+NON_PRIVATE: Final = Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=NonPrivateDpEvent())
 EXPOSED: Final = Charge(
     server=NonPrivateDpEvent(), key_holder=NonPrivateDpEvent(), others=NonPrivateDpEvent()
 )

@@ -33,7 +33,7 @@ def says_infinite(words: str) -> bool:
 def with_reason(epsilon: float, why: str) -> str:
     """In a sentence: three digits, or why it is infinite."""
     if isnan(epsilon):
-        return "no party is named in `against`"
+        return "no party is named in `adversaries`"
     return f"{epsilon:.3g}" if epsilon < inf else f"infinite ({_SIGN}): {why}"
 
 

@@ -20,13 +20,13 @@ T = TypeVar("T")
 class Asked:
     """Which of the declared asks of its value a release answers.
 
-    introduction, number: as in `algorithm.queries.Ask`.
+    initial, number: as in `algorithm.queries.Ask`.
     most: how many introductions, or further asks, a holder was promised at most. None is not counted.
     max_releases: how many releases of the value a holder lets out at all, whatever they answer. None is no
     limit.
     """
 
-    introduction: int = 0
+    initial: int = 0
     number: int = 0
     most: int | None = None
     max_releases: int | None = None
@@ -119,17 +119,17 @@ class Filed:
         )
         done = self._db.rows(query, (key.holder, key.session, key.round, key.name))
         beside = [
-            (other.stage, said.introduction, said.number)
+            (other.stage, said.initial, said.number)
             for other, said in which.items()
             if (other.session, other.round, other.name) == (key.session, key.round, key.name)
         ]
-        for stage, introduction, number in (*done, *beside):
-            same = (introduction, number) == (asked.introduction, asked.number)
+        for stage, initial, number in (*done, *beside):
+            same = (initial, number) == (asked.initial, asked.number)
             if same != (stage == key.stage):
                 return BudgetExceeded(
                     f"{key.holder}: expected one stage for each Ask of {key.name!r} in round {key.round}, "
-                    f"got number {asked.number} (introduction {asked.introduction}) at stage {key.stage} "
-                    f"after number {number} (introduction {introduction}) at stage {stage}. Ask under a "
+                    f"got number {asked.number} (introduction {asked.initial}) at stage {key.stage} "
+                    f"after number {number} (introduction {initial}) at stage {stage}. Ask under a "
                     "number of its own."
                 )
         return None
@@ -143,21 +143,21 @@ class Filed:
         # Introductions are counted over all sessions, since an asker that restarts could otherwise take
         # training for an introduction again and again. Further asks cost what a round's cost: each run has
         # its own. The attempt is left out: a retry asks nothing new.
-        kind = "introduction > 0" if asked.introduction else "number > 0 AND session = ?"
+        kind = "introduction > 0" if asked.initial else "number > 0 AND session = ?"
         query = f"SELECT session, round, stage FROM releases WHERE holder = ? AND name = ? AND {kind}"
-        values = (key.holder, key.name, *(() if asked.introduction else (key.session,)))
+        values = (key.holder, key.name, *(() if asked.initial else (key.session,)))
         done = {(bytes(row[0]), *row[1:]) for row in self._db.rows(query, values)}
         new = {
             (other.session, other.round, other.stage)
             for other, said in which.items()
-            if other.name == key.name and bool(said.introduction) == bool(asked.introduction)
+            if other.name == key.name and bool(said.initial) == bool(asked.initial)
         }
         if not new - done or len(new | done) <= asked.most:
             return None
         what, remedy = (
             ("introductions", "Ask for it in a round, where its training is charged.")
-            if asked.introduction
-            else ("further asks", "Ask for it once a round, or declare more (`further`).")
+            if asked.initial
+            else ("further asks", "Ask for it once a round, or declare more (`extra_queries`).")
         )
         return BudgetExceeded(
             f"{key.holder}: expected at most {asked.most} declared {what} of {key.name!r}, got one more "

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from securefl.accounting.budget import Budget
 from securefl.accounting.chain import Head, head, move, replay
-from securefl.accounting.events import NO_COST, UNPROTECTED, dump_charge
+from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge
 from securefl.accounting.filed import Asked, Filed, by_holder
 from securefl.accounting.note import Note
 from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, row_of
@@ -37,7 +37,7 @@ class Ledger:
     """Releases of all holders in one SQLite file; safe under two processes and kill -9.
 
     >>> import securefl
-    >>> plan = securefl.Plan(delta=1e-5, schedule=10, budget=2.0)
+    >>> plan = securefl.Plan(delta=1e-5, max_rounds=10, budget=2.0)
     >>> with securefl.Ledger("plan.sqlite", plan.terms()) as ledger:
     ...     ledger.worst("server"), ledger.head.count
     (0.0, 0)
@@ -181,7 +181,7 @@ class Ledger:
         return row is not None
 
     def _insert(self, key: ReleaseKey, charge: Charge, asked: Asked) -> None:
-        parts = (*row_of(key), dump_charge(charge), asked.introduction, asked.number, self._clock())
+        parts = (*row_of(key), dump_charge(charge), asked.initial, asked.number, self._clock())
         link = self._link = self._newest().then(*parts)
         # `_stands` asked before this wave was written. The table's UNIQUE refuses a key that it names twice.
         try:
@@ -253,7 +253,7 @@ class Ledger:
         reserved, committed, content = row
         if committed is not None:
             # Without fingerprints all contents look alike. A charge that stands for any allows it.
-            may_repeat = bool(release.content) or release.charge in (NO_COST, UNPROTECTED)
+            may_repeat = bool(release.content) or release.charge in (NO_COST, NON_PRIVATE)
             return may_repeat and bytes(content) == release.content
         link = self._link = self._newest().then(reserved, release.content)
         self._db.run(

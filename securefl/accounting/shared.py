@@ -42,6 +42,7 @@ from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import Note, noted
 from securefl.accounting.store import IDENTITY, Terms, now, written
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
+from securefl.core.renamed import first_words, renamed
 from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, require, seal
 from securefl.storage.read_only import read
 
@@ -126,7 +127,7 @@ class Account:
     def refusal(self, more: Sequence[Allotment]) -> BudgetExceeded | None:
         """Why the budget does not bear these runs beside those on file, or None. A run on file is free."""
         new = [own for own in more if own.run not in self._by_run]
-        for party in self.terms.against if new else ():
+        for party in self.terms.adversaries if new else ():
             after = self.epsilon(party, new)
             if not after <= self.budget:
                 return BudgetExceeded(
@@ -165,7 +166,7 @@ def shared_terms(terms: Terms) -> Terms:
             "Set the largest epsilon that these records may ever be charged."
         )
     # Another schedule is another run. Parameters of a run may be chosen after the last one was looked at.
-    return replace(terms, schedule=None, adaptive=True)
+    return replace(terms, max_releases=None, adaptive=True)
 
 
 class SharedLedger:
@@ -173,7 +174,7 @@ class SharedLedger:
 
         >>> from securefl.accounting.shared import SharedLedger, shared_terms
         >>> import securefl
-        >>> terms = shared_terms(securefl.Plan(delta=1e-5, schedule=10, budget=2.0).terms())
+        >>> terms = shared_terms(securefl.Plan(delta=1e-5, max_rounds=10, budget=2.0).terms())
         >>> with SharedLedger("people.sqlite", terms, "the digest of their records") as shared:
         ...     shared.account().epsilon("server")
         0.0
@@ -314,7 +315,7 @@ _Rows = Callable[[str], Iterable[tuple[Any, ...]]]
 
 def _terms_of(rows: _Rows) -> dict[str, str]:
     found: dict[str, str] = dict(rows("SELECT name, value FROM terms"))
-    if found.keys() != {IDENTITY, _SALT, _RECORDS, *Terms.__dataclass_fields__}:
+    if found.keys() != {IDENTITY, _SALT, _RECORDS, *first_words(Terms)}:
         raise Damaged("its terms are gone")
     return found
 
@@ -354,7 +355,8 @@ def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
         if stored[name] != asked:
             raise ConfigError(
                 f"{path}: expected {name} = {stored[name]}, with which this shared ledger was made, got "
-                f"{asked}: epsilons of different promises do not add up. Set [privacy] {name} to the old "
+                f"{asked}: epsilons of different promises do not add up. Set [privacy] "
+                f"{renamed(Terms).get(name, name)} to the old "
                 "value. A new ledger would forget what these records have spent."
             )
 

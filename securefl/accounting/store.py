@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from sys import float_info
@@ -14,6 +14,7 @@ from securefl.accounting.chain import Head, first, move, replay, whole
 from securefl.accounting.note import noted, noted_in
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES, Adjacency, ReleaseKey, Unit
+from securefl.core.renamed import formerly
 from securefl.storage.database import Database, Kind
 
 KIND = Kind(
@@ -59,9 +60,9 @@ class Terms:
     Attributes:
         unit, adjacency: which data sets are neighbours.
         delta: the delta at which epsilon is stated.
-        budget: the largest epsilon against each party in `against`. None is no limit.
-        against: the parties that the budget must hold against. The others are trusted by name.
-        schedule: for each name, the most noised releases of one holder. The noise was calibrated for that
+        budget: the largest epsilon against each party in `adversaries`. None is no limit.
+        adversaries: the parties that the budget must hold against. The others are trusted by name.
+        max_releases: for each name, the most noised releases of one holder. The noise was calibrated for that
             many. None is no limit.
         adaptive: whether a release's parameters may depend on earlier releases. A privacy filter then holds
             the budget, in place of composition.
@@ -71,19 +72,23 @@ class Terms:
     adjacency: Adjacency
     delta: float
     budget: float | None = None
-    against: tuple[str, ...] = PARTIES
-    schedule: Mapping[str, int] | None = None
+    adversaries: tuple[str, ...] = field(default=PARTIES, metadata=formerly("against"))
+    max_releases: Mapping[str, int] | None = field(default=None, metadata=formerly("schedule"))
     adaptive: bool = False
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
         if self.budget is not None and not self.budget >= 0:
             raise ConfigError(f"Expected a budget of epsilon >= 0, got {self.budget}.")
-        if self.schedule is not None:
-            if min(self.schedule.values(), default=1) < 1:
-                raise ConfigError(f"Expected a schedule of at least one release each, got {self.schedule}.")
-            object.__setattr__(self, "schedule", dict(sorted(self.schedule.items())))  # one order on file
-        if unknown := set(self.against) - set(PARTIES):
+        if self.max_releases is not None:
+            if min(self.max_releases.values(), default=1) < 1:
+                raise ConfigError(
+                    f"Expected a schedule of at least one release each, got {self.max_releases}."
+                )
+            object.__setattr__(
+                self, "max_releases", dict(sorted(self.max_releases.items()))
+            )  # one order on file
+        if unknown := set(self.adversaries) - set(PARTIES):
             raise ConfigError(f"Expected parties among {PARTIES}, got {sorted(unknown)}.")
 
     def bears(self, asked: Terms) -> bool:
@@ -91,7 +96,7 @@ class Terms:
 
         They are the same. But a ledger without a schedule counts runs of any: its budget holds them all.
         """
-        return asked == self or (self.schedule is None and replace(asked, schedule=None) == self)
+        return asked == self or (self.max_releases is None and replace(asked, max_releases=None) == self)
 
 
 def connect(path: Path | str, terms: Terms, counter: Path | None = None) -> Database:
@@ -157,8 +162,8 @@ def written(terms: Terms) -> dict[str, str]:
         "adjacency": terms.adjacency,
         "delta": terms.delta,
         "budget": terms.budget,
-        "against": terms.against,
-        "schedule": terms.schedule,
+        "against": terms.adversaries,
+        "schedule": terms.max_releases,
         "adaptive": terms.adaptive,
     }
     return {word: f"{value!r}" for word, value in words.items()}

@@ -85,8 +85,8 @@ class Job:
 
     `kept` is the state kept before this Ask. Changes apply once the exchange is over, so that a retry
     computes the same value. `rng` is the client's own stream for this round and this number. `round` counts
-    from 1. `count` is the number of records as others may know it. `introduction` and `number` are those of
-    the Ask. If `introduction` is not 0, nothing is trained. `source` gives the randomness of private
+    from 1. `count` is the number of records as others may know it. `initial` and `number` are those of
+    the Ask. If `initial` is not 0, nothing is trained. `source` gives the randomness of private
     training, the same if the round is cut off and played again. None draws from the operating system. `held`
     are the x and y of records that are never trained on. Without a hold-out it is None.
     """
@@ -100,7 +100,7 @@ class Job:
     rng: np.random.Generator
     kept: Kept = field(default_factory=dict)
     count: int = 0
-    introduction: int = 0
+    initial: int = 0
     number: int = 0
     source: Source | None = None
     held: tuple[NDArray[Any], NDArray[Any]] | None = None

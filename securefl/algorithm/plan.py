@@ -14,6 +14,7 @@ from securefl.accounting.store import Terms, require_delta
 from securefl.core.cohort import colluding, dropping, exact, guess_error, share_within
 from securefl.core.errors import ConfigError
 from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_missing
+from securefl.core.renamed import formerly, new_name
 
 CLEAR: Final = "clear"
 """The word for sums in which the server sees each contribution."""
@@ -22,17 +23,17 @@ NO_NOISE: Final = "none"
 Weighing = Literal["equal", "draws", "counts"]
 """How the values of a sum weigh against each other."""
 _EXAMPLES: Final = {
-    "least_cohort": "10",
-    "largest_cohort": "10",
-    "least_honest": "5",
-    "largest_share": "0.5",
+    "min_cohort_size": "10",
+    "max_cohort_size": "10",
+    "min_honest": "5",
+    "max_client_weight": "0.5",
 }
 _SIZES: Final = (
-    "least_cohort",
-    "largest_cohort",
-    "least_honest",
-    "least_records",
-    "largest_records",
+    "min_cohort_size",
+    "max_cohort_size",
+    "min_honest",
+    "min_records",
+    "max_records",
     "fixed_batch",
 )
 _MOST_DRAWS: Final = 2**20
@@ -45,8 +46,8 @@ class Plan:
 
         >>> import securefl
         >>> plan = securefl.Plan(
-        ...     sum="masked", corrupt=0.2, dropout=0.1, delta=1e-5, schedule=10,
-        ...     least_cohort=20, largest_cohort=20, least_honest=10, largest_share=0.1,
+        ...     sum="masked", corrupt=0.2, dropout=0.1, delta=1e-5, max_rounds=10,
+        ...     min_cohort_size=20, max_cohort_size=20, min_honest=10, max_client_weight=0.1,
         ... )
         >>> plan.survivors(20), plan.colluding(20), plan.beside(20), plan.hidden
         (18, 4, 13, True)
@@ -67,38 +68,38 @@ class Plan:
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that fall
             silent (rounded down), and that collude with the server (rounded up). `corrupt` has no default
             there.
-        least_cohort, largest_cohort: the sizes that the cohort of one sum may have. Each client of a hidden
-            sum checks them. These and the next two have no default there.
-        least_honest: least number of honest contributors that any combination of opened sums keeps. Each
+        min_cohort_size, max_cohort_size: the sizes that the cohort of one sum may have. Each client of a
+            hidden sum checks them. These and the next two have no default there.
+        min_honest: least number of honest contributors that any combination of opened sums keeps. Each
             client of a hidden sum checks it.
-        largest_share: the largest squared share that one client may have of a hidden sum, beside what surely
-            remains with it (`beside`). A linear guess of one client's value from the sum then errs by at
-            least sqrt(1 - largest_share) of its spread. Below 1; 0.5 or less is advised. Each client checks
-            it.
+        max_client_weight: the largest squared share that one client may have of a hidden sum, beside what
+            surely remains with it (`beside`). A linear guess of one client's value from the sum then errs by
+            at least sqrt(1 - max_client_weight) of its spread. Below 1; 0.5 or less is advised. Each client
+            checks it.
         weights: by name of a sum, how its values weigh: "draws", as often as a client was drawn, which
             everybody may know; "counts", by the client's own number of records. A name that is absent weighs
             "equal", and an order that weighs it is refused.
         draws: how many draws of clients there are in one sum that weighs by draws, and the most clients of
             one that weighs by counts. An order may have fewer only if it names each client once, such as if
             too few clients are left.
-        least_count, largest_count: a client that weighs its value by its number of records clips the number
-            to these.
-        least_records, largest_records: bounds of n where values weigh n_k / n. A client takes one n in a
+        min_num_examples, max_num_examples: a client that weighs its value by its number of records clips the
+            number to these.
+        min_records, max_records: bounds of n where values weigh n_k / n. A client takes one n in a
             session, the first it is told. Equal bounds pin n. Both have no default there.
         fixed_batch: clients are in fixed batches of so many, by number: 0 to fixed_batch - 1, and so on. A
             cohort of a hidden sum consists of whole batches, and its sum opens over all of it (`dropout` 0).
             So whatever sums of several rounds are taken off each other, batches come or go as a whole (So et
             al. 2021). None is no such rule. Each client of a hidden sum checks it.
-        public_count: the number that a client says in its place if its number of records is data. None if
-            that is public.
+        public_num_examples: the number that a client says in its place if its number of records is data. None
+            if that is public.
         secagg: against a server that may lie ("active"), or one that follows the protocol ("semi-honest").
-        spare: how many aborted aggregations may be tried again, in the whole run.
+        max_retries: how many aborted aggregations may be tried again, in the whole run.
         unit, adjacency, delta: the meaning of epsilon.
-        unprotected: names of values that may leave without noise. Epsilon is then infinite.
-        against: parties that the budget must hold against. The others are trusted by name.
+        non_private: names of values that may leave without noise. Epsilon is then infinite.
+        adversaries: parties that the budget must hold against. The others are trusted by name.
         budget: the largest epsilon of a holder. None is no limit.
-        schedule: the declared number of rounds. Nothing is released after it.
-        releases: for each name, the most releases of one holder that the noise was calibrated for.
+        max_rounds: the declared number of rounds. Nothing is released after it.
+        max_releases: for each name, the most releases of one holder that the noise was calibrated for.
     """
 
     sum: str = CLEAR
@@ -107,28 +108,35 @@ class Plan:
     noise_multiplier: float = 0.0
     dropout: float = 0.0
     corrupt: float | None = None
-    least_cohort: int | None = None
-    largest_cohort: int | None = None
-    least_honest: int | None = None
-    largest_share: float | None = None
+    min_cohort_size: int | None = field(default=None, metadata=formerly("least_cohort"))
+    max_cohort_size: int | None = field(default=None, metadata=formerly("largest_cohort"))
+    min_honest: int | None = field(default=None, metadata=formerly("least_honest"))
+    max_client_weight: float | None = field(default=None, metadata=formerly("largest_share"))
     weights: Mapping[str, Weighing] = field(default_factory=dict)
     draws: int | None = None
-    least_count: int = 1
-    largest_count: int = 2**31
-    least_records: int | None = None
-    largest_records: int | None = None
+    min_num_examples: int = field(default=1, metadata=formerly("least_count"))
+    max_num_examples: int = field(default=2**31, metadata=formerly("largest_count"))
+    min_records: int | None = field(default=None, metadata=formerly("least_records"))
+    max_records: int | None = field(default=None, metadata=formerly("largest_records"))
     fixed_batch: int | None = None
-    public_count: int | None = None
+    public_num_examples: int | None = field(default=None, metadata=formerly("public_count"))
     secagg: Literal["active", "semi-honest"] = "active"
-    spare: int = 0
+    max_retries: int = field(default=0, metadata=formerly("spare"))
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
     delta: float
-    unprotected: tuple[str, ...] = ()
-    against: tuple[str, ...] = PARTIES
+    non_private: tuple[str, ...] = field(default=(), metadata=formerly("unprotected"))
+    adversaries: tuple[str, ...] = field(default=PARTIES, metadata=formerly("against"))
     budget: float | None = None
-    schedule: int
-    releases: Mapping[str, int] = field(default_factory=dict)
+    max_rounds: int = field(metadata=formerly("schedule"))
+    max_releases: Mapping[str, int] = field(default_factory=dict, metadata=formerly("releases"))
+
+    def __new__(cls, **words: Any) -> Plan:
+        # Before the dataclass's own `__init__`, which would say no more than that the word is unexpected.
+        for word in words:
+            if (said := new_name(cls, word)) is not None:
+                raise ConfigError(said)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
@@ -163,29 +171,29 @@ class Plan:
                 f'Expected weights such as {{"update": "draws"}}, with "equal", "draws" or "counts", got '
                 f"{self.weights!r}."
             )
-        for word in (*_SIZES, "draws", "least_count", "largest_count"):
+        for word in (*_SIZES, "draws", "min_num_examples", "max_num_examples"):
             value, most = getattr(self, word), _MOST_DRAWS if word == "draws" else 2**31
             # Whole numbers of Python itself: others would write another digest of an equal plan.
             if value is not None and not (type(value) is int and 1 <= value <= most):
                 raise ConfigError(f"Expected {word} as a whole number from 1 to {most}, got {value!r}.")
         ordered = {
-            "least_cohort <= largest_cohort": (self.least_cohort or 1, self.largest_cohort or 2**31),
-            "least_count <= largest_count": (self.least_count, self.largest_count),
-            "least_records <= largest_records": (self.least_records or 1, self.largest_records or 2**31),
+            "min_cohort_size <= max_cohort_size": (self.min_cohort_size or 1, self.max_cohort_size or 2**31),
+            "min_num_examples <= max_num_examples": (self.min_num_examples, self.max_num_examples),
+            "min_records <= max_records": (self.min_records or 1, self.max_records or 2**31),
         }
         for words, (least, largest) in ordered.items():
             if not 1 <= least <= largest <= 2**31:
                 raise ConfigError(f"Expected 1 <= {words} <= 2^31, got {least} and {largest}.")
-        share = self.largest_share
+        share = self.max_client_weight
         if share is not None and not (isinstance(share, float | int) and 0 < share < 1):
             raise ConfigError(
-                f"Expected 0 < largest_share < 1, got {share!r}: with 1 a sum may tell one "
+                f"Expected 0 < max_client_weight < 1, got {share!r}: with 1 a sum may tell one "
                 "client's value, with 0 none opens. Take 0.5 or less."
             )
 
     def _check_hidden(self) -> None:
         """Refuse defaults, and cohorts in which one client's value would stand out."""
-        words = ("least_cohort", "largest_cohort", "least_honest", "largest_share")
+        words = ("min_cohort_size", "max_cohort_size", "min_honest", "max_client_weight")
         if missing := [word for word in words if getattr(self, word) is None]:
             raise ConfigError(
                 f"Expected {', '.join(f'`{word}`' for word in missing)} where sums are hidden, got none: "
@@ -203,93 +211,95 @@ class Plan:
                 "Expected `draws`, the number of draws in a cohort, where hidden sums weigh by draws, got "
                 "none. Add draws=K for K drawn clients a round."
             )
-        if self.draws is not None and self.draws < self.least_cohort and kinds - {"equal"}:  # type: ignore[operator]
+        if self.draws is not None and self.draws < self.min_cohort_size and kinds - {"equal"}:  # type: ignore[operator]
             raise ConfigError(
                 f"Expected at least as many draws as clients in the least cohort, got {self.draws} draws and "
-                f"least_cohort = {self.least_cohort}: no order would be taken. Draw more clients a round, or "
-                "lower least_cohort."
+                f"min_cohort_size = {self.min_cohort_size}: no order would be taken. Draw more clients a "
+                "round, or lower min_cohort_size."
             )
-        if self.least_cohort < 2:  # type: ignore[operator]  # None was refused above
+        if self.min_cohort_size < 2:  # type: ignore[operator]  # None was refused above
             raise ConfigError(
-                f"Expected least_cohort >= 2 where sums are hidden, got {self.least_cohort}: the sum of one "
-                "client is its value."
+                f"Expected min_cohort_size >= 2 where sums are hidden, got {self.min_cohort_size}: the sum "
+                "of one client is its value."
             )
         size, beside = self._thinnest()
-        if beside + 1 < self.least_honest:  # type: ignore[operator]
+        if beside + 1 < self.min_honest:  # type: ignore[operator]
             raise ConfigError(
-                f"Expected at least {self.least_honest} honest contributors in every sum (`least_honest`), "
+                f"Expected at least {self.min_honest} honest contributors in every sum (`min_honest`), "
                 f"got {max(0, beside + 1)} in a cohort of {size}: {self.survivors(size)} clients are enough, "
-                f"and {self.colluding(size)} of them may collude. Raise least_cohort, or lower dropout, "
-                "corrupt or least_honest."
+                f"and {self.colluding(size)} of them may collude. Raise min_cohort_size, or lower dropout, "
+                "corrupt or min_honest."
             )
         if self.fixed_batch is not None:
             self._check_batch(self.fixed_batch)
-        if self.public_count is None and "counts" in kinds and self.largest_count == 2**31:
+        if self.public_num_examples is None and "counts" in kinds and self.max_num_examples == 2**31:
             raise ConfigError(
-                "Expected `least_count` and `largest_count`, public bounds of a client's number of records, "
-                "where hidden sums weigh by counts, got none. Add least_count = ... and largest_count = ..., "
+                "Expected `min_num_examples` and `max_num_examples`, public bounds of a client's number of "
+                "records, where hidden sums weigh by counts, got none. Add min_num_examples = ... and "
+                "max_num_examples = ..., "
                 'or weigh equally (in a study: aggregation = "partial").'
             )
         least, largest = self.counts if "counts" in kinds else (1, 1)
-        if (share := share_within(least, largest, beside)) > exact(self.largest_share):  # type: ignore[arg-type]
+        if (share := share_within(least, largest, beside)) > exact(self.max_client_weight):  # type: ignore[arg-type]
             narrower = "" if least == largest else "Take narrower bounds of the counts, or equal weights, or "
             raise ConfigError(
-                f"Expected one client's squared share of a hidden sum to be at most {self.largest_share:g} "
-                f"(`largest_share`), got up to {float(share):.3g} in a cohort of {size}, in which "
+                "Expected one client's squared share of a hidden sum to be at most "
+                f"{self.max_client_weight:g} "
+                f"(`max_client_weight`), got up to {float(share):.3g} in a cohort of {size}, in which "
                 f"{max(0, beside)} honest others surely remain beside a client"
                 + (f" and counts from {least} to {largest} weigh" if least != largest else "")
-                + f". {narrower or 'Take '}a larger least_cohort, or lower dropout or corrupt."
+                + f". {narrower or 'Take '}a larger min_cohort_size, or lower dropout or corrupt."
             )
 
     def _check_batch(self, batch: int) -> None:
-        assert self.least_cohort is not None
-        assert self.largest_cohort is not None
-        assert self.least_honest is not None
+        assert self.min_cohort_size is not None
+        assert self.max_cohort_size is not None
+        assert self.min_honest is not None
         if self.dropout:
             raise ConfigError(
                 f"Expected dropout = 0 with fixed_batch, got {self.dropout}: a sum without one client would "
                 "cut through its batch. Lose such a round, or leave fixed_batch out."
             )
-        if self.least_cohort % batch or self.largest_cohort % batch:
+        if self.min_cohort_size % batch or self.max_cohort_size % batch:
             raise ConfigError(
-                f"Expected cohorts of whole batches, got {self.least_cohort} to {self.largest_cohort} "
+                f"Expected cohorts of whole batches, got {self.min_cohort_size} to {self.max_cohort_size} "
                 f"clients in batches of {batch}. Take multiples of it."
             )
-        honest = batch - self.colluding(self.largest_cohort)
-        if honest < self.least_honest:
+        honest = batch - self.colluding(self.max_cohort_size)
+        if honest < self.min_honest:
             raise ConfigError(
-                f"Expected at least {self.least_honest} honest clients in each batch (`least_honest`), got "
-                f"{max(0, honest)} of {batch}, since {self.colluding(self.largest_cohort)} of a cohort may "
+                f"Expected at least {self.min_honest} honest clients in each batch (`min_honest`), got "
+                f"{max(0, honest)} of {batch}, since {self.colluding(self.max_cohort_size)} of a cohort may "
                 "collude. Take larger batches."
             )
-        if (share := self._batch_share) > exact(self.largest_share or 1):
+        if (share := self._batch_share) > exact(self.max_client_weight or 1):
             raise ConfigError(
-                f"Expected one client's squared share of its batch to be at most {self.largest_share:g} "
-                f"(`largest_share`), got up to {float(share):.3g} in batches of {batch}, which differences "
-                "of rounds tell. Take larger batches."
+                f"Expected one client's squared share of its batch to be at most {self.max_client_weight:g} "
+                f"(`max_client_weight`), got up to {float(share):.3g} in batches of {batch}, which "
+                "differences of rounds tell. Take larger batches."
             )
 
     @property
     def _batch_share(self) -> Fraction:
         """The largest squared share of one client in what remains of a batch without those that collude."""
         assert self.fixed_batch is not None
-        assert self.largest_cohort is not None
+        assert self.max_cohort_size is not None
         least, largest = self.counts if "counts" in self.weights.values() else (1, 1)
-        return share_within(least, largest, self.fixed_batch - 1 - self.colluding(self.largest_cohort))
+        return share_within(least, largest, self.fixed_batch - 1 - self.colluding(self.max_cohort_size))
 
     @property
     def counts(self) -> tuple[int, int]:
         """The least and the largest count that a client may weigh with."""
-        if self.public_count is None:
-            return self.least_count, self.largest_count
+        if self.public_num_examples is None:
+            return self.min_num_examples, self.max_num_examples
         return self.count(1), self.count(1)
 
     def _thinnest(self) -> tuple[int, int]:
         """The cohort size in which fewest surely remain beside a client, and how many these are."""
-        assert self.least_cohort is not None
-        assert self.largest_cohort is not None
-        found = (self.least_cohort, self.beside(self.least_cohort))
-        for size in range(self.least_cohort + 1, self.largest_cohort + 1):
+        assert self.min_cohort_size is not None
+        assert self.max_cohort_size is not None
+        found = (self.min_cohort_size, self.beside(self.min_cohort_size))
+        for size in range(self.min_cohort_size + 1, self.max_cohort_size + 1):
             # Each of the two shares is rounded by less than one client.
             if size * (1 - self.dropout - (self.corrupt or 0.0)) - 3 > found[1]:
                 break
@@ -331,13 +341,13 @@ class Plan:
         rounds too. Without a name it is that of the sum that tells most. Raises ConfigError if sums are not
         hidden.
         """
-        if not self.hidden or self.largest_share is None:
+        if not self.hidden or self.max_client_weight is None:
             raise ConfigError("Expected a plan that hides sums, got one of sums in the clear.")
         kinds = {"equal", *self.weights.values()} if name is None else {self.weights.get(name, "equal")}
         beside = self._thinnest()[1]
         shares = [share_within(1, 1, beside)]
         if "draws" in kinds:  # the server draws, up to what clients let through
-            shares.append(exact(self.largest_share))
+            shares.append(exact(self.max_client_weight))
         if "counts" in kinds:
             shares.append(share_within(*self.counts, beside))
         if self.fixed_batch is not None:
@@ -350,12 +360,12 @@ class Plan:
         A colluding client knows its share. If the promise must hold against other clients, each of them knows
         its own share.
         """
-        return max(self.colluding(cohort), 1 if OTHERS in self.against else 0)
+        return max(self.colluding(cohort), 1 if OTHERS in self.adversaries else 0)
 
     def count(self, records: int) -> int:
         """The number that a client with so many records may let others know, within the bounds."""
-        told = records if self.public_count is None else self.public_count
-        return min(max(told, self.least_count), self.largest_count)
+        told = records if self.public_num_examples is None else self.public_num_examples
+        return min(max(told, self.min_num_examples), self.max_num_examples)
 
     def terms(self) -> Terms:
         """The terms of a ledger under this plan."""
@@ -364,9 +374,9 @@ class Plan:
             adjacency=self.adjacency,
             delta=self.delta,
             budget=self.budget,
-            against=self.against,
+            adversaries=self.adversaries,
             # Without noise nothing was calibrated, so there is no count to hold the releases to.
-            schedule=None if not self.noisy or not self.releases else self.releases,
+            max_releases=None if not self.noisy or not self.max_releases else self.max_releases,
         )
 
     def session(self, clients: Sequence[str], nonce: bytes) -> bytes:
@@ -393,26 +403,26 @@ class Plan:
             "noise_multiplier": self.noise_multiplier,
             "dropout": self.dropout,
             "corrupt": self.corrupt,
-            "least_cohort": self.least_cohort,
-            "largest_cohort": self.largest_cohort,
-            "least_honest": self.least_honest,
-            "largest_share": self.largest_share,
+            "least_cohort": self.min_cohort_size,
+            "largest_cohort": self.max_cohort_size,
+            "least_honest": self.min_honest,
+            "largest_share": self.max_client_weight,
             "weights": dict(self.weights),
             "draws": self.draws,
-            "least_count": self.least_count,
-            "largest_count": self.largest_count,
-            "least_records": self.least_records,
-            "largest_records": self.largest_records,
+            "least_count": self.min_num_examples,
+            "largest_count": self.max_num_examples,
+            "least_records": self.min_records,
+            "largest_records": self.max_records,
             "fixed_batch": self.fixed_batch,
-            "public_count": self.public_count,
+            "public_count": self.public_num_examples,
             "secagg": self.secagg,
-            "spare": self.spare,
+            "spare": self.max_retries,
             "unit": self.unit,
             "adjacency": self.adjacency,
             "delta": self.delta,
-            "unprotected": self.unprotected,
-            "against": self.against,
+            "unprotected": self.non_private,
+            "against": self.adversaries,
             "budget": self.budget,
-            "schedule": self.schedule,
-            "releases": dict(self.releases),
+            "schedule": self.max_rounds,
+            "releases": dict(self.max_releases),
         }

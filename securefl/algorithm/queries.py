@@ -34,7 +34,7 @@ class Sends:
     """One kind of value that clients release.
 
     Attributes:
-        name: its name in the ledger and in `[privacy] unprotected`.
+        name: its name in the ledger and in `[privacy] non_private`.
         how: summed over the cohort, or opened for each client.
         reveals: what the server sees of it in the clear, in words, for the privacy card.
         reveals_encrypted: what the server sees of it if scores are encrypted. Empty if it never is.
@@ -46,10 +46,10 @@ class Sends:
         training: the cost of the training before it, if a model was broadcast, per record added or removed.
         sensitivity: in L2, by (unit, adjacency). It is unbounded for a pair that is absent.
         bounded_by: by unit, what a study sets to bound it, as words behind "take": for whoever is refused.
-        every: it is asked for in rounds whose number this divides. 0 is in no round.
-        introductions: how often it is asked for in a whole run before anything is trained, charged so.
-        further: how often it is asked for in a whole run beyond once in `every` rounds, as number 1, 2 and so
-            on of a round. These are charged like that of the round itself.
+        period: it is asked for in rounds whose number this divides. 0 is in no round.
+        initial_queries: how often it is asked for in a whole run before anything is trained, charged so.
+        extra_queries: how often it is asked for in a whole run beyond once in `every` rounds, as number 1, 2
+            and so on of a round. These are charged like that of the round itself.
         once: it cannot change in a session (the same records, nothing trained, nothing broadcast). Each
             client gives it once: two sums of it over two sets of clients would differ by a client's value.
         cohort: the least number of clients that are asked for one sum of it. 0 if it is not known before.
@@ -76,9 +76,9 @@ class Sends:
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     bounded_by: Mapping[Unit, str] = field(default_factory=dict)
     grid: Grid = field(default_factory=Grid)
-    every: int = 1
-    introductions: int = 0
-    further: int = 0
+    period: int = 1
+    initial_queries: int = 0
+    extra_queries: int = 0
     once: bool = False
     cohort: int = 0
     weighs: Literal["equal", "draws", "counts"] = "equal"
@@ -102,13 +102,13 @@ class Sends:
 
     def due(self, number: int) -> bool:
         """Whether it is asked for in this round, from 1."""
-        return bool(self.every) and number % self.every == 0
+        return bool(self.period) and number % self.period == 0
 
     def asked(self, rounds: int) -> int:
         """The most often a client is asked for it, in as many rounds."""
         if self.once:
             return 1
-        return (rounds // self.every if self.every else 0) + self.introductions + self.further
+        return (rounds // self.period if self.period else 0) + self.initial_queries + self.extra_queries
 
     def most_releases(self, rounds: int) -> int | None:
         """The most releases of one client, in a plan of so many rounds. None if it answers no query."""
@@ -261,7 +261,7 @@ class Ask:
             model.
         public: further arrays that every client of the cohort may know.
         weights: the weights of values in the sums. None is 1 each.
-        introduction: which introduction of its values this is, from 1. 0 for an Ask of the rounds.
+        initial: which introduction of its values this is, from 1. 0 for an Ask of the rounds.
         number: which Ask of its values this is within its round. A client draws from another stream for each
             number. Stages and attempts do not count: a retry has the number of what it repeats.
     """
@@ -272,14 +272,14 @@ class Ask:
     each: tuple[Each, ...] = ()
     public: Mapping[str, Floats] = field(default_factory=dict)
     weights: ByDraws | ByCount | None = None
-    introduction: int = 0
+    initial: int = 0
     number: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.introduction, self.number) < 0 or (self.introduction and self.number):
+        if min(self.initial, self.number) < 0 or (self.initial and self.number):
             raise LocalProtocolError(
                 f"Expected an introduction or a number within the round, got introduction "
-                f"{self.introduction} and number {self.number}."
+                f"{self.initial} and number {self.number}."
             )
         if isinstance(self.weights, ByDraws) and set(self.weights.draws) != set(self.cohort):
             raise LocalProtocolError(

@@ -5,8 +5,8 @@ and the others' to 1, which the grid rounds away. So every client, and the key h
 holds each order against its plan. What an order may say is checked by this one function.
 
 The rule. T contributions are enough to open the sum, and c clients at most collude. For every member as the
-victim, the lightest T - 1 - c of the others surely remain beside it. At least `least_honest` - 1 of them must
-weigh something on the grid, and the victim's squared share beside them is at most `largest_share`
+victim, the lightest T - 1 - c of the others surely remain beside it. At least `min_honest` - 1 of them must
+weigh something on the grid, and the victim's squared share beside them is at most `max_client_weight`
 (`core.cohort` says why squares). The rule is about one sum. What the sums of several rounds tell together, no
 weight can hold.
 """
@@ -51,7 +51,7 @@ class Weights:
             case "draws":
                 return cls((1,) * clients, whole=clients)
             case "counts":
-                return cls((1,) * clients, records=plan.largest_records or 1)
+                return cls((1,) * clients, records=plan.max_records or 1)
         return cls((1,) * clients)
 
     @property
@@ -127,14 +127,14 @@ def admits(plan: Plan, draws: Mapping[int, int]) -> bool:
 
 def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
     """Refuse a cohort, draws or an n beyond the plan, and a cohort in which one client would stand out."""
-    assert plan.least_cohort is not None
-    assert plan.largest_cohort is not None
-    assert plan.least_honest is not None
-    assert plan.largest_share is not None
-    if not plan.least_cohort <= weights.ordered <= plan.largest_cohort:
+    assert plan.min_cohort_size is not None
+    assert plan.max_cohort_size is not None
+    assert plan.min_honest is not None
+    assert plan.max_client_weight is not None
+    if not plan.min_cohort_size <= weights.ordered <= plan.max_cohort_size:
         raise ConfigError(
-            f"Expected a cohort of {plan.least_cohort} to {plan.largest_cohort} clients, as the plan says, "
-            f"got {weights.ordered} (`least_cohort`)."
+            f"Expected a cohort of {plan.min_cohort_size} to {plan.max_cohort_size} clients, as the plan "
+            f"says, got {weights.ordered} (`min_cohort_size`)."
         )
     if min(weights.draws) < 1 or (not weights.whole and max(weights.draws) > 1):
         raise ConfigError(
@@ -149,16 +149,17 @@ def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
         _require_records(plan, weights)
     if counted:
         share = share_within(*plan.counts, beside)
-    if beside + 1 < plan.least_honest:
+    if beside + 1 < plan.min_honest:
         raise ConfigError(
-            f"Expected at least {plan.least_honest} honest contributors, got {max(0, beside + 1)} for sure "
-            f"in a cohort of {weights.ordered} (`least_honest`)."
+            f"Expected at least {plan.min_honest} honest contributors, got {max(0, beside + 1)} for sure "
+            f"in a cohort of {weights.ordered} (`min_honest`)."
         )
-    if share > exact(plan.largest_share):
+    if share > exact(plan.max_client_weight):
         raise ConfigError(
-            f"Expected no client to have more than {plan.largest_share:g} of the squared weight beside the "
-            f"{max(0, beside)} lightest others, got {float(share):.3g} (`largest_share`): the sum would tell "
-            "its value."
+            f"Expected no client to have more than {plan.max_client_weight:g} of the squared weight beside "
+            "the "
+            f"{max(0, beside)} lightest others, got {float(share):.3g} (`max_client_weight`): the sum would "
+            "tell its value."
         )
 
 
@@ -177,14 +178,14 @@ def _require_draws(plan: Plan, weights: Weights) -> None:
 
 
 def _require_records(plan: Plan, weights: Weights) -> None:
-    if plan.least_records is None or plan.largest_records is None:
+    if plan.min_records is None or plan.max_records is None:
         raise ConfigError(
-            "Expected `least_records` and `largest_records`, bounds of n in weights n_k / n, got none: "
+            "Expected `min_records` and `max_records`, bounds of n in weights n_k / n, got none: "
             "a huge n rounds small clients away. Add the number of clients and of all their records."
         )
-    if not plan.least_records <= weights.records <= plan.largest_records:
+    if not plan.min_records <= weights.records <= plan.max_records:
         raise ConfigError(
-            f"Expected n from {plan.least_records} to {plan.largest_records}, as the plan says, got "
+            f"Expected n from {plan.min_records} to {plan.max_records}, as the plan says, got "
             f"{weights.records}."
         )
     if plan.draws is not None and weights.ordered > plan.draws:

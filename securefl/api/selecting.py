@@ -120,8 +120,8 @@ def select_by_profile(
         adjacency="zero-out",
         # a score leaves without noise, so epsilon is infinite at every delta
         delta=0.5 if delta is None else delta,
-        unprotected=(_NAME,),
-        schedule=1,
+        non_private=(_NAME,),
+        max_rounds=1,
     )
     each = Each(sends, options.query(middle).linear(options.variant, options.bounds))
     with ledger_of(ledger, plan, list(given)) as (path, numbers):

@@ -68,8 +68,8 @@ def masked_sum(
     vectors_of: Mapping[str, ArrayLike] | Sequence[ArrayLike],
     *,
     corrupt: float,
-    least_honest: int,
-    largest_share: float,
+    min_honest: int,
+    max_client_weight: float,
     bound: float | None = None,
     clip: float | None = None,
     dropout: float = 0.0,
@@ -83,7 +83,7 @@ def masked_sum(
 
         >>> import securefl
         >>> updates = {"ann": [1.0, 2.0], "bob": [0.5, 0.0], "eve": [0.25, 1.0], "joe": [9.0, 9.0]}
-        >>> trust = {"corrupt": 0.25, "dropout": 0.25, "least_honest": 2, "largest_share": 0.5}
+        >>> trust = {"corrupt": 0.25, "dropout": 0.25, "min_honest": 2, "max_client_weight": 0.5}
         >>> found = securefl.masked_sum(updates, bound=10, silent=["joe"], **trust)
         >>> found.total.round(6), found.survivors, found.epsilon["server"]
         (array([1.75, 3.  ]), ('ann', 'bob', 'eve'), inf)
@@ -95,10 +95,10 @@ def masked_sum(
         vectors_of: each client's vector by name, or a list, whose clients are called "0", "1" and so on. All
             have one shape.
         corrupt: the largest share of the clients that may collude with the server. 0 says that none may.
-        least_honest: the least number of honest clients in the sum.
-        largest_share: the largest share that one client's variance may have of that of the honest clients
+        min_honest: the least number of honest clients in the sum.
+        max_client_weight: the largest share that one client's variance may have of that of the honest clients
             that surely remain in the sum, 1 / (1 + m) beside m others. A guess of its vector from the sum
-            errs by sqrt(1 - largest_share) of its spread at least. Take 0.5 or less.
+            errs by sqrt(1 - max_client_weight) of its spread at least. Take 0.5 or less.
         bound: the largest absolute value of an entry. A larger one is an error.
         clip: in place of `bound`: a vector whose norm is larger is scaled down to it. Noise needs one.
         dropout: the largest share that may fall silent.
@@ -125,11 +125,11 @@ def masked_sum(
     for what, chosen in {"bound": bound, "clip": clip, "delta": delta, "budget": budget}.items():
         if chosen is not None:
             number(what, chosen)
-    whole("least_honest", least_honest)
-    number("largest_share", largest_share)
+    whole("min_honest", min_honest)
+    number("max_client_weight", max_client_weight)
     sends = _sends(given, bound, clip, noise_multiplier)
     plan = _plan(
-        given, corrupt, dropout, least_honest, largest_share, noise_multiplier, delta, budget, ledger
+        given, corrupt, dropout, min_honest, max_client_weight, noise_multiplier, delta, budget, ledger
     )
     if not isinstance(silent, Collection) or isinstance(silent, str):
         raise ConfigError(f"Expected `silent` as a list of names, got {silent!r}.")
@@ -176,8 +176,8 @@ def _plan(
     given: Vectors,
     corrupt: float,
     dropout: float,
-    least_honest: int,
-    largest_share: float,
+    min_honest: int,
+    max_client_weight: float,
     noise: float,
     delta: float | None,
     budget: float | None,
@@ -198,17 +198,17 @@ def _plan(
         noise_multiplier=noise,
         dropout=dropout,
         corrupt=corrupt,
-        least_cohort=len(given.names),
-        largest_cohort=len(given.names),
-        least_honest=least_honest,
-        largest_share=largest_share,
+        min_cohort_size=len(given.names),
+        max_cohort_size=len(given.names),
+        min_honest=min_honest,
+        max_client_weight=max_client_weight,
         unit="client",
         adjacency="zero-out",
         # without noise epsilon is infinite at every delta
         delta=0.5 if delta is None else delta,
         budget=budget,
-        unprotected=() if noise else (_NAME,),
-        schedule=1,
+        non_private=() if noise else (_NAME,),
+        max_rounds=1,
     )
 
 

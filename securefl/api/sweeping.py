@@ -23,7 +23,7 @@ from securefl.study.interruption import Interruption
 from securefl.study.publication import public
 from securefl.sweep import tradeoff
 from securefl.sweep.best import caveats, sentences
-from securefl.sweep.cells import Sweep, claim, parse_sweep
+from securefl.sweep.cells import Sweep, as_begun, claim, parse_sweep
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
 from securefl.training.devices import one_thread
@@ -153,6 +153,7 @@ def run_sweep(
     with one_thread(), ExitStack() as stack:
         stack.enter_context(going_on(folder))
         stack.enter_context(alone(folder, saying(console)))
+        found = as_begun(found, folder)
         require_runnable(found, folder, console)
         claim(folder, found)
         stack.enter_context(scriptless())

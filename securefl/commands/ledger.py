@@ -98,13 +98,13 @@ def runs(path: Path, as_json: bool) -> None:
             for entry, spent in zip(found.entries, after, strict=True)
         ]
         promise = {"unit": terms.unit, "adjacency": terms.adjacency, "delta": terms.delta}
-        said = {**promise, "budget": found.budget, "against": list(terms.against), "runs": rows}
+        said = {**promise, "budget": found.budget, "against": list(terms.adversaries), "runs": rows}
         click.echo(json.dumps(said, indent=1))
         return
     for entry, spent in zip(found.entries, after, strict=True):
         told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
         click.echo(escaped(f"{entry.at}  {entry.allotment.what}: epsilon {told}"))
-    count, whom = len(found.entries), " and the ".join(terms.against)
+    count, whom = len(found.entries), " and the ".join(terms.adversaries)
     click.echo(
         f"{count} run{'' if count == 1 else 's'}; a budget of epsilon {found.budget:g} at delta "
         f"{terms.delta:g} per {terms.unit} ({terms.adjacency}) holds over all of them together, against "

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 def find(study: str) -> Sweep:
     """A sweep by path, or by the name of a packaged one."""
+    from securefl.storage.private_folder import PRIVATE
     from securefl.study.config import home_of
     from securefl.sweep.cells import parse_sweep
 
     try:
         home = home_of(Path(study)) if Path(study).is_file() else None
-        return replace(parse_sweep(text_of(study), home=home), file=study)
+        begun = (Path(study).parent / PRIVATE).is_dir() and Path(study).is_file()
+        return replace(parse_sweep(text_of(study), home=home, begun=begun), file=study)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
@@ -105,7 +107,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.best import caveats, sentences
-    from securefl.sweep.cells import CONFIG, claim
+    from securefl.sweep.cells import CONFIG, as_begun, claim
     from securefl.sweep.choice import require_choosable
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
@@ -113,6 +115,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     from securefl.sweep.session import own_code, require_runnable, run_and_write
     from securefl.sweep.tradeoff import series_of
 
+    found = as_begun(found, out)
     # Before the check, which runs it.
     for line in own_code(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -47,7 +47,7 @@ class Order:
     Attributes:
         wants: names of the values it sends now.
         sums: names of the values that it gives to a hidden sum afterwards.
-        introduction: which introduction of its values this is, from 1; 0 for an Ask of the rounds.
+        initial: which introduction of its values this is, from 1; 0 for an Ask of the rounds.
         number: which Ask of its values this is within its round; 0 for an introduction.
         again: how often the sums were put anew after an answer was lost.
         members: numbers of the cohort, ascending; where nothing is hidden, this client's alone.
@@ -59,7 +59,7 @@ class Order:
 
     wants: tuple[str, ...]
     sums: tuple[str, ...]
-    introduction: int
+    initial: int
     number: int
     again: int
     members: tuple[int, ...]

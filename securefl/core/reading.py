@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from securefl.core.errors import ConfigError
+from securefl.core.renamed import new_name
 
 T = TypeVar("T")
 _NEAR = 0.59
@@ -52,6 +53,8 @@ def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
     """pydantic ignores unknown keys of plain dataclasses; a misspelt key must not be silent."""
     fields: Mapping[str, Any] = kind.__dataclass_fields__
     for key, value in table.items():
+        if (said := new_name(kind, key)) is not None:
+            raise ConfigError(f"[{where}] {said}")
         if key not in fields:
             raise ConfigError(
                 f"[{where}] Unknown key `{key}`{near(key, fields)}; known are {', '.join(fields)}."

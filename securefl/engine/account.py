@@ -38,17 +38,17 @@ class Account:
     def histories(self) -> Iterable[Counts]:
         return self._counts.histories()
 
-    def ask(self, names: Sequence[str], clients: Sequence[int], *, introduction: bool) -> None:
+    def ask(self, names: Sequence[str], clients: Sequence[int], *, initial: bool) -> None:
         """Count what these clients are about to be asked for."""
         # Before the call goes out: nobody can say whom it reached, and a count that is too large retires a
         # client early at worst.
         for name in names:
-            self._count((name, introduction, tuple(map(int, clients))))
-            self._new.append((name, introduction, tuple(map(int, clients))))
+            self._count((name, initial, tuple(map(int, clients))))
+            self._new.append((name, initial, tuple(map(int, clients))))
 
     def _count(self, asked: Asked) -> None:
-        name, introduction, clients = asked
-        charge = dump_charge(charge_of(self._plan, self._offers[name], trained=not introduction))
+        name, initial, clients = asked
+        charge = dump_charge(charge_of(self._plan, self._offers[name], trained=not initial))
         for client in clients:
             self._counts.add(client, (name, charge))
 
@@ -91,7 +91,7 @@ class Account:
     def _spent(self, counts: Counts, names: Sequence[str]) -> bool:
         """Whether a client that was asked so lets no more out of one of these linear queries' values."""
         for name in names:
-            most = self._offers[name].most_releases(self._plan.schedule)
+            most = self._offers[name].most_releases(self._plan.max_rounds)
             if most is not None and sum(n for (own, _), n in counts if own == name) >= most:
                 return True
         return False

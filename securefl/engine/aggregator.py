@@ -55,8 +55,8 @@ class Door:
         >>> own = Given(mean, lambda job: Value(clear=job.x.mean(0)))
         >>> clients = [(np.full((4, 2), k), np.zeros(4)) for k in (1.0, 2.0, 6.0)]
         >>> plan = securefl.Plan(
-        ...     sum="masked", corrupt=0, least_cohort=3, largest_cohort=3, least_honest=2, largest_share=0.4,
-        ...     delta=1e-5, unprotected=("mean",), schedule=1,
+        ...     sum="masked", corrupt=0, min_cohort_size=3, max_cohort_size=3, min_honest=2,
+        ...     max_client_weight=0.4, delta=1e-5, non_private=("mean",), max_rounds=1,
         ... )
         >>> with securefl.Door(plan, [own], clients, ledger="door.sqlite") as door:
         ...     model = np.zeros(0, np.float32)
@@ -65,13 +65,13 @@ class Door:
         (array([3., 3.]), inf)
 
     Args:
-        plan: its `schedule` is the number of asks that clients answer at all; its `releases`, where there are
-            any, the noised releases of one client by name.
+        plan: its `max_rounds` is the number of asks that clients answer at all; its `max_releases`, where
+            there are any, the noised releases of one client by name.
         gives: what clients may be asked for.
         records: x and y of each client, client 0 first.
         ledger: the file; an older one goes on, with what was spent in it, under the same terms only.
         parameters: of the key for encrypted numbers; it lives as long as this object and opens as many as
-            `schedule` asks of all clients need.
+            `max_rounds` asks of all clients need.
         seed: of the stream that a `Job` carries. Noise, masks and keys come from the operating system.
         shared: the file of a ledger that all runs over the same records share (`[privacy] ledger` of a
             study). All that the plan lets out is reserved there before anything is asked, once for `ledger`,
@@ -115,7 +115,7 @@ class Door:
         scoring = linear.way_of(
             plan.scores,
             parameters=parameters,
-            asks=plan.schedule * max(1, sum(given.sends.how == "each" for given in gives)),
+            asks=plan.max_rounds * max(1, sum(given.sends.how == "each" for given in gives)),
             clients=len(records),
         )
         # A fresh nonce: an older ledger goes on, and its releases have the keys of other sessions.

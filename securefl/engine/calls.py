@@ -109,7 +109,7 @@ class SumCall:
         draws: of the cohort that was ordered, in the order of its numbers. whole, records: as the order has
             them. Clients have all three from their orders.
         names, lengths: of the vectors.
-        introduction, number, again: of the questions; clients have them from their orders.
+        initial, number, again: of the questions; clients have them from their orders.
         task: digest of what the cohort was told, as the server tells it.
         key: the key holder's key of this attempt, as it said it. Empty if the attempt has none.
     """
@@ -120,7 +120,7 @@ class SumCall:
     records: int
     names: tuple[str, ...]
     lengths: tuple[int, ...]
-    introduction: int
+    initial: int
     number: int
     again: int
     task: bytes
@@ -134,8 +134,8 @@ class SumCall:
         fits = fits and len(set(self.names)) == len(self.names)
         known = all(name in offers and offers[name].how == "sum" for name in self.names)
         # each stands in the signed agreement as four bytes
-        counts = (self.whole, self.records, self.introduction, self.number, self.again, *self.draws)
-        counts_fit = all(0 <= one < 2**31 for one in counts) and not (self.introduction and self.number)
+        counts = (self.whole, self.records, self.initial, self.number, self.again, *self.draws)
+        counts_fit = all(0 <= one < 2**31 for one in counts) and not (self.initial and self.number)
         counts_fit = counts_fit and len(self.draws) > 0 and not (self.whole and self.records)
         if not fits or not known or len(self.task) != 32 or not counts_fit:
             raise RemoteProtocolError(

@@ -247,7 +247,7 @@ def simulated(
     scores: ScoreWay | None = None,
     kept: Mapping[int, Kept] | None = None,
     culprits: Iterable[int] = (),
-    spare: int | None = None,
+    retries_left: int | None = None,
     trainer: Trainer = one_by_one,
 ) -> InProcess:
     """An engine of all parties of a simulation. Their ledgers share one file, their records of acts another.
@@ -258,7 +258,7 @@ def simulated(
         rng: a client's own stream, from (round, client, number of the Ask within the round).
         scores: the plan's way of scoring; None where it opens numbers in the clear.
         held: of each client, the x and y that it tests on and never trains on; None without a hold-out.
-        kept, culprits, spare: as they were when an earlier run of this session ended.
+        kept, culprits, retries_left: as they were when an earlier run of this session ended.
         trainer: runs the clients' local training.
     """
     if (scores is None) != (plan.scores == CLEAR):
@@ -287,7 +287,7 @@ def simulated(
         clients=len(records),
         scores=scores,
         culprits=culprits,
-        spare=spare,
+        retries_left=retries_left,
     )
     way = way_of(plan)
     if scores is None and (way is None or not way.key_holder_learns):

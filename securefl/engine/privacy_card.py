@@ -37,7 +37,7 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
 
 def _score(plan: Plan, sends: Sends) -> str:
     """What the server sees of a value that answers linear queries concealed, and how often."""
-    often = sends.most_releases(plan.schedule)
+    often = sends.most_releases(plan.max_rounds)
     return (
         f"{_told(plan, sends, sends.reveals_encrypted)} (one linear function of its vector, at most "
         f"{often} time{'' if often == 1 else 's'})"

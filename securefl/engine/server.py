@@ -89,7 +89,7 @@ class ServerParty:
         clients: how many there are.
         scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
         culprits: clients that were proven to cheat; they are in no hidden sum any more.
-        spare: how many more attempts at hidden sums the run has; by default the plan's.
+        retries_left: how many more attempts at hidden sums the run has; by default the plan's.
 
     Attributes:
         account: what clients have been charged, from public inputs.
@@ -107,12 +107,12 @@ class ServerParty:
         clients: int,
         scores: ScoreWay | None = None,
         culprits: Iterable[int] = (),
-        spare: int | None = None,
+        retries_left: int | None = None,
     ) -> None:
         require_mechanism(plan)
         self.account = Account(plan, offers, clients)
         self.log = Log()
-        self.spare = plan.spare if spare is None else spare
+        self.retries_left = plan.max_retries if retries_left is None else retries_left
         self._plan = plan
         self._offers = dict(offers)
         self._record = record
@@ -151,7 +151,7 @@ class ServerParty:
         """
         self._check(ask)
         enough = max(
-            self._plan.least_cohort or 1,
+            self._plan.min_cohort_size or 1,
             fewest_contributions(self._plan, len(ask.cohort), [question.sends for question in ask.sums]),
         )
         if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
@@ -215,7 +215,7 @@ class ServerParty:
             whole=frozenset(own.name for own in sums if not sparse(self._plan, own)),
         )
         now = [s.sends.name for s in (() if hidden else ask.sums)] + [e.sends.name for e in ask.each]
-        self.account.ask(now, ask.cohort, introduction=ask.introduction > 0)
+        self.account.ask(now, ask.cohort, initial=ask.initial > 0)
         call = AskCall.of(told, scores.asked, scores.key)
         transport.call([client_name(k) for k in ask.cohort], said(header, call))
         answers: Answers | None = self._run(machine, header, transport)
@@ -244,9 +244,9 @@ class ServerParty:
             if found is not None:
                 return replace(found, each=each)
             anew = final and all(mechanism_of(self._plan, question.sends).noised for question in ask.sums)
-            if not anew or not self.spare:
+            if not anew or not self.retries_left:
                 return replace(nobody(ask), each=each)
-            self.spare -= 1
+            self.retries_left -= 1
             again, header = again + 1, _next(header)
             ask = replace(ask, each=())
             self._exchange(ask, header, transport, NO_SCORES, hidden=True, again=again)
@@ -270,9 +270,9 @@ class ServerParty:
             if isinstance(found, Opened):
                 return _answers(ask, found), header, True
             self.log.tell(SERVER, found.reason)
-            if found.final or not self.spare:
+            if found.final or not self.retries_left:
                 return None, header, found.final
-            self.spare -= 1
+            self.retries_left -= 1
 
     def _machine(
         self, ask: Ask, header: Header, cohort: Sequence[int], told: bytes, again: int, transport: Transport
@@ -283,7 +283,7 @@ class ServerParty:
         attempt = Attempt(
             header=header,
             sums=ask.sums,
-            introduction=ask.introduction,
+            initial=ask.initial,
             number=ask.number,
             again=again,
             cohort=tuple(sorted(map(client_name, cohort))),
@@ -297,7 +297,7 @@ class ServerParty:
             records=attempt.weights.records,
             names=tuple(question.sends.name for question in ask.sums),
             lengths=tuple(question.size for question in ask.sums),
-            introduction=ask.introduction,
+            initial=ask.initial,
             number=ask.number,
             again=again,
             task=told,
@@ -310,7 +310,7 @@ class ServerParty:
             call = replace(call, key=answered[KEY_HOLDER])
         machine = self._sums.machine(attempt, call.key)
         # Not before the key holder answered: an attempt that cannot be opened costs nobody anything.
-        self.account.ask(call.names, cohort, introduction=ask.introduction > 0)
+        self.account.ask(call.names, cohort, initial=ask.initial > 0)
         transport.call([client_name(k) for k in cohort], said(header, call))
         return machine
 

@@ -7,9 +7,9 @@ The strategy chooses nodes and builds its messages as ever. The grid takes them,
 nodes for a sum over the same real grid, and returns one synthetic reply: an ArrayRecord with the mean model,
 and a MetricRecord with the mean metrics and `num-examples`. A sum that was not opened is no reply.
 
-What `num-examples` is: the exact sum of the clients' counts, each clipped to the plan's `largest_count` and
-said within the hidden sum; so it is part of the release "update". Under a `public_count` or a bound it is the
-number of contributors times that count (or 1), which is public.
+What `num-examples` is: the exact sum of the clients' counts, each clipped to the plan's `max_num_examples`
+and said within the hidden sum; so it is part of the release "update". Under a `public_num_examples` or a
+bound it is the number of contributors times that count (or 1), which is public.
 
 Only strategies that need no more than a weighted mean can be served by a sum. A sum comes back as one reply,
 the mean. A median or a trimmed mean of one reply is that reply: such a strategy would silently become FedAvg.
@@ -260,8 +260,8 @@ class SecureGrid(Grid):
         strange = [node for node in nodes if node not in self._clients]
         if strange:
             raise LocalProtocolError(f"Expected nodes of parties of the roster, got {strange}.")
-        if self._round > self._plan.schedule:
-            _log.warning("Round %d: the plan's schedule of %d is over.", self._round, self._plan.schedule)
+        if self._round > self._plan.max_rounds:
+            _log.warning("Round %d: the plan's schedule of %d is over.", self._round, self._plan.max_rounds)
             return ()
         retired = self._asking.server.account.retired(self._round)
         if retired:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
-from securefl.accounting.events import UNPROTECTED
+from securefl.accounting.events import NON_PRIVATE
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Sends
 from securefl.core.release import Charge
@@ -144,7 +144,7 @@ class NoNoise:
     """The null object: the plan asks for no noise, or the value declares no sensitivity in its unit."""
 
     noised: ClassVar[bool] = False
-    exposed: ClassVar[Charge] = UNPROTECTED
+    exposed: ClassVar[Charge] = NON_PRIVATE
     participation: ClassVar[Participation | None] = None
     trusts: ClassVar[str] = ""
     total_by: ClassVar[str | None] = None
@@ -185,7 +185,7 @@ class GaussianMechanism:
     spec: Sends
     mutual: ClassVar[bool] = False
     noised: ClassVar[bool] = True
-    exposed: ClassVar[Charge] = UNPROTECTED
+    exposed: ClassVar[Charge] = NON_PRIVATE
     participation: ClassVar[Participation | None] = None
     trusts: ClassVar[str] = ""
     total_by: ClassVar[str | None] = None

@@ -25,7 +25,7 @@ class Central(GaussianMechanism):
     total_by: ClassVar[str | None] = SERVER
 
     def charge(self) -> Charge | None:
-        if SERVER in self.plan.against:
+        if SERVER in self.plan.adversaries:
             return None
         event = GaussianDpEvent(self.plan.noise_multiplier)
         return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)

@@ -9,7 +9,7 @@ from math import ceil, isinf
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED, dump_charge
+from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Sends
 from securefl.core.cohort import exact
@@ -28,7 +28,7 @@ def charge_of(plan: Plan, sends: Sends, *, trained: bool = True) -> Charge:
             not what it needs of the plan, or of the grid.
     """
     own = _own_charge(plan, sends)
-    if own in (UNPROTECTED, EXPOSED) or sends.training is None or not trained or not _accounted(plan):
+    if own in (NON_PRIVATE, EXPOSED) or sends.training is None or not trained or not _accounted(plan):
         return own
     return Charge(
         server=_both(own.server, sends.training),
@@ -41,8 +41,8 @@ def events_of(plan: Plan, sent: Sequence[Sends], party: str, rounds: int) -> Cou
     """The releases to a party of a client that takes part in all of so many rounds and introductions."""
     events: Counter[DpEvent] = Counter()
     for sends in sent:
-        events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.introductions
-        events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.introductions
+        events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.initial_queries
+        events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.initial_queries
     return +events  # a Counter's plus drops the events that occur 0 times
 
 
@@ -53,19 +53,22 @@ def allotment(plan: Plan, sent: Sequence[Sends]) -> Counter[str]:
     """
     found: Counter[str] = Counter()
     for sends in sent:
-        spare = plan.spare if sends.how == "sum" else 0
-        rounds = max(0, sends.asked(plan.schedule) - sends.introductions)
-        if (limit := sends.most_releases(plan.schedule)) is not None:
+        max_retries = plan.max_retries if sends.how == "sum" else 0
+        rounds = max(0, sends.asked(plan.max_rounds) - sends.initial_queries)
+        if (limit := sends.most_releases(plan.max_rounds)) is not None:
             rounds = min(rounds, limit)
         # The ledger lets no more noised releases of a name through than were calibrated for.
         most = (
-            plan.releases.get(sends.name, rounds + spare)
+            plan.max_releases.get(sends.name, rounds + max_retries)
             if mechanism_of(plan, sends).noised
-            else rounds + spare
+            else rounds + max_retries
         )
         for charge, often in (
-            (charge_of(plan, sends), rounds and min(rounds + spare, most)),
-            (charge_of(plan, sends, trained=False), sends.introductions and sends.introductions + spare),
+            (charge_of(plan, sends), rounds and min(rounds + max_retries, most)),
+            (
+                charge_of(plan, sends, trained=False),
+                sends.initial_queries and sends.initial_queries + max_retries,
+            ),
         ):
             if charge != NO_COST:
                 found[dump_charge(charge)] += often
@@ -88,11 +91,11 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
         mechanism.check()
         if (charge := mechanism.charge()) is not None:
             return charge
-    if sends.name not in plan.unprotected:
+    if sends.name not in plan.non_private:
         remedy = _remedy(plan, sends)
         raise ConfigError(
             f"{_why(plan, sends)}.{remedy} {'Or name' if remedy else 'Name'} it in [privacy] "
-            f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
+            f'non_private = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
         )
     return mechanism.exposed
 
@@ -112,18 +115,18 @@ def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
     """The least number of contributors that an entry must have to be in a sum over so many clients.
 
     Clients that do not have the entry hide nothing in it. So the bounds of a cohort hold for those that have
-    it. After the largest dropout two of them are left, and enough honest ones for `least_honest` and
-    `largest_share`. In the clear nothing is hidden.
+    it. After the largest dropout two of them are left, and enough honest ones for `min_honest` and
+    `max_client_weight`. In the clear nothing is hidden.
     """
     if not plan.hidden:
         return 1
-    assert plan.least_cohort is not None
-    assert plan.least_honest is not None
-    assert plan.largest_share is not None
+    assert plan.min_cohort_size is not None
+    assert plan.min_honest is not None
+    assert plan.max_client_weight is not None
     lost = cohort - plan.survivors(cohort)
     # A client's squared share beside m equal others is 1 / (1 + m).
-    honest = max(plan.least_honest, ceil(1 / exact(plan.largest_share)))
-    return max(plan.least_cohort, lost + max(2, plan.colluding(cohort) + honest))
+    honest = max(plan.min_honest, ceil(1 / exact(plan.max_client_weight)))
+    return max(plan.min_cohort_size, lost + max(2, plan.colluding(cohort) + honest))
 
 
 def unbounded(charges: Iterable[Charge], parties: Iterable[str]) -> bool:
@@ -164,7 +167,7 @@ def _voided(plan: Plan, sends: Sends) -> bool:
 def open_to(plan: Plan, sends: Sends) -> list[str]:
     """The parties of the plan's promise against whom one release of these values bounds nothing."""
     charge = charge_of(plan, sends).by_party()
-    return [party for party in plan.against if isinf(compose({charge[party]: 1}, plan.delta))]
+    return [party for party in plan.adversaries if isinf(compose({charge[party]: 1}, plan.delta))]
 
 
 def endless(plan: Plan, sent: Sequence[Sends]) -> str:
@@ -202,7 +205,7 @@ def _why(plan: Plan, sends: Sends) -> str:
             f"No noise bounds what {sends.name!r} tells of a record: it reads state that was trained on the "
             "records, which each of them moves without bound"
         )
-    return f"{bare} {mechanism_of(plan, sends).trusts}: leave it out of `against`"
+    return f"{bare} {mechanism_of(plan, sends).trusts}: leave it out of `adversaries`"
 
 
 def _remedy(plan: Plan, sends: Sends) -> str:

@@ -30,7 +30,7 @@ class KeyHolder(GaussianMechanism):
     total_by: ClassVar[str | None] = KEY_HOLDER
 
     def charge(self) -> Charge | None:
-        if KEY_HOLDER in self.plan.against:
+        if KEY_HOLDER in self.plan.adversaries:
             return None
         event = GaussianDpEvent(self.plan.noise_multiplier)
         # The key holder sees no total. But it knows the noise, and can take it off a published total.

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from securefl.accounting.events import EXPOSED, UNPROTECTED, dump_charge
+from securefl.accounting.events import EXPOSED, NON_PRIVATE, dump_charge
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Sends
 from securefl.core.errors import ConfigError, LocalProtocolError, UnsupportedEvent
@@ -64,7 +64,7 @@ class Outside:
 
     @property
     def exposed(self) -> Charge:
-        if (found := self._own.exposed) not in (UNPROTECTED, EXPOSED):
+        if (found := self._own.exposed) not in (NON_PRIVATE, EXPOSED):
             self._refuse("`exposed` as UNPROTECTED or EXPOSED of `accounting.events`", found)
         return found
 
@@ -86,7 +86,7 @@ class Outside:
             return None
         if not isinstance(found, Participation):
             self._refuse("`participation` as a Participation or None", found)
-        most = self.plan.releases.get(self.spec.name)
+        most = self.plan.max_releases.get(self.spec.name)
         if found.separation > 1 or most is None or most > found.most:
             self._refuse(
                 f"`participation` that a ledger enforces, no separation and at least the {most} releases of "

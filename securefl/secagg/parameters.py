@@ -264,16 +264,16 @@ class Policy:
 
     Attributes:
         mode, corrupt, dropout: the figures from which parameters are computed.
-        least_cohort: least number of clients in an attempt. With fewer the client takes no part.
-        least_honest: least number of honest contributors that any combination of opened sums must keep.
+        min_cohort_size: least number of clients in an attempt. With fewer the client takes no part.
+        min_honest: least number of honest contributors that any combination of opened sums must keep.
         least_survivors: least number of survivors in a sum. With fewer the client takes no part.
     """
 
     mode: Mode
     corrupt: float
     dropout: float
-    least_cohort: int = 2
-    least_honest: int = 1
+    min_cohort_size: int = 2
+    min_honest: int = 1
     least_survivors: int = 2
 
     def parameters(self, clients: int, ordered: int | None = None) -> Parameters:
@@ -288,8 +288,8 @@ class Policy:
                 "protect less than this client asks for."
             )
         wanted = {
-            "clients": (given.clients, self.least_cohort),
-            "honest signers": (given.signers - given.corrupt, self.least_honest),
+            "clients": (given.clients, self.min_cohort_size),
+            "honest signers": (given.signers - given.corrupt, self.min_honest),
             "survivors": (given.least_survivors, self.least_survivors),
         }
         for what, (got, least) in wanted.items():

@@ -164,7 +164,7 @@ def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
     assert held is not None
     wants = foreseen(study, made)
     refused = held.refusal(wants)
-    parties = plan.against
+    parties = plan.adversaries
     before = {party: held.epsilon(party) for party in parties}
     after = {party: held.epsilon(party, wants) for party in parties}
     lines = [

@@ -218,7 +218,7 @@ class Stands:
     epsilon: Mapping[str, float]
     culprits: frozenset[int]
     retired: frozenset[int]
-    spare: int
+    retries_left: int
     charged: tuple[Asked, ...]
     figures: Figures
     ended: bool
@@ -249,7 +249,7 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
         epsilon={party: float(spent) for party, spent in record["epsilon"].items()},
         culprits=frozenset(named["culprits"]),
         retired=frozenset(named["retired"]),
-        spare=int(record["spare"]),
+        retries_left=int(record["spare"]),
         charged=tuple((str(n), bool(i), tuple(map(int, own))) for n, i, own in record["charged"]),
         figures=figures,
         ended=bool(record["ended"]),

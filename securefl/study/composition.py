@@ -48,10 +48,10 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
 
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
-    """Raises ConfigError for a name in `unprotected` that no arm sends, such as a misspelt one."""
+    """Raises ConfigError for a name in `non_private` that no arm sends, such as a misspelt one."""
     names = sorted({offer.sends.name for own in algorithms for offer in own.offers})
     with placed(study, "[privacy]"):
-        for name in study.privacy.unprotected:
+        for name in study.privacy.non_private:
             if name not in names:
                 raise ConfigError(
                     f"[privacy] Expected unprotected among {', '.join(names)}, which the arms send, got "
@@ -67,13 +67,14 @@ def _check_budget(plan: Plan, sent: Sequence[Sends]) -> None:
             raise ConfigError(
                 f"Expected noise on every value under a budget, got {sends.name!r}, which leaves without "
                 "noise, which no budget bears: every client would refuse. "
-                f"Set budget = inf, or trust the {' and the '.join(endless)}: leave them out of `against`."
+                f"Set budget = inf, or trust the {' and the '.join(endless)}: leave them out of "
+                "`adversaries`."
             )
     if plan.budget is None:
         return
-    for party in plan.against:
+    for party in plan.adversaries:
         # without further asks: they are spread over the run, as trials are
-        first = events_of(plan, [replace(sends, further=0) for sends in sent], party, 1)
+        first = events_of(plan, [replace(sends, extra_queries=0) for sends in sent], party, 1)
         if not within(first, plan.delta, plan.budget):
             cost = compose(first, plan.delta)
             raise ConfigError(

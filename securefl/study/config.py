@@ -16,10 +16,12 @@ from securefl.algorithm.clients import Algorithm, Offer
 from securefl.core.errors import ConfigError
 from securefl.core.legible import require_legible
 from securefl.core.reading import convert, near
+from securefl.core.renamed import new_name, with_new_words
 from securefl.data import Corruption
 from securefl.engine.network import Faults
 from securefl.storage import processes
 from securefl.storage.files import write
+from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import read_text, toml
 from securefl.study.cost import PresetName
@@ -220,17 +222,28 @@ _OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime")
 
 
 def read(path: Path) -> Study:
-    """The study in a TOML file. Raises ConfigError for anything that cannot be used as written."""
+    """The study in a TOML file. Raises ConfigError for anything that cannot be used as written.
+
+    Only in a run folder may it have older words (see `parse`).
+    """
     text = read_text(path)
     try:
-        return replace(parse(text, home=home_of(path)), file=str(path))
+        return replace(
+            parse(text, home=home_of(path), begun=(path.parent / PRIVATE).is_dir()), file=str(path)
+        )
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def parse(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Study:
-    """The study in a TOML text. home, brought: see Study."""
-    table = toml(text)
+def parse(
+    text: str, *, home: Path | None = None, brought: Brought | None = None, begun: bool = False
+) -> Study:
+    """The study in a TOML text. home, brought: see Study.
+
+    begun: whether it is a run folder's own copy. The copy is never rewritten, since files beside it are bound
+        to its digest. So it is read with the words of its time.
+    """
+    table = with_new_names(toml(text)) if begun else toml(text)
     for key in table:
         if key not in (*_SECTIONS, "arm"):
             raise ConfigError(f"Unknown section [{key}]{near(key, (*_SECTIONS, 'arm'))}.")
@@ -252,13 +265,26 @@ def parse(text: str, *, home: Path | None = None, brought: Brought | None = None
     return Study(**sections, arms=_arms(table["arm"]), text=text, home=home, brought=brought)
 
 
+def with_new_names(table: dict[str, Any]) -> dict[str, Any]:
+    """A study's table with the new name of each older word."""
+    return {
+        name: with_new_words(_SECTIONS[name], own) if name in _SECTIONS and isinstance(own, dict) else own
+        for name, own in table.items()
+    }
+
+
+def says_the_same(text: str, other: str) -> bool:
+    """Whether two texts are one study, or one sweep, and differ in older words alone."""
+    return with_new_names(toml(text)) == with_new_names(toml(other))
+
+
 def _require_at_home(table: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> None:
     """ConfigError for a key that stands in another section than its own. kinds: what reads each section."""
     for name, kind in kinds.items():
         section = table.get(name)
         for key in section if isinstance(section, dict) else ():
             homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
-            if homes and key not in kind.__dataclass_fields__:
+            if homes and new_name(kind, key) is None and key not in kind.__dataclass_fields__:
                 raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
 
 

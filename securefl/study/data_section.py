@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert, near
+from securefl.core.renamed import formerly
 from securefl.data import NAMES, Partition, data_folder
 from securefl.data.columns import Column, Word, key_of
 from securefl.data.layout import Layout
@@ -29,7 +30,7 @@ _OWN: Final = (
     "test",
     "test_share",
     "network",
-    "public_count",
+    "public_num_examples",
 )
 """Keys of a person's own records. A packaged data set says all that by itself."""
 _WORD: Final = re.compile(r"[\w-]+")
@@ -58,9 +59,9 @@ class DataSection:
 
     Of a person's own records: target, classes, client_column, ignore, columns (see `Layout` and `Column`).
     test: a file with the server's records. test_share: the probability with which a record becomes the
-    server's, by default 0.3 where nobody brings a test part. public_count: what others may know as a client's
-    number of records, where the number itself is data. network: which one computed the records, where their
-    file does not say it, or "none" where no network did.
+    server's, by default 0.3 where nobody brings a test part. public_num_examples: what others may know as a
+    client's number of records, where the number itself is data. network: which one computed the records,
+    where their file does not say it, or "none" where no network did.
 
     features: the network that computes the features of any records, which the model then sees in their place:
     an entry point of `securefl.networks`, or `module:name` of what makes one. `network` says what that is.
@@ -80,7 +81,7 @@ class DataSection:
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     test: str | None = None
     test_share: float | None = None
-    public_count: int | None = None
+    public_num_examples: int | None = field(default=None, metadata=formerly("public_count"))
     network: str | None = None
     features: str | None = None
 
@@ -91,8 +92,8 @@ class DataSection:
             raise ValueError(f"Expected clients >= 1, got {self.clients}.")
         if self.records is not None and self.records < 1:
             raise ValueError(f"Expected records >= 1, got {self.records}.")
-        if self.public_count is not None and not 1 <= self.public_count <= 2**31:
-            raise ValueError(f"Expected public_count from 1 to 2^31, got {self.public_count}.")
+        if self.public_num_examples is not None and not 1 <= self.public_num_examples <= 2**31:
+            raise ValueError(f"Expected public_num_examples from 1 to 2^31, got {self.public_num_examples}.")
         if self.test_clients < 0:
             raise ValueError(f"Expected test_clients >= 0, got {self.test_clients}.")
         if not 0 <= self.holdout < 1:

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +22,25 @@ from securefl.storage.files import write
 from securefl.storage.folder_lock import require_idle
 from securefl.storage.private_folder import require_layout
 from securefl.storage.texts import read_text
-from securefl.study.config import Brought, Study, home_of, note_home, parse
+from securefl.study.config import Brought, Study, home_of, note_home, parse, says_the_same
 from securefl.study.split_key import Keeper
 from securefl.training.devices import Gpu, Hardware, chosen
 
 CONFIG = "study.toml"
 DEVICE_NOTE: Final = "device.txt"
 """The devices of a run, a line each, if it was ever on a GPU."""
+
+
+def as_begun(study: Study, folder: Path) -> Study:
+    """The study with the text that the folder's run began with, if the two differ in older words alone."""
+    config = folder / CONFIG
+    if (
+        not config.exists()
+        or (text := read_text(config)) == study.text
+        or not says_the_same(text, study.text)
+    ):
+        return study
+    return replace(study, text=text)
 
 
 def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
@@ -56,7 +69,7 @@ def study_of(folder: Path, brought: Brought | None = None) -> Study:
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
     require_layout(folder)
-    return parse(read_text(config), home=home_of(config), brought=brought)
+    return parse(read_text(config), home=home_of(config), brought=brought, begun=True)
 
 
 def hardware_of(

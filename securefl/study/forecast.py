@@ -88,7 +88,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         clients=world.problem.clients,
         learns={party: learns(plan, sent, party) for party in PARTIES},
         epsilon={
-            party: compose(events_of(plan, sent, party, plan.schedule), plan.delta) for party in PARTIES
+            party: compose(events_of(plan, sent, party, plan.max_rounds), plan.delta) for party in PARTIES
         },
         affordable=affordable_rounds(plan, sent),
         bytes_up=(first["bytes_up"], later["bytes_up"]),
@@ -123,12 +123,12 @@ def affordable_rounds(plan: Plan, sent: Sequence[Sends]) -> int | None:
 
     def bears(rounds: int) -> bool:
         # When further asks come is the algorithm's own: evenly over the schedule, as far as this knows.
-        by_then = [replace(s, further=ceil(s.further * rounds / plan.schedule)) for s in sent]
-        spent = [events_of(plan, by_then, party, rounds) for party in plan.against]
+        by_then = [replace(s, extra_queries=ceil(s.extra_queries * rounds / plan.max_rounds)) for s in sent]
+        spent = [events_of(plan, by_then, party, rounds) for party in plan.adversaries]
         return all(within(events, plan.delta, budget) for events in spent)
 
     # at most the schedule, for which the noise was calibrated; a ledger lets no more through
-    return most_rounds(bears, plan.schedule)
+    return most_rounds(bears, plan.max_rounds)
 
 
 def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -191,7 +191,7 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
         if own.affordable is not None:
             yield (
                 f"  a budget of {privacy.budget:g} buys {own.affordable} of {study.study.rounds} rounds "
-                f"against {' and '.join(privacy.against)}"
+                f"against {' and '.join(privacy.adversaries)}"
             )
         for name, (first, later) in (("up", own.bytes_up), ("down", own.bytes_down)):
             once, again = first / clients, later / clients

@@ -17,6 +17,7 @@ from securefl.algorithm.queries import Sends
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
+from securefl.core.renamed import formerly
 from securefl.dp.calibration import check_training, multiplier_beside, sigma
 from securefl.linear import require as require_scores
 from securefl.sums import words
@@ -50,25 +51,25 @@ class PrivacySection:
 
     Attributes:
         budget: the largest epsilon of a client, `inf` for none.
-        against: the parties that the budget must hold against.
-        unprotected: names of values that may leave without noise. Epsilon is then infinite.
+        adversaries: the parties that the budget must hold against.
+        non_private: names of values that may leave without noise. Epsilon is then infinite.
         parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E).
             Batches cannot have that, and pads have parameters of their own.
         epsilon: the epsilon that the noise is calibrated for, over all rounds, `inf` for no noise.
         calibration: "exact", or FedLog's theorem ("paper").
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may fall
             silent, and that may collude with the server (0: none may).
-        least_cohort: least number of clients that are asked for one sum.
-        least_honest: least number of honest contributors that any combination of opened sums keeps.
-        largest_share: largest squared share that one client may have of a hidden sum, beside the honest
-            others that surely remain with it. A guess of its value errs by sqrt(1 - largest_share) of its
+        min_cohort_size: least number of clients that are asked for one sum.
+        min_honest: least number of honest contributors that any combination of opened sums keeps.
+        max_client_weight: largest squared share that one client may have of a hidden sum, beside the honest
+            others that surely remain with it. A guess of its value errs by sqrt(1 - max_client_weight) of its
             spread at least. Each client checks these three.
-        least_count, largest_count: public bounds that a client clips its number of records to, where it
-            weighs by it.
+        min_num_examples, max_num_examples: public bounds that a client clips its number of records to, where
+            it weighs by it.
         fixed_batch: clients are in fixed batches of so many, and hidden sums are of whole batches alone. So
             differences of rounds tell sums of batches, and no client. Needs dropout = 0.
         secagg: "active", against a server that lies, or "semi-honest".
-        spare: aborted aggregations that may be tried again.
+        max_retries: aborted aggregations that may be tried again.
         force_delta: allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as
             it is.
         ledger: the file of a ledger that all runs over the same records share, beside the study. `budget`
@@ -82,21 +83,21 @@ class PrivacySection:
     adjacency: Adjacency = field(metadata={"words": _ADJACENCIES.get})
     delta: float
     budget: float
-    against: tuple[Literal["server", "key-holder", "others"], ...]
-    unprotected: tuple[str, ...]
+    adversaries: tuple[Literal["server", "key-holder", "others"], ...] = field(metadata=formerly("against"))
+    non_private: tuple[str, ...] = field(metadata=formerly("unprotected"))
     parameters: Literal["strong", "compact", "strong-encrypted"] = "strong"
     epsilon: float | None = None
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
     corrupt: float | None = None
-    least_cohort: int | None = None
-    least_honest: int | None = None
-    largest_share: float | None = None
-    least_count: int | None = None
-    largest_count: int | None = None
+    min_cohort_size: int | None = field(default=None, metadata=formerly("least_cohort"))
+    min_honest: int | None = field(default=None, metadata=formerly("least_honest"))
+    max_client_weight: float | None = field(default=None, metadata=formerly("largest_share"))
+    min_num_examples: int | None = field(default=None, metadata=formerly("least_count"))
+    max_num_examples: int | None = field(default=None, metadata=formerly("largest_count"))
     fixed_batch: int | None = None
     secagg: Literal["active", "semi-honest"] = field(default="active", metadata={"words": _SERVERS.get})
-    spare: int = 0
+    max_retries: int = field(default=0, metadata=formerly("spare"))
     force_delta: bool = False
     ledger: str | None = None
 
@@ -129,15 +130,15 @@ class PrivacySection:
             )
         if together:
             self._check_together()
-        if self.spare < 0 or (self.spare and self.sum == "clear"):
+        if self.max_retries < 0 or (self.max_retries and self.sum == "clear"):
             raise ValueError('Expected spare >= 0, and none with sum = "clear".')
-        for word in ("least_cohort", "least_honest", "least_count", "largest_count", "fixed_batch"):
+        for word in ("min_cohort_size", "min_honest", "min_num_examples", "max_num_examples", "fixed_batch"):
             if (value := getattr(self, word)) is not None and value < 1:
                 raise ValueError(f"Expected {word} >= 1, got {value}.")
-        if self.largest_share is not None and not 0 < self.largest_share < 1:
+        if self.max_client_weight is not None and not 0 < self.max_client_weight < 1:
             raise ValueError(
-                f"Expected 0 < largest_share < 1, a squared share of a hidden sum, got {self.largest_share}: "
-                "with 1 a sum may tell one client's value. Take 0.5 or less."
+                "Expected 0 < max_client_weight < 1, a squared share of a hidden sum, got "
+                f"{self.max_client_weight}: with 1 a sum may tell one client's value. Take 0.5 or less."
             )
 
     def _noised_together(self) -> bool:
@@ -167,7 +168,7 @@ class PrivacySection:
 
     def _check_together(self) -> None:
         """Refuse to assume what clients must state when they stand in for each other's privacy."""
-        examples = {"corrupt": "0.2", "least_cohort": "10", "least_honest": "4", "largest_share": "0.4"}
+        examples = {"corrupt": "0.2", "min_cohort_size": "10", "min_honest": "4", "max_client_weight": "0.4"}
         missing = [word for word in examples if getattr(self, word) is None]
         if missing:
             raise ValueError(
@@ -206,7 +207,7 @@ class PrivacySection:
         """
         noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
         # A spare attempt at a noised sum is a release with fresh noise, so it is counted beforehand.
-        releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
+        releases = {s.name: s.asked(rounds) + (self.max_retries if s.how == "sum" else 0) for s in sends}
         sums = [s for s in sends if s.how == "sum"]
         weights = {s.name: s.weighs for s in sums if s.weighs != "equal"}
         drawn = max((s.draws for s in sums), default=0)
@@ -214,7 +215,7 @@ class PrivacySection:
         spent: Counter[DpEvent] = Counter()
         for s in sends:
             if s.training is not None and self.unit == "record":
-                spent[s.training] += releases[s.name] - s.introductions
+                spent[s.training] += releases[s.name] - s.initial_queries
         return Plan(
             sum=self.sum,
             scores=self.scores,
@@ -222,30 +223,32 @@ class PrivacySection:
             noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised), spent),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
-            least_cohort=self.least_cohort,
-            largest_cohort=max([1, self.least_cohort or 1, *(s.cohort or s.draws or clients for s in sums)]),
-            least_honest=self.least_honest,
-            largest_share=self.largest_share,
+            min_cohort_size=self.min_cohort_size,
+            max_cohort_size=max(
+                [1, self.min_cohort_size or 1, *(s.cohort or s.draws or clients for s in sums)]
+            ),
+            min_honest=self.min_honest,
+            max_client_weight=self.max_client_weight,
             weights=weights,
             draws=drawn or None,
-            least_count=self.least_count or 1,
-            largest_count=self.largest_count or 2**31,
+            min_num_examples=self.min_num_examples or 1,
+            max_num_examples=self.max_num_examples or 2**31,
             fixed_batch=self.fixed_batch,
             # n comes from one sum of counts, of which each client has at least one and nobody more than all
-            least_records=min(clients, records),
-            largest_records=records,
+            min_records=min(clients, records),
+            max_records=records,
             # where the number of records is data, a public average stands in for it
-            public_count=None if self.counts_are_public(leaving) else max(1, round(records / clients)),
+            public_num_examples=None if self.counts_are_public(leaving) else max(1, round(records / clients)),
             secagg=self.secagg,
-            spare=self.spare,
+            max_retries=self.max_retries,
             unit=self.unit,
             adjacency=self.adjacency,
             delta=self.delta,
             budget=None if self.budget == inf else self.budget,
-            against=self.against,
-            unprotected=self.unprotected,
-            schedule=rounds,
-            releases=releases,
+            adversaries=self.adversaries,
+            non_private=self.non_private,
+            max_rounds=rounds,
+            max_releases=releases,
         )
 
     def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:

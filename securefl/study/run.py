@@ -210,11 +210,10 @@ class Turn:
             "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
             "retired": sorted(new),
             "culprits": sorted(self._engine.server.culprits - culprits),
-            "spare": self._engine.server.spare,
+            "spare": self._engine.server.retries_left,
             "asked": len(self._logs),
             "charged": [
-                [name, introduction, list(own)]
-                for name, introduction, own in self._engine.server.account.news()
+                [name, initial, list(own)] for name, initial, own in self._engine.server.account.news()
             ],
             "ended": ended,
         }

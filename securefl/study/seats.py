@@ -59,9 +59,9 @@ class Cast:
         return [k for own in self.stands for k in own.culprits]
 
     @property
-    def spare(self) -> int | None:
+    def retries_left(self) -> int | None:
         """How many more attempts the run has; None before its first round."""
-        return self.stands[-1].spare if self.stands else None
+        return self.stands[-1].retries_left if self.stands else None
 
 
 class Seats(Protocol):
@@ -94,7 +94,7 @@ class OneProcess:
             scores=cast.scores,
             kept=cast.kept,
             culprits=cast.culprits,
-            spare=cast.spare,
+            retries_left=cast.retries_left,
             journal=cast.journal,
             trainer=cast.study.runtime.trainer(cast.algorithm.offers),
         )

@@ -19,7 +19,16 @@ from securefl.study.accounted import reserve_all, sentence
 from securefl.study.arm import ARMS, ArmRun, made_folder
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Arm, Brought, Study
-from securefl.study.folder import CONFIG, claim, devices, hardware_of, note_device, private_copy, study_of
+from securefl.study.folder import (
+    CONFIG,
+    as_begun,
+    claim,
+    devices,
+    hardware_of,
+    note_device,
+    private_copy,
+    study_of,
+)
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.run import run_arm
@@ -56,6 +65,7 @@ def run_study(
     """
     stop, say = stop or Interruption(), logged(say)
     require_layout(folder)
+    study = as_begun(study, folder)
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
     # Parties on machines of their own have their own keys, and this process holds no client's records.
     began = (folder / CONFIG).exists()

@@ -158,13 +158,14 @@ def _declared(study: Study, owned: int, clients: int, part: float, leaving: bool
         # By the published number: what there is may be one record less.
         published = section.records or PUBLISHED[section.source or ""]
         return max(1, round(published * part)) if study.claims else owned
-    if section.public_count is not None:
-        return section.public_count * clients
+    if section.public_num_examples is not None:
+        return section.public_num_examples * clients
     if study.claims and section.records is None:
         raise ConfigError(
-            "Expected `public_count` under a finite epsilon, got none: how many records a client has is data "
+            "Expected `public_num_examples` under a finite epsilon, got none: how many records a client has "
+            "is data "
             "there, so others are told a number in its place. Write one that does not follow from the "
-            "records, such as public_count = 100."
+            "records, such as public_num_examples = 100."
         )
     return owned
 

@@ -70,8 +70,8 @@ class Masked:
             corrupt=plan.corrupt or 0.0,
             dropout=plan.dropout,
             # A plan that hides sums states both. Two at least: the total of one client is its input.
-            least_cohort=max(2, plan.least_cohort or 2),
-            least_honest=max(1, plan.least_honest or 1),
+            min_cohort_size=max(2, plan.min_cohort_size or 2),
+            min_honest=max(1, plan.min_honest or 1),
             least_survivors=least_opened(plan, ordered, sends),
         )
 

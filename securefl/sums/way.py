@@ -38,7 +38,7 @@ class Attempt:
 
     Attributes:
         sums: what is summed.
-        introduction, number, again: of the questions; `again` counts how often they were put anew.
+        initial, number, again: of the questions; `again` counts how often they were put anew.
         cohort: names of who is called; a subset of the cohort that was ordered.
         weights: what the order said of the weights of that cohort.
         task: digest of what this party told the cohort, or was told.
@@ -46,7 +46,7 @@ class Attempt:
 
     header: Header
     sums: tuple[Sum, ...]
-    introduction: int
+    initial: int
     number: int
     again: int
     cohort: tuple[str, ...]
@@ -75,7 +75,7 @@ class Attempt:
                     8, (len(self.cohort) * question.sends.grid.limit + room(question.sends)).bit_length() + 1
                 ),
                 bound=question.sends.grid.limit,
-                ask=self.introduction,
+                ask=self.initial,
                 again=self.again,
                 number=self.number,
                 once=question.sends.once,
@@ -182,11 +182,11 @@ def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, weig
     """
     require_allowed(plan, sends, weights)
     enough = least_opened(plan, weights.ordered, sends)
-    fewest = max(enough, plan.least_cohort or 2)
+    fewest = max(enough, plan.min_cohort_size or 2)
     if not fewest <= cohort <= weights.ordered:
         raise ConfigError(
             f"Expected {fewest} to {weights.ordered} clients of the {weights.ordered} ordered, got {cohort}: "
-            "ask more, or let fewer be enough (`least_cohort`, `dropout`)."
+            "ask more, or let fewer be enough (`min_cohort_size`, `dropout`)."
         )
     return enough
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -30,7 +30,7 @@ from securefl.core.reading import convert, near
 from securefl.dp.choice import Trials
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
-from securefl.study.config import Arm, Brought, Study, note_home, parse, slug
+from securefl.study.config import Arm, Brought, Study, note_home, parse, says_the_same, slug
 
 CONFIG = "sweep.toml"
 _LONGEST = 100
@@ -167,8 +167,10 @@ def has_sweep(text: str) -> bool:
         return False
 
 
-def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Sweep:
-    """All cells of a sweep, each parsed as a study. home, brought: see Study.
+def parse_sweep(
+    text: str, *, home: Path | None = None, brought: Brought | None = None, begun: bool = False
+) -> Sweep:
+    """All cells of a sweep, each parsed as a study. home, brought: see Study. begun: see `parse`.
 
     Raises ConfigError for a cell that its study would refuse (the message names the cell), for a cell that
     comes twice, and for an invalid section [sweep].
@@ -191,7 +193,7 @@ def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None 
                 overrides=overrides,
                 name=name,
                 folder=folder,
-                study=_study(table, overrides, name, home, brought),
+                study=_study(table, overrides, name, home, brought, begun),
             )
         )
     return Sweep(
@@ -203,6 +205,19 @@ def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None 
         text=text,
         own_folder=home,
     )
+
+
+def as_begun(sweep: Sweep, out: Path) -> Sweep:
+    """The sweep as its folder began with it, if the two texts differ in older words alone."""
+    config = out / CONFIG
+    if (
+        not config.exists()
+        or (text := read_text(config)) == sweep.text
+        or not says_the_same(text, sweep.text)
+    ):
+        return sweep
+    brought = sweep.cells[0].study.brought
+    return replace(parse_sweep(text, home=sweep.own_folder, brought=brought, begun=True), file=sweep.file)
 
 
 def claim(out: Path, sweep: Sweep) -> None:
@@ -296,6 +311,7 @@ def _study(
     name: str,
     home: Path | None,
     brought: Brought | None,
+    begun: bool,
 ) -> Study:
     try:
         # Deep: cells share the tables and lists that they do not override.
@@ -303,7 +319,7 @@ def _study(
         for key, value in overrides.items():
             put(own, key, copy.deepcopy(value))
         # through TOML again, so that a cell is read and checked like any other study
-        study = parse(tomli_w.dumps(own), home=home, brought=brought)
+        study = parse(tomli_w.dumps(own), home=home, brought=brought, begun=begun)
         study.privacy.plan(study.study.rounds)  # an epsilon for which there is no noise is told here
         return study
     except ConfigError as error:

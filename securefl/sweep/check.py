@@ -112,7 +112,7 @@ def _costs(made: Mapping[str, tuple[Algorithm, Plan]]) -> tuple[ArmCost, ...]:
     costs = []
     for name, (algorithm, plan) in made.items():
         sent = [offer.sends for offer in algorithm.offers]
-        spent = {p: compose(events_of(plan, sent, p, plan.schedule), plan.delta) for p in PARTIES}
+        spent = {p: compose(events_of(plan, sent, p, plan.max_rounds), plan.delta) for p in PARTIES}
         costs.append(ArmCost(arm=name, epsilon=spent, affordable=affordable_rounds(plan, sent)))
     return tuple(costs)
 
@@ -184,7 +184,9 @@ def _shared(checked: Sequence[Checked]) -> Iterator[str]:
             held, count = ledgers.get(path, (own.held, 0))
             ledgers[path] = held, count + len(own.allotted)
     for path, (held, count) in ledgers.items():
-        spent = ", ".join(f"{brief(held.epsilon(party))} against the {party}" for party in held.terms.against)
+        spent = ", ".join(
+            f"{brief(held.epsilon(party))} against the {party}" for party in held.terms.adversaries
+        )
         yield (
             f"The ledger {path} holds {len(held.entries)} runs over these records: ε {spent}, of a budget of "
             f"{held.budget:g}. These cells are {count} runs, of which those on file are free."

@@ -89,10 +89,10 @@ def require_choosable(sweep: Sweep) -> Trials:
                 "[sweep] Expected no `ledger` with `choice`, got one: its filter counts no choice yet. Leave "
                 "one of them out."
             )
-        promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.against))
+        promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.adversaries))
     if len(promises) > 1:
         raise ConfigError(
-            "[sweep] Expected one unit, adjacency, delta and `against` in all cells with `choice`, got "
+            "[sweep] Expected one unit, adjacency, delta and `adversaries` in all cells with `choice`, got "
             f"{len(promises)} of them. Leave them out of the grid."
         )
     return sweep.choice

@@ -215,7 +215,7 @@ def _cell(folder: Path, text: str, home: Path | None, line: Line) -> str | None:
     trace.unlink(missing_ok=True)
     try:
         # The workers of a sweep are its cells: within a cell nothing is shared out again.
-        study = parse(text, home=home)
+        study = parse(text, home=home, begun=True)
         own = replace(study, runtime=replace(study.runtime, workers=1))
         run_cell(own, folder, lambda done: line.tell({"done": done}), Told(line.stopping))
     except SecureFLError as error:
@@ -253,7 +253,8 @@ def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Sto
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     card = [vars(row) for row in run_report.privacy_card(found, arms)]
     spent = {
-        arm.name: max((arm.epsilon[p] for p in study.privacy.against), default=0.0) for arm in found.summary
+        arm.name: max((arm.epsilon[p] for p in study.privacy.adversaries), default=0.0)
+        for arm in found.summary
     }
     words = {
         name: endless(plan, [offer.sends for offer in algorithm.offers]) if isinf(spent[name]) else ""

@@ -135,8 +135,8 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
     Columns: cell, one per swept key, arm, protocol, seed, rounds (fewer than planned where budgets were spent
     before), models (whose accuracy it is, "global" or "personal"), final_accuracy, best_accuracy, target,
     rounds_to_target (empty where it was not reached), bytes_up and bytes_down (of the whole run), epsilon
-    against each party, epsilon_true (the largest of those against the parties of `against`), asked (what the
-    noise is calibrated for, inf for none), unit, adjacency, delta, against, endless (why epsilon_true is
+    against each party, epsilon_true (the largest of those against the parties of `adversaries`), asked (what
+    the noise is calibrated for, inf for none), unit, adjacency, delta, against, endless (why epsilon_true is
     infinite).
     """
     rows = []
@@ -165,12 +165,12 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
         "bytes_up": own["bytes_up"].sum(),
         "bytes_down": own["bytes_down"].sum(),
         **{f"epsilon_{party}": value for party, value in epsilon.items()},
-        "epsilon_true": max((epsilon[party] for party in privacy.against), default=nan),
+        "epsilon_true": max((epsilon[party] for party in privacy.adversaries), default=nan),
         "asked": inf if privacy.epsilon is None else privacy.epsilon,
         "unit": privacy.unit,
         "adjacency": privacy.adjacency,
         "delta": privacy.delta,
-        "against": " and ".join(privacy.against),
+        "against": " and ".join(privacy.adversaries),
     }
 
 

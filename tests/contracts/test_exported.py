@@ -17,7 +17,7 @@ from securefl.training.trained import Trained, load
 
 def one(protocol: str, options: str) -> Study:
     arm = f'[[arm]]\nname = "one"\nprotocol = "{protocol}"\n{options}\n'
-    return study(arm, clients=5, unprotected='["update", "profile", "loss", "map", "statistic"]')
+    return study(arm, clients=5, non_private='["update", "profile", "loss", "map", "statistic"]')
 
 
 def trained(of: Study, folder: Path, client: int | None = None) -> Trained:

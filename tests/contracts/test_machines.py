@@ -198,7 +198,7 @@ class Contract:
 
 SUM, PROFILE = ASK.sums[0].sends, ASK.each[0].sends
 OFFERS = {"sum": SUM, "profile": PROFILE}
-PLAN = Plan(delta=1e-5, schedule=1, unprotected=("sum", "profile"), weights={"sum": "draws"}, draws=5)
+PLAN = Plan(delta=1e-5, max_rounds=1, non_private=("sum", "profile"), weights={"sum": "draws"}, draws=5)
 BROADCAST = Broadcast(model=MODEL, names=("a",), arrays=(np.ones(1),))
 BROADCASTS: tuple[tuple[str, Any], ...] = (
     ("server", Broadcast(model=MODEL, names=("a",), arrays=())),
@@ -234,11 +234,11 @@ class TestClient(Contract):
                 {"whole": 0},
                 {"whole": 1, "most": 2, "draws": (2,)},
                 {"records": -1},
-                {"introduction": 1},
-                {"introduction": -1},
+                {"initial": 1},
+                {"initial": -1},
                 {"number": 1},
                 {"number": -1},
-                {"number": 1, "introduction": 1},
+                {"number": 1, "initial": 1},
                 {"again": 1},
                 {"again": -1},
                 {"sums": ("profile",)},
@@ -284,7 +284,7 @@ class TestClientOfHiddenSums(TestClient):
     machine = Client(
         number=0,
         header=HEADER,
-        plan=hidden(PLAN, 4, least_cohort=3),
+        plan=hidden(PLAN, 4, min_cohort_size=3),
         offers=OFFERS,
         most=Limit(999, 99),
     )
@@ -317,7 +317,7 @@ class TestClientOfHiddenSums(TestClient):
                 {"draws": (1, 1, 1), "whole": 0, "most": 0, "records": 9},  # by counts
                 {"records": 9},
                 {"sums": ("sum", "sum")},
-                {"introduction": 1},
+                {"initial": 1},
                 {"again": 1},
             ),
         ),

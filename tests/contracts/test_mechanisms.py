@@ -24,7 +24,7 @@ from support.private_studies import client_level
 from support.tiny_study import run, world
 from support.watched_sums import Watched
 
-from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED, dump_charge
+from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Ask, Sends, Sum, Value
@@ -72,7 +72,7 @@ PLAN = Plan(
     unit="client",
     adjacency="zero-out",
     delta=1e-5,
-    schedule=1,
+    max_rounds=1,
 )
 
 
@@ -218,8 +218,10 @@ CASES = [(word, way) for word, ways in HIDING.items() for way in ways]
 
 
 def planned(word: str, way: str, **changes: Any) -> Plan:
-    words = {"noise": word, "against": TRUST.get(word, PARTIES)} | changes
-    return replace(PLAN, **words) if way == "clear" else hidden(PLAN, 10, sum=way, least_cohort=10, **words)
+    words = {"noise": word, "adversaries": TRUST.get(word, PARTIES)} | changes
+    return (
+        replace(PLAN, **words) if way == "clear" else hidden(PLAN, 10, sum=way, min_cohort_size=10, **words)
+    )
 
 
 def test_every_mechanism_of_this_package_is_held_to_the_contract() -> None:
@@ -247,14 +249,14 @@ class TestContract:
     def test_its_charge_is_one_that_a_ledger_adds_up(self, word: str, way: str) -> None:
         plan = planned(word, way)
         assert dump_charge(charge_of(plan, SPEC)) == dump_charge(charge_of(plan, SPEC))
-        assert mechanism_of(plan, SPEC).exposed in (UNPROTECTED, EXPOSED)
+        assert mechanism_of(plan, SPEC).exposed in (NON_PRIVATE, EXPOSED)
 
     def test_where_it_trusts_a_party_of_the_promise_nothing_is_bounded(self, word: str, way: str) -> None:
-        plan = planned(word, way, against=PARTIES)
+        plan = planned(word, way, adversaries=PARTIES)
         mechanism = mechanism_of(plan, SPEC)
         assert (mechanism.charge() is None) == (word in TRUST) == bool(mechanism.trusts)
         if word in TRUST:
-            with pytest.raises(ConfigError, match="leave it out of `against`"):
+            with pytest.raises(ConfigError, match="leave it out of `adversaries`"):
                 charge_of(plan, SPEC)
 
     def test_its_noise_has_its_head_room(self, word: str, way: str) -> None:
@@ -292,10 +294,10 @@ class TestContract:
         assert type(mechanism_of(planned(word, way), replace(SPEC, how="each"))) is Local
 
     def test_what_declares_no_sensitivity_is_not_noised(self, word: str, way: str) -> None:
-        plan, bare = planned(word, way, unprotected=("own",)), replace(SPEC, sensitivity={})
+        plan, bare = planned(word, way, non_private=("own",)), replace(SPEC, sensitivity={})
         mechanism = mechanism_of(plan, bare)
         assert isinstance(mechanism, NoNoise)
-        assert charge_of(plan, bare) == UNPROTECTED
+        assert charge_of(plan, bare) == NON_PRIVATE
         assert mechanism.client_noise(3, source("a")) is mechanism.total_noise(SERVER, 3, []) is None
 
 
@@ -465,10 +467,10 @@ def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
     install(monkeypatch, defect(participation=None if most is None else Participation(most=most)))
     plan = planned("twice", "clear", releases=held)
     assert charge_of(plan, SPEC)
-    assert (plan.terms().schedule or {}).get("own", 0) <= (most or 0)
+    assert (plan.terms().max_rounds or {}).get("own", 0) <= (most or 0)
     if most is not None:
         with pytest.raises(ConfigError, match="that a ledger enforces"):
-            charge_of(replace(plan, releases={"own": 4}), SPEC)
+            charge_of(replace(plan, max_releases={"own": 4}), SPEC)
 
 
 @pytest.mark.parametrize(
@@ -634,7 +636,7 @@ def test_a_plan_that_is_made_by_hand_is_refused_before_anything(
     changes: Any, says: str, spec: Sends | None, tmp_path: Path
 ) -> None:
     """By every party, whatever is sent: no ledger is opened, and nothing is charged or released."""
-    plan = replace(PLAN, unprotected=("own",), **changes)
+    plan = replace(PLAN, non_private=("own",), **changes)
     given = [] if spec is None else [Given(spec, lambda job: Value())]
     sends = {} if spec is None else {"own": spec}
     with pytest.raises(ConfigError, match=says):

@@ -102,7 +102,7 @@ MASKED = {'sum = "clear"': 'sum = "masked"\ndropout = 0.2\ncorrupt = 0.0'}
 NOISED = {
     'noise = "none"': 'noise = "distributed"\nepsilon = 4.0',
     'adjacency = "replace-one"': 'adjacency = "add-remove"',
-    'unprotected = ["labels"]': "unprotected = []",
+    'non_private = ["labels"]': "non_private = []",
 }
 
 
@@ -123,7 +123,7 @@ NOISED = {
 def test_a_protocol_from_outside_runs_however_it_is_summed(
     changes: Mapping[str, str], tmp_path: Path
 ) -> None:
-    written = text(ARM, unprotected='["labels"]', clients=4)
+    written = text(ARM, non_private='["labels"]', clients=4)
     for old, new in changes.items():
         assert old in written
         written = written.replace(old, new)

@@ -183,7 +183,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
-HIDDEN = {"sum": '"zero-sum"', "dropout": "0.0", "corrupt": "0.0", "largest_share": "0.51", **counts(4)}
+HIDDEN = {"sum": '"zero-sum"', "dropout": "0.0", "corrupt": "0.0", "max_client_weight": "0.51", **counts(4)}
 
 
 def test_a_study_has_the_same_models_as_in_the_clear(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_what_it_does_not_allow_is_told_before_the_run(tmp_path: Path) -> None:
 
 def test_a_client_that_is_silent_costs_the_sum_and_the_door_says_so(tmp_path: Path) -> None:
     sends = Sends(name="own", how="sum", reveals="it")
-    plan = hidden(Plan(delta=1e-5, schedule=2, unprotected=("own",)), 3, sum="zero-sum")
+    plan = hidden(Plan(delta=1e-5, max_rounds=2, non_private=("own",)), 3, sum="zero-sum")
     records = [(np.ones((k, 1)), np.zeros(k)) for k in (1, 2, 0)]
     given = Given(sends, lambda job: Value(clear=np.full(3, float(len(job.x)))))
     with Door(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as door:

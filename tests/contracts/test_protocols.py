@@ -36,7 +36,7 @@ def one(name: str, **changes: object) -> Study:
 def rows(of: Study, folder: Path) -> list[tuple[object, ...]]:
     privacy = of.privacy
     terms = Terms(
-        unit=privacy.unit, adjacency=privacy.adjacency, delta=privacy.delta, against=privacy.against
+        unit=privacy.unit, adjacency=privacy.adjacency, delta=privacy.delta, adversaries=privacy.adversaries
     )
     with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
         return ledger.rows()
@@ -121,8 +121,8 @@ class TestProtocol:
     def test_a_missing_permission_is_named_before_anything_runs(self, name: str, tmp_path: Path) -> None:
         for lacking in _sent(name) - {"size", "count"}:
             rest = sorted(_sent(name) - {lacking})
-            of = one(name, unprotected=str(rest).replace("'", '"'))
-            with pytest.raises(ConfigError, match=f'unprotected = ."{lacking}".'):
+            of = one(name, non_private=str(rest).replace("'", '"'))
+            with pytest.raises(ConfigError, match=f'non_private = ."{lacking}".'):
                 spied(of, tmp_path / lacking)
             assert not (tmp_path / lacking).exists()
 

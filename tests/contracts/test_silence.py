@@ -155,7 +155,7 @@ def test_no_combination_shows_a_neighbour(one: Combination, tmp_path: Path) -> N
 @pytest.mark.parametrize("noise", ["central", "distributed", "key-holder"])
 def test_clients_are_private_as_a_whole(noise: str, tmp_path: Path) -> None:
     said = {"central": {}, "distributed": DISTRIBUTED, "key-holder": KEY_HOLDER}[noise]
-    more = {} if noise == "central" else {"least_cohort": "4", "largest_share": "0.51"}
+    more = {} if noise == "central" else {"min_cohort_size": "4", "max_client_weight": "0.51"}
     require_alike(client_level(rounds=1, **said, **more), tmp_path, ["none", "all nan"])
 
 

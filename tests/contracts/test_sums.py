@@ -32,7 +32,7 @@ from securefl.sums.two_server import client as padder
 def one(name: str, options: str, sum_: str, *, extra: str = "", **changes: Any) -> Study:
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
     permitted = '["statistic"]' if name in STATISTICS else None
-    written = text(arm, clients=7, extra=extra, unprotected=permitted, **changes)
+    written = text(arm, clients=7, extra=extra, non_private=permitted, **changes)
     hidden = {"sum": f'"{sum_}"', **hiding((name, options))}
     return parse(written if sum_ == "clear" else with_privacy(written, hidden))
 
@@ -122,13 +122,13 @@ def test_distributed_noise_in_a_hidden_sum_has_the_epsilon_of_the_sum(how: str, 
     written = (
         of.text.replace('adjacency = "replace-one"\n', "")
         .replace('noise = "none"\n', privacy)
-        .replace('unprotected = ["statistic"]', "unprotected = []")
+        .replace('non_private = ["statistic"]', "non_private = []")
     )
     of = parse(written)
     finished = run(of, tmp_path)
     for party in ("server", "others"):
         assert finished.records[-1]["epsilon"][party] == pytest.approx(2.0, abs=1e-6)
-    terms = Terms(unit="record", adjacency="add-remove", delta=of.privacy.delta, schedule={"statistic": 1})
+    terms = Terms(unit="record", adjacency="add-remove", delta=of.privacy.delta, max_rounds={"statistic": 1})
     with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
         assert len(ledger.rows()) == 7
         assert {row[7] for row in ledger.rows()} == {"committed"}
@@ -163,14 +163,14 @@ def test_the_server_never_sees_a_single_contribution(
     [
         ({"dropout": "0.9"}, "less than 1 together"),
         ({"dropout": "0.6"}, "0 honest others surely remain"),
-        ({"dropout": "0.45", "least_cohort": "7"}, "at least 5 survivors of 7 clients"),
+        ({"dropout": "0.45", "min_cohort_size": "7"}, "at least 5 survivors of 7 clients"),
         ({"dropout": "-0.1"}, "dropout >= 0"),
         ({"dropout": None}, "Expected `dropout`"),
-        ({"spare": "-1"}, "spare >= 0"),
-        ({"largest_share": "1.0"}, "0 < largest_share < 1"),
-        ({"largest_share": "0.3"}, r"at most 0\.3 .* got up to 0\.50[0-9] .* counts from 179 to 180"),
-        ({"least_count": "90"}, r"at most 0\.51 .* got up to 0\.8 .* counts from 90 to 180"),
-        ({"largest_count": None}, "Expected `least_count` and `largest_count`"),
+        ({"max_retries": "-1"}, "spare >= 0"),
+        ({"max_client_weight": "1.0"}, "0 < max_client_weight < 1"),
+        ({"max_client_weight": "0.3"}, r"at most 0\.3 .* got up to 0\.50[0-9] .* counts from 179 to 180"),
+        ({"min_num_examples": "90"}, r"at most 0\.51 .* got up to 0\.8 .* counts from 90 to 180"),
+        ({"max_num_examples": None}, "Expected `min_num_examples` and `max_num_examples`"),
     ],
 )
 def test_masked_sums_need_their_numbers(changed: dict[str, str | None], said: str) -> None:
@@ -189,7 +189,7 @@ def test_masked_sums_need_their_numbers(changed: dict[str, str | None], said: st
 
 @pytest.mark.parametrize(
     ("word", "said"),
-    [("least_honest", "at least 9 honest"), ("least_cohort", "got 7 draws and least_cohort = 9")],
+    [("min_honest", "at least 9 honest"), ("min_cohort_size", "got 7 draws and min_cohort_size = 9")],
 )
 @pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
 def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str, said: str) -> None:
@@ -203,7 +203,7 @@ def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str,
 def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sum would be its own value: told beforehand, and else by the server before anything is charged."""
     certain = one("fedavg", "fraction = 0.1", how)
-    with pytest.raises(ConfigError, match="got 1 draws and least_cohort = 3"):
+    with pytest.raises(ConfigError, match="got 1 draws and min_cohort_size = 3"):
         composition(certain, certain.arms[0], world(certain))
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', how)
     choose = averaging.gumbel_top_k

@@ -176,7 +176,7 @@ def test_a_damaged_file_is_not_parsed(
     ("content", "part"),
     [
         (text().replace("learning_rate", "learning_rat"), "did you mean `learning_rate`?"),
-        (text(unprotected='["update"]'), "'profile' would leave its client without noise"),
+        (text(non_private='["update"]'), "'profile' would leave its client without noise"),
         (text().replace("hidden = [8]", 'profiled_layer = "fc9"'), "got 'fc9'"),
         (text(clients=5000), "Expected clients <= "),
         ("x = [", "Expected TOML"),

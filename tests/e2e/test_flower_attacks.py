@@ -176,9 +176,9 @@ def test_a_second_superlink_s_server_enters_nobody() -> None:
 def test_another_plan_enters_nobody_and_is_named_to_the_owners() -> None:
     parties = Parties(study())
     parties.grid  # noqa: B018 -- parties have their own copy of the plan
-    parties.made = replace(parties.made, plan=replace(parties.made.plan, largest_share=0.9))
+    parties.made = replace(parties.made, plan=replace(parties.made.plan, max_client_weight=0.9))
     parties.ledgers[SERVER] = parties.ledgers[VICTIM]
     parties.session = parties.pinned.session(parties.made.plan, bytes(32))
     parties.played(parties.apart())
     assert parties.survivors == {1: {()}}
-    assert "largest_share: 0.51 here, 0.9 at the server" in parties.why(VICTIM)
+    assert "max_client_weight: 0.51 here, 0.9 at the server" in parties.why(VICTIM)

@@ -35,7 +35,7 @@ FEDLOG = '[[arm]]\nname = "x"\nprotocol = "fedlog"\n'
 
 
 def masked(arm: str) -> str:
-    said = text(arm, clients=CLIENTS, rounds=2, **({"unprotected": '["statistic"]'} if arm == FEDLOG else {}))
+    said = text(arm, clients=CLIENTS, rounds=2, **({"non_private": '["statistic"]'} if arm == FEDLOG else {}))
     return said.replace('sum = "clear"', 'sum = "masked"\ndropout = 0.34\ncorrupt = 0.0')
 
 

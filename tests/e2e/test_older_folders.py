@@ -25,7 +25,7 @@ BEGUN = FOLDERS / "begun_at_aa4d2a0.tar.xz"
 
 @pytest.fixture
 def study() -> Study:
-    return parse((FOLDERS / "study.toml").read_text(encoding="utf-8"))
+    return parse((FOLDERS / "study.toml").read_text(encoding="utf-8"), begun=True)
 
 
 @pytest.fixture

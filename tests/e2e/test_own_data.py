@@ -263,7 +263,7 @@ def test_statistics_over_all_records_are_refused_where_they_are_said() -> None:
     x, y = arrays()
     own = Dataset(name="mine", x=x.astype(np.float32), y=y, classes=2, fitted="a mean over all records")
     text = written(data=ARRAYS, model="").replace('noise = "none"', 'noise = "local"\nepsilon = 4.0')
-    text = text.replace('unprotected = ["update"]', "unprotected = []").replace(
+    text = text.replace('non_private = ["update"]', "non_private = []").replace(
         "budget = inf", "budget = 4.0"
     )
     with pytest.raises(ConfigError, match="a mean over all records"):

@@ -23,7 +23,7 @@ source = "cancer.csv"
 target = "malignant"
 classes = [0, 1]
 client_column = "hospital"
-public_count = 140
+public_num_examples = 140
 columns = { hospital = { categories = ["0", "1", "2", "3"] } }
 [dpsgd]
 clip_norm = 1.0
@@ -39,13 +39,13 @@ unit = "record"
 adjacency = "add-remove"
 delta = 1e-4
 budget = inf
-against = ["server", "others"]
+adversaries = ["server", "others"]
 scores = "clear"
 noise = "none"
-unprotected = []
-least_cohort = 3
-least_honest = 2
-largest_share = 0.5
+non_private = []
+min_cohort_size = 3
+min_honest = 2
+max_client_weight = 0.5
 dropout = 0.0
 corrupt = 0.2
 [[arm]]

@@ -124,8 +124,8 @@ def test_an_unfinished_run_has_no_report_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "part"),
     [
-        (text(unprotected='["update"]'), "'profile' would leave its client without noise"),
-        (text(unprotected="[]"), "'update' would leave its client without noise"),
+        (text(non_private='["update"]'), "'profile' would leave its client without noise"),
+        (text(non_private="[]"), "'update' would leave its client without noise"),
         (
             text().replace("hidden = [8]", 'profiled_layer = "fc9"'),
             "got 'fc9'; the nearest names are fc",

@@ -75,7 +75,9 @@ def sources() -> Iterator[tuple[str, str]]:
 def on_digits(text: str) -> str:
     """The same study on data that every machine has: what is read are its sections on privacy and arms."""
     table = tomllib.loads(text)
-    clients = table["data"].get("clients") or table["privacy"].get("least_cohort", 5)  # or its records say it
+    clients = table["data"].get("clients") or table["privacy"].get(
+        "min_cohort_size", 5
+    )  # or its records say it
     table["data"] = {"source": "digits", "clients": clients, "partition": {"kind": "iid"}}
     if ":" in table["model"]["kind"]:
         table["model"] = {"kind": "mlp", "hidden": [8]}
@@ -181,10 +183,10 @@ def literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
 
 def orders(plan: Plan, sends: Sends) -> Iterator[tuple[Weights, list[float]]]:
     """Orders that clients take, and the weights with which each client's value then stands in the sum."""
-    assert plan.least_cohort is not None
-    assert plan.largest_cohort is not None
-    sizes = {plan.least_cohort, plan.largest_cohort, plan._thinnest()[0]}
-    sizes |= set(range(plan.least_cohort, min(plan.largest_cohort, plan.least_cohort + 30) + 1))
+    assert plan.min_cohort_size is not None
+    assert plan.max_cohort_size is not None
+    sizes = {plan.min_cohort_size, plan.max_cohort_size, plan._thinnest()[0]}
+    sizes |= set(range(plan.min_cohort_size, min(plan.max_cohort_size, plan.min_cohort_size + 30) + 1))
     for size in sorted(sizes):
         for weights in [Weights.usual(plan, sends, size), *skewed(plan, sends, size)]:
             try:
@@ -226,11 +228,11 @@ def guessed(weights: Sequence[float], beside: int, rng: np.random.Generator) -> 
 def test_no_shipped_plan_lets_a_server_guess_one_client(where: str) -> None:
     rng = np.random.default_rng(3)
     for plan, sends in hidden_sums(where):
-        assert plan.largest_share is not None
-        assert plan.largest_share <= 0.5
+        assert plan.max_client_weight is not None
+        assert plan.max_client_weight <= 0.5
         found = [guessed(own, plan.beside(len(own)), rng) for _, own in orders(plan, sends)]
         assert found, f"{where}: clients take no order for {sends.name!r}"
-        assert min(found) >= ROOM * np.sqrt(1 - plan.largest_share), (where, sends.name)
+        assert min(found) >= ROOM * np.sqrt(1 - plan.max_client_weight), (where, sends.name)
         assert min(found) >= ROOM * plan.guess_error(sends.name), "what card and plan print"
 
 

@@ -86,7 +86,8 @@ def test_two_signals_stop_at_once_and_cost_no_round(
     tmp_path: Path,
     whole: tuple[Path, list[dict[str, Any]]],
 ) -> None:
-    """Stopped when all have signed, where another attempt would be another sum: and yet `spare` is 0."""
+    """Stopped when all have signed, where another attempt would be another sum: and yet `max_retries` is "
+    "0."""
     with waiting(MASKED, tmp_path, "sign:2", "--json") as begun:
         begun.signal(first)
         begun.until(SOON)

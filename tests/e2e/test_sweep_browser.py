@@ -26,11 +26,11 @@ TOML = (
     text(
         '[[arm]]\nname = "FedLog <b>"\nprotocol = "fedlog"\n',
         '[[arm]]\nname = "bounded"\nprotocol = "fedlog"\nclip = { kind = "bounded" }\n',
-        unprotected='["statistic"]',
+        non_private='["statistic"]',
         rounds=1,
     )
     .replace('noise = "none"', 'noise = "local"')
-    .replace('against = ["server", "key-holder", "others"]', 'against = ["server", "others"]')
+    .replace('adversaries = ["server", "key-holder", "others"]', 'adversaries = ["server", "others"]')
     + '[sweep.grid]\n"privacy.epsilon" = [8.0, inf]\n"privacy.calibration" = ["exact", "paper"]\n'
 )
 # Listens before anything else runs, clicks when everything has, and leaves what it saw in the page.

@@ -31,9 +31,9 @@ from securefl.sweep.run import finished, run_cells
 
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 NOISED = (
-    text(FEDLOG, unprotected="[]", seeds="[3, 4]")
+    text(FEDLOG, non_private="[]", seeds="[3, 4]")
     .replace('noise = "none"', 'noise = "local"')
-    .replace('against = ["server", "key-holder", "others"]', 'against = ["server", "others"]')
+    .replace('adversaries = ["server", "key-holder", "others"]', 'adversaries = ["server", "others"]')
     .replace("[]", '["statistic"]')
 )
 GRID = '[sweep.grid]\n"privacy.epsilon" = [8.0, inf]\n"study.rounds" = [1, 2]\n'

@@ -17,7 +17,7 @@ from securefl.study.config import read
 from securefl.study.session import run_study
 
 TWO_ARMS = text(FEDAVG, FEDPROF, clients=4, rounds=2)
-HIDDEN = {"sum": '"masked"', "dropout": "0.25", "corrupt": "0.0", "largest_share": "0.51", **counts(4)}
+HIDDEN = {"sum": '"masked"', "dropout": "0.25", "corrupt": "0.0", "max_client_weight": "0.51", **counts(4)}
 MASKED = with_privacy(TWO_ARMS, HIDDEN).replace("fraction = 0.5", "fraction = 1.0")
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc of Linux")

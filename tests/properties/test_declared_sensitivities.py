@@ -109,7 +109,7 @@ class _App:
 def test_updates_of_an_app_keep_to_their_bound(bound: float) -> None:
     made = Updates(evaluation=("accuracy", "loss"), update_bound=bound, evaluation_bound=bound)
     plan = Plan(
-        unit="client", adjacency="zero-out", delta=1e-5, schedule=1, noise="local", noise_multiplier=1.0
+        unit="client", adjacency="zero-out", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=1.0
     )
     rng = np.random.default_rng(0)
     vectors = [
@@ -138,7 +138,7 @@ def test_a_vector_in_a_masked_sum_keeps_to_its_clip(clip: float) -> None:
         ):
             found = securefl.masked_sum(
                 [direction * clip * 1e3, np.zeros(5)],
-                clip=clip, noise_multiplier=2.0, delta=1e-5, corrupt=0.0, least_honest=1, largest_share=0.5,
+                clip=clip, noise_multiplier=2.0, delta=1e-5, corrupt=0.0, min_honest=1, max_client_weight=0.5,
             )  # fmt: skip
         integers = np.rint(found.total / (clip * 2.0**-16)).astype(np.int64)
         assert 0.99 * 2**32 < sum(int(v) ** 2 for v in integers) <= 2**32

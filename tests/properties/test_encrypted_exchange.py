@@ -83,7 +83,7 @@ def run(
     profiles: Profiles | None = None,
 ) -> tuple[Answers, Log, float]:
     algorithm: Algorithm = Toy((profiles or Profiles(variant=variant),))
-    plan = Plan(delta=1e-5, schedule=number, scores=word, unprotected=("profile",))  # type: ignore[arg-type]
+    plan = Plan(delta=1e-5, max_rounds=number, scores=word, non_private=("profile",))  # type: ignore[arg-type]
     way = way_of(plan.scores, parameters="strong", asks=asks, clients=clients)
     with Ledger(":memory:", TERMS) as ledger:
         engine = simulated(
@@ -235,7 +235,7 @@ def test_a_copied_message_whose_key_is_written_otherwise_is_no_copy_of_the_score
 
 @pytest.mark.parametrize("at", ["session", "round", "stage", "attempt"])
 def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
-    plan = Plan(delta=1e-5, schedule=1, scores="pads")
+    plan = Plan(delta=1e-5, max_rounds=1, scores="pads")
     way = way_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
     assert way is not None
     here, asks = Header(bytes(32), 3, 1, 2), {"profile": linear_query(BASELINE, ANCHOR, BOUNDS)}
@@ -420,7 +420,7 @@ def test_numbers_of_any_kind_stay_out_of_the_log(word: str) -> None:
 
 @EVERY_WORD
 def test_questions_of_two_kinds_are_refused_in_one_exchange(word: str) -> None:
-    plan = Plan(delta=1e-5, schedule=1, scores=word)  # type: ignore[arg-type]
+    plan = Plan(delta=1e-5, max_rounds=1, scores=word)  # type: ignore[arg-type]
     way = way_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
     assert way is not None
     both = {

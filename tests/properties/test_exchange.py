@@ -43,7 +43,7 @@ ASK = Ask(
     each=(Each(ONE),),
     weights=ByDraws(DRAWS),
 )
-PLAN = Plan(delta=1e-5, schedule=3, unprotected=("vector", "number"))
+PLAN = Plan(delta=1e-5, max_rounds=3, non_private=("vector", "number"))
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 
 
@@ -215,7 +215,7 @@ def test_an_exhausted_budget_keeps_everything_at_home() -> None:
 
 
 def test_nothing_is_released_after_the_declared_schedule() -> None:
-    answers, log, rows = run(number=PLAN.schedule + 1)
+    answers, log, rows = run(number=PLAN.max_rounds + 1)
     assert (answers.survivors, rows) == ((), [])
     assert "schedule" in log.abstained["client-0000"]
 
@@ -293,8 +293,8 @@ def test_a_client_refuses_bad_orders_and_strangers() -> None:
         order("vector", "vector"),
         order("vector", sums=("vector",)),
         order(sums=("vector",)),  # the plan sums in the clear
-        order("vector", introduction=1),
-        order("vector", introduction=-1),
+        order("vector", initial=1),
+        order("vector", initial=-1),
         order("vector", again=1),
         order("vector", members=(2,)),
         order("vector", members=(1, 1), draws=(1, 1)),
@@ -315,8 +315,8 @@ def test_a_client_refuses_bad_orders_and_strangers() -> None:
 HIDDEN = hidden(
     replace(PLAN, weights={"vector": "draws"}, draws=5, dropout=0.2),
     CLIENTS,
-    least_cohort=3,
-    largest_share=0.6,
+    min_cohort_size=3,
+    max_client_weight=0.6,
 )
 
 

@@ -58,14 +58,14 @@ def plan_of(setting: Setting, strict: bool) -> Plan | None:
                 secagg=setting.mode,
                 corrupt=setting.corrupt / setting.clients,
                 dropout=setting.dropout,
-                least_cohort=least,
-                largest_cohort=setting.clients,
-                least_honest=honest,
-                largest_share=0.5,
+                min_cohort_size=least,
+                max_cohort_size=setting.clients,
+                min_honest=honest,
+                max_client_weight=0.5,
                 weights=dict.fromkeys(NAMES, "draws"),
                 draws=DRAWS,
                 delta=1e-5,
-                schedule=9,
+                max_rounds=9,
             )
         except ConfigError:
             continue
@@ -210,10 +210,10 @@ def played(cohort: Cohort, operations: Sequence[Any], journal: type[Journal] = J
         found = play.guesses()
     finally:
         clients.journal.close()
-    assert plan.largest_share is not None
+    assert plan.max_client_weight is not None
     for question, (share, honest) in found.items():
-        assert share <= plan.largest_share + 1e-9, (question, share)
-        assert honest >= (plan.least_honest or 0), (question, honest)
+        assert share <= plan.max_client_weight + 1e-9, (question, share)
+        assert honest >= (plan.min_honest or 0), (question, honest)
     return len(found)
 
 
@@ -303,7 +303,7 @@ def test_without_the_size_of_a_cohort_few_stand_behind_a_sum() -> None:
         opened.append(play.guesses())
     assert opened[0] == {}
     [(_, honest)] = opened[1].values()
-    assert honest == 4 < (strict.least_honest or 0)
+    assert honest == 4 < (strict.min_honest or 0)
 
 
 @pytest.mark.parametrize("rule", ["the share"])

@@ -49,7 +49,7 @@ servers = st.one_of(
         Order,
         wants=st.lists(words, max_size=3).map(tuple),
         sums=st.lists(words, max_size=3).map(tuple),
-        introduction=whole,
+        initial=whole,
         number=whole,
         again=whole,
         members=st.lists(whole, max_size=3).map(tuple),

@@ -33,8 +33,8 @@ def hiding(arm: tuple[str, str]) -> dict[str, str]:
     return {
         "dropout": "0.3",
         "corrupt": "0.15",
-        "least_cohort": "3",
+        "min_cohort_size": "3",
         # Whoever is drawn four times of seven stands out. A smaller share would draw other cohorts.
-        "largest_share": "0.97" if arm == REPLACED else "0.51",
+        "max_client_weight": "0.97" if arm == REPLACED else "0.51",
         **counts(7),
     }

@@ -32,9 +32,9 @@ DELTA: Final = 1e-3
 CLIENTS: Final = 4
 EACH: Final = 8
 """Records of a client."""
-DECLARES: Final = "public_count" in DataSection.__dataclass_fields__
+DECLARES: Final = "public_num_examples" in DataSection.__dataclass_fields__
 """Whether a study declares what its records would tell: how many a client has, and who the clients are."""
-DECLARED: Final = f"public_count = {EACH}" if DECLARES else ""
+DECLARED: Final = f"public_num_examples = {EACH}" if DECLARES else ""
 """What a study says under [data] of its clients' numbers of records, which are private: where it can."""
 
 PROTOCOLS: Final[Mapping[str, str]] = {
@@ -263,7 +263,7 @@ def _options(case: Case, unit: str) -> str:
 
 def _privacy(case: Case, unit: str, adjacency: str) -> str:
     together = case.sum != "clear" or case.noise == "distributed"
-    against = {"central": '"others"', "key-holder": '"server", "others"'}.get(
+    adversaries = {"central": '"others"', "key-holder": '"server", "others"'}.get(
         case.noise, '"server", "others"'
     )
     noise = "none" if case.noise == "dpsgd" else case.noise
@@ -279,11 +279,11 @@ def _privacy(case: Case, unit: str, adjacency: str) -> str:
         f'adjacency = "{adjacency}"',
         f"delta = {DELTA}\nforce_delta = true",
         "budget = inf",
-        f"against = [{against}]",
-        "unprotected = []",
-        f"least_cohort = {CLIENTS}\nleast_honest = 2\nlargest_share = 0.6",
+        f"adversaries = [{adversaries}]",
+        "non_private = []",
+        f"min_cohort_size = {CLIENTS}\nleast_honest = 2\nlargest_share = 0.6",
         "dropout = 0.0\ncorrupt = 0.0" if together else "",
-        f"least_count = {EACH // 2}\nlargest_count = {EACH}" if together else "",
+        f"min_num_examples = {EACH // 2}\nlargest_count = {EACH}" if together else "",
     ]
     return "\n".join(line for line in lines if line)
 

@@ -53,8 +53,8 @@ def study(one: Combination, rounds: int = 1) -> Study:
     sent = {"fedprof": ["profile"], "adds": ["map"]}.get(name, by_loss)
     sizes = ["size"] if one[0] == REPLACED else []
     permitted = str([*(["statistic"] if records else ["update"]), *sent, *sizes]).replace("'", '"')
-    settings = {"sum": f'"{way}"', "against": TRUSTED.get(noise, '["server", "key-holder", "others"]')}
-    written = text(arm, clients=7, rounds=rounds, unprotected=permitted)
+    settings = {"sum": f'"{way}"', "adversaries": TRUSTED.get(noise, '["server", "key-holder", "others"]')}
+    written = text(arm, clients=7, rounds=rounds, non_private=permitted)
     if way != "clear" or noise == "distributed":
         settings |= hiding(one[0])
     if noise != "none":

@@ -38,7 +38,7 @@ def breast_cancer(home: Path) -> Path:
 def study(home: Path, data: str, *arms: str, epsilon: float | str = 1.0) -> Path:
     """A study beside its file: shares of noise under masks at 20 clients. data: lines of [data]."""
     path = home / "study.toml"
-    counts = "" if any(f'"{name}"' in data for name in NAMES) else "public_count = 65"
+    counts = "" if any(f'"{name}"' in data for name in NAMES) else "public_num_examples = 65"
     path.write_text(
         f"""
 [study]
@@ -59,14 +59,14 @@ unit = "record"
 adjacency = "add-remove"
 delta = 1e-5
 budget = inf
-against = ["server", "key-holder", "others"]
-unprotected = []
+adversaries = ["server", "key-holder", "others"]
+non_private = []
 epsilon = {epsilon}
 dropout = 0.1
 corrupt = 0.1
-least_cohort = 16
-least_honest = 10
-largest_share = 0.1
+min_cohort_size = 16
+min_honest = 10
+max_client_weight = 0.1
 {"".join(arms or (HEADS, FEDLOG))}""",
         encoding="utf-8",
     )

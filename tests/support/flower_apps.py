@@ -24,14 +24,14 @@ COUNTS = (10, 30, 24)
 UPDATES = Updates(metrics=("loss",), evaluation=("accuracy",))
 CLEAR = Plan(
     delta=1e-5,
-    schedule=9,
-    unprotected=("update", "evaluation"),
+    max_rounds=9,
+    non_private=("update", "evaluation"),
     weights={"update": "counts", "evaluation": "counts"},
-    least_count=8,
-    largest_count=64,
+    min_num_examples=8,
+    max_num_examples=64,
     adjacency="add-remove",
 )
-MASKED = hidden(CLEAR, CLIENTS, adjacency="replace-one", dropout=0.34, largest_share=0.99)
+MASKED = hidden(CLEAR, CLIENTS, adjacency="replace-one", dropout=0.34, max_client_weight=0.99)
 TWO = replace(MASKED, sum="two-server")
 
 

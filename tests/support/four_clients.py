@@ -23,8 +23,8 @@ from support.hidden_plans import hidden
 CLIENTS, SIZE = 4, 3
 SESSION = bytes(32)
 SENDS = Sends(name="own", how="sum", reveals="it")
-CLEAR = Plan(delta=1e-5, schedule=3, unprotected=("own",))
-MASKED = hidden(CLEAR, CLIENTS, least_cohort=3, corrupt=0.25, dropout=0.25)
+CLEAR = Plan(delta=1e-5, max_rounds=3, non_private=("own",))
+MASKED = hidden(CLEAR, CLIENTS, min_cohort_size=3, corrupt=0.25, dropout=0.25)
 TWO = replace(MASKED, sum="two-server")
 ASK = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
 PLACE = Header(SESSION, 1, 0, 0)
@@ -47,7 +47,7 @@ def sum_call(**changes: Any) -> SumCall:
         "records": 0,
         "names": ("own",),
         "lengths": (SIZE,),
-        "introduction": 0,
+        "initial": 0,
         "number": 0,
         "again": 0,
         "task": bytes(32),

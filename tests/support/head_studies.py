@@ -49,8 +49,8 @@ unit = "{words["unit"]}"
 adjacency = "{words["adjacency"]}"
 delta = {words["delta"]}
 budget = {words["budget"]}
-against = [{server}"others"]
-unprotected = {'["statistic"]' if noise == "none" else "[]"}
+adversaries = [{server}"others"]
+non_private = {'["statistic"]' if noise == "none" else "[]"}
 {calibrated}
 {words["extra"]}
 [[arm]]

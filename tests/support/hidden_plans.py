@@ -13,9 +13,9 @@ def hidden(plan: Plan, clients: int, **words: Any) -> Plan:
     usual: dict[str, Any] = {
         "sum": "masked",
         "corrupt": plan.corrupt or 0.0,
-        "least_cohort": 2,
-        "largest_cohort": clients,
-        "least_honest": 1,
-        "largest_share": 0.5,
+        "min_cohort_size": 2,
+        "max_cohort_size": clients,
+        "min_honest": 1,
+        "max_client_weight": 0.5,
     }
     return replace(plan, **(usual | words))

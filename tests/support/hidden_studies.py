@@ -11,15 +11,15 @@ RECORDS = 1258
 HIDDEN = {
     "dropout": "0.34",
     "corrupt": "0.15",
-    "spare": "1",
-    "least_cohort": "4",
-    "largest_share": "0.51",
+    "max_retries": "1",
+    "min_cohort_size": "4",
+    "max_client_weight": "0.51",
 }
 
 
 def counts(clients: int) -> dict[str, str]:
     """Bounds of the clients' numbers of records that clip none of a tiny study, whose partition is even."""
-    return {"least_count": str(RECORDS // clients), "largest_count": str(-(-RECORDS // clients))}
+    return {"min_num_examples": str(RECORDS // clients), "max_num_examples": str(-(-RECORDS // clients))}
 
 
 def hidden(how: str, arm: str = FEDAVG, *, clients: int, rounds: int) -> str:
@@ -29,6 +29,6 @@ def hidden(how: str, arm: str = FEDAVG, *, clients: int, rounds: int) -> str:
 
 def shares_of_noise(clients: int) -> str:
     """FedLog in one round, with shares of noise under masks."""
-    said = text(FEDLOG, clients=clients, rounds=1, unprotected="[]")
+    said = text(FEDLOG, clients=clients, rounds=1, non_private="[]")
     own = {"noise": '"distributed"', "epsilon": "4.0", "adjacency": '"add-remove"'}
     return with_privacy(said, {"sum": '"masked"', **HIDDEN, **own})

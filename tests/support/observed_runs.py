@@ -287,7 +287,7 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
         if source(own, task, name, secret) is None:
             return None
         order = task.order.order
-        which = (order.introduction, order.number, order.again)
+        which = (order.initial, order.number, order.again)
         return Source(drawn("training", task.client, task.header.round, which, name))
 
     patch.setattr(Computing, "_source", of_training)

@@ -30,7 +30,7 @@ FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
 CLEAR = text(FEDAVG, clients=CLIENTS, rounds=4)
 MASKED = with_privacy(
     CLEAR,
-    {"sum": '"masked"', "dropout": "0.34", "corrupt": "0.0", "spare": "2", "largest_share": "0.51"}
+    {"sum": '"masked"', "dropout": "0.34", "corrupt": "0.0", "max_retries": "2", "max_client_weight": "0.51"}
     | counts(CLIENTS),
 )
 TWO_SERVER = MASKED.replace('"masked"', '"two-server"')

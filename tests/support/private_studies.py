@@ -31,7 +31,7 @@ CLIENT_LEVEL = {
 KEY_HOLDER = {
     "sum": '"two-server"',
     "noise": '"key-holder"',
-    "against": '["server", "others"]',
+    "adversaries": '["server", "others"]',
     "dropout": "0.2",
     "corrupt": "0.0",
 }
@@ -41,7 +41,7 @@ DISTRIBUTED = {"noise": '"distributed"', "dropout": "0.2", "corrupt": "0.0"}
 def private(name: str, options: str, *, rounds: int = 2, **privacy: str) -> Study:
     """Training with DP-SGD; all else that clients send needs noise of its own."""
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
-    written = text(arm, rounds=rounds, clients=4, unprotected="[]", extra=DPSGD)
+    written = text(arm, rounds=rounds, clients=4, non_private="[]", extra=DPSGD)
     written = written.replace(
         'adjacency = "replace-one"', f'adjacency = "{privacy.pop("adjacency", "add-remove")}"'
     )
@@ -60,9 +60,9 @@ def client_level(
     """Epsilon 8 per client in all, unless said otherwise."""
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{CLIENT_LEVEL.get(name, "fraction = 1.0")}\n{more}'
     permitted = '["profile"]' if name == "fedprof" else "[]"
-    written = text(arm, rounds=rounds, clients=6, unprotected=permitted)
+    written = text(arm, rounds=rounds, clients=6, non_private=permitted)
     written = written.replace("batch_size = 16\n", f"batch_size = 16\nupdate_bound = {bound}\n")
     settings = {"unit": '"client"', "adjacency": '"zero-out"', "noise": '"central"', "epsilon": "8.0"}
     if "noise" not in privacy:
-        settings["against"] = '["key-holder", "others"]'
+        settings["adversaries"] = '["key-holder", "others"]'
     return parse(with_privacy(written, settings | {"delta": "1e-2"} | privacy))

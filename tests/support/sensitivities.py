@@ -155,10 +155,10 @@ def noised(sends: Sends, pair: Pair, value: Value, weight: float) -> Integers:
         unit=pair[0],
         adjacency=pair[1],
         delta=1e-5,
-        schedule=1,
+        max_rounds=1,
         noise="local",
         noise_multiplier=1.0,
-        unprotected=(sends.name,),
+        non_private=(sends.name,),
     )
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, sends.name)
     bare = replace(value, after_noise=None)

@@ -93,7 +93,7 @@ class Cohort:
         own = self.setting.policy()
         given = own.parameters(self.setting.clients)
         least = given.signers - given.corrupt if self.strict else 1
-        return replace(own, least_honest=least, least_cohort=3 if self.strict else 2)
+        return replace(own, min_honest=least, min_cohort_size=3 if self.strict else 2)
 
 
 def possible(setting: Setting) -> bool:
@@ -250,7 +250,7 @@ class Play:
                 continue
             opened += 1
             signers = min(of for (_, *about), of in self.first.items() if tuple(about) == question)
-            least = max(self.clients.policy.least_honest, signers - len(self.clients.corrupt))
+            least = max(self.clients.policy.min_honest, signers - len(self.clients.corrupt))
             assert found >= least, (question, found, least)
         return opened
 

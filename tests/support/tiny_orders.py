@@ -8,7 +8,7 @@ from securefl.core.messages import Order
 
 PLAIN: dict[str, Any] = {
     "sums": (),
-    "introduction": 0,
+    "initial": 0,
     "number": 0,
     "again": 0,
     "members": (1,),

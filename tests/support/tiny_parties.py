@@ -47,7 +47,7 @@ def attempt(ask: Ask, cohort: Sequence[int], header: Header, task: bytes = bytes
     return Attempt(
         header=header,
         sums=ask.sums,
-        introduction=ask.introduction,
+        initial=ask.initial,
         number=ask.number,
         again=0,
         cohort=tuple(sorted(map(client_name, cohort))),

@@ -29,17 +29,17 @@ def text(
     clients: int = 6,
     seeds: str = "[3]",
     scores: str = "clear",
-    unprotected: str | None = None,
+    non_private: str | None = None,
     extra: str = "",
 ) -> str:
     """The TOML of a tiny study; `extra` are further sections. All that the arms send is unprotected."""
     arms = arms or (FEDAVG, FEDPROF)
-    if unprotected is None:
+    if non_private is None:
         by_loss = ('"active_fl"', '"fedcor"', '"pow_d"')
         sent = {"update": ("",), "profile": ('"fedprof"',), "loss": by_loss, "map": ('"adds"',)}
         wanted = "".join(arms)
         named = [name for name, by in sent.items() if any(word in wanted for word in by)]
-        unprotected = str(named).replace("'", '"')
+        non_private = str(named).replace("'", '"')
     head = f"""
 [study]
 name = "tiny"
@@ -70,11 +70,11 @@ unit = "record"
 adjacency = "replace-one"
 delta = 1e-4
 budget = inf
-against = ["server", "key-holder", "others"]
-unprotected = {unprotected}
-least_cohort = 2
-least_honest = 1
-largest_share = 0.5
+adversaries = ["server", "key-holder", "others"]
+non_private = {non_private}
+min_cohort_size = 2
+min_honest = 1
+max_client_weight = 0.5
 {extra}
 """
     return head + "\n".join(arms)

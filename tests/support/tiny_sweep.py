@@ -16,9 +16,9 @@ from securefl.sweep.run import finish
 from support.tiny_study import text
 
 NOISED = (
-    text("", unprotected="[]")
+    text("", non_private="[]")
     .replace('noise = "none"', 'noise = "local"')
-    .replace('against = ["server", "key-holder", "others"]', 'against = ["server", "others"]')
+    .replace('adversaries = ["server", "key-holder", "others"]', 'adversaries = ["server", "others"]')
 )
 ARMS = "".join(
     f'[[arm]]\nname = "{name}"\nprotocol = "fedlog"\nclip = {{ kind = "{clip}" }}\n'

@@ -39,15 +39,15 @@ VECTORS = (
     Vector(name="update", length=11, bits=27, bound=10**6),
     Vector(name="count", length=3, bits=20, bound=100),
 )
-PLAN = hidden(Plan(delta=1e-5, schedule=9, unprotected=("update", "count")), MEMBERS, sum="two-server")
+PLAN = hidden(Plan(delta=1e-5, max_rounds=9, non_private=("update", "count")), MEMBERS, sum="two-server")
 SENDS = tuple(Sends(name=vector.name, how="sum", reveals="it") for vector in VECTORS)
 NOISED = replace(
     PLAN,
     adjacency="add-remove",
     noise="key-holder",
     noise_multiplier=3.0,
-    against=("server", "others"),
-    unprotected=(),
+    adversaries=("server", "others"),
+    non_private=(),
 )
 NOISED_SENDS = tuple(
     replace(one, sensitivity={("record", "add-remove"): 1.0}, grid=Grid(step=2.0**-6, bound=100.0))

@@ -28,13 +28,13 @@ def study(arm: str = FEDLOG, *, rounds: int = 3, hidden: str = "[32]", **privacy
     words = {
         "noise": '"none"',
         "unit": '"record"',
-        "unprotected": '["statistic", "update"]' if "lg" in arm else '["statistic"]',
-        "against": '["server", "others"]',
+        "non_private": '["statistic", "update"]' if "lg" in arm else '["statistic"]',
+        "adversaries": '["server", "others"]',
         "adjacency": '"add-remove"',
         **privacy,
     }
     if "lg" in arm:
-        words["unprotected"] = '["update"]'
+        words["non_private"] = '["update"]'
     lines = "\n".join(f"{key} = {value}" for key, value in words.items())
     return parse(
         f"""
@@ -86,7 +86,7 @@ PLAN = Plan(
     corrupt=0.2,
     adjacency="add-remove",
     delta=1e-5,
-    schedule=1,
+    max_rounds=1,
 )
 
 

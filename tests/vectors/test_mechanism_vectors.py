@@ -16,6 +16,7 @@ from securefl.algorithm.queries import Sends
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
+from securefl.core.renamed import with_new_words
 from securefl.dp.noise import Source
 from securefl.mechanisms import mechanism_of
 from securefl.mechanisms.charges import charge_of, fewest_contributions
@@ -30,9 +31,14 @@ def told(figure: Callable[[], Any]) -> Any:
         return {"refused": str(error)}
 
 
+def without_sentence(figure: Any) -> Any:
+    return "refused" if isinstance(figure, dict) and "refused" in figure else figure
+
+
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
 def test_figures_are_those_of_before(row: dict[str, Any]) -> None:
-    words = {name: tuple(own) if isinstance(own, list) else own for name, own in row["plan"].items()}
+    table = with_new_words(Plan, row["plan"])
+    words = {name: tuple(own) if isinstance(own, list) else own for name, own in table.items()}
     plan, given = Plan(**words), row["spec"]
     sensitivity = given["sensitivity"]
     spec = Sends(
@@ -52,8 +58,9 @@ def test_figures_are_those_of_before(row: dict[str, Any]) -> None:
         "fewest": lambda: [fewest_contributions(plan, cohort, [spec]) for cohort in (3, 10, 16, 40)],
         "room": lambda: room(plan, spec),
     }
-    stored = {name: row[name] for name in figures if name in row}
-    assert {name: told(figures[name]) for name in stored} == stored
+    # Of a refusal the vectors have the sentence of their time, and sentences may be written better.
+    stored = {name: without_sentence(row[name]) for name in figures if name in row}
+    assert {name: without_sentence(told(figures[name])) for name in stored} == stored
     assert mechanism_of(plan, spec).noised == ("noise" in stored)
 
 

@@ -31,7 +31,7 @@ from securefl.sums.encrypted.terms import Place, SumTerms
 from securefl.training.heads import Bounded, Projection
 
 VECTORS = json.loads((Path(__file__).parent / "texts" / "vectors.json").read_text(encoding="utf-8"))
-SMALL = Plan(delta=1e-5, schedule=3)
+SMALL = Plan(delta=1e-5, max_rounds=3)
 LARGE = Plan(
     sum="masked",
     scores="pads",
@@ -39,26 +39,26 @@ LARGE = Plan(
     noise_multiplier=0.7,
     dropout=0.25,
     corrupt=0.1,
-    least_cohort=9,
-    largest_cohort=12,
-    least_honest=6,
-    largest_share=0.5,
+    min_cohort_size=9,
+    max_cohort_size=12,
+    min_honest=6,
+    max_client_weight=0.5,
     weights={"model": "draws", "count": "counts"},
     draws=10,
-    least_count=2,
-    largest_count=3,
-    least_records=20,
-    largest_records=999,
+    min_num_examples=2,
+    max_num_examples=3,
+    min_records=20,
+    max_records=999,
     secagg="semi-honest",
-    spare=2,
+    max_retries=2,
     unit="client",
     adjacency="zero-out",
     delta=1e-6,
-    unprotected=("loss",),
-    against=("server",),
+    non_private=("loss",),
+    adversaries=("server",),
     budget=2.5,
-    schedule=40,
-    releases={"model": 40, "loss": 1},
+    max_rounds=40,
+    max_releases={"model": 40, "loss": 1},
 )
 BOUNDS = Bounds(mean=16, variance_high=64, weight=2.5)
 PLACE = Place(session=bytes(range(32)), round=3, attempt=1, stage='it\'s "one"', name="model")
@@ -112,8 +112,8 @@ CASES: dict[str, Callable[[Path], bytes]] = {
                 adjacency="add-remove",
                 delta=1e-5,
                 budget=2.0,
-                against=("server",),
-                schedule={"model": 3},
+                adversaries=("server",),
+                max_releases={"model": 3},
             )
         )
     ).encode(),

@@ -40,7 +40,7 @@ MESSAGES: dict[str, Any] = {
     "order": Order(
         wants=("update", "profile"),
         sums=("count",),
-        introduction=0,
+        initial=0,
         number=3,
         again=2,
         members=(3, 7),

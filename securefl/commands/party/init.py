@@ -106,7 +106,7 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     if len(own) == len(terms) or yes:
         return
     words = ", ".join(f"{name} {value}" for name, value in terms.items())
-    without = f" {', '.join(plan.unprotected)} leave without noise." if plan.unprotected else ""
-    click.echo(f"The study's terms: {words}, against {', '.join(plan.against)}.{without}", err=True)
+    without = f" {', '.join(plan.non_private)} leave without noise." if plan.non_private else ""
+    click.echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
     if not agreed("The ledger will have them for ever, in every study. Agree?"):
         raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")

@@ -106,9 +106,9 @@ class Apart:
         wants = [
             (
                 ReleaseKey(client_name(k), header.session, header.round, header.stage, number, name),
-                charge_of(self._plan, self._offers[name], trained=not introduction),
+                charge_of(self._plan, self._offers[name], trained=not initial),
             )
-            for number, (name, introduction, clients) in enumerate(asked)
+            for number, (name, initial, clients) in enumerate(asked)
             for k in dict.fromkeys(clients)
         ]
         if wants:

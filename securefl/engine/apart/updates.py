@@ -2,11 +2,11 @@
 
 A vector of the sum holds, of one client with n examples,
 
-    w (trained - broadcast),  w metrics,  w          with w = n / largest_count
+    w (trained - broadcast),  w metrics,  w          with w = n / max_num_examples
 
-Of an evaluation it holds the last two. n is clipped to the plan's `least_count` and `largest_count`. Unless
-the plan says that the value weighs by "counts", every client weighs 1 and says no w; so it does where the
-plan has a `public_count`, or a bound is set.
+Of an evaluation it holds the last two. n is clipped to the plan's `min_num_examples` and `max_num_examples`.
+Unless the plan says that the value weighs by "counts", every client weighs 1 and says no w; so it does where
+the plan has a `public_num_examples`, or a bound is set.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Updates:
     def weighted(self, plan: Plan, name: str) -> bool:
         """Whether clients weigh by their examples, and say so in the sum."""
         counts = plan.weights.get(name) == "counts"
-        return counts and plan.public_count is None and self.bound(name) is None
+        return counts and plan.public_num_examples is None and self.bound(name) is None
 
     def named(self, name: str) -> tuple[str, ...]:
         """The metrics of these values."""
@@ -144,11 +144,11 @@ class Updates:
         for name, sends in self.sends().items():
             if plan.weights.get(name, "equal") == "draws":
                 raise ConfigError(f"Expected {name!r} to weigh equally or by counts, got by draws.")
-            if self.weighted(plan, name) and plan.largest_count > _MOST_COUNT:
+            if self.weighted(plan, name) and plan.max_num_examples > _MOST_COUNT:
                 raise ConfigError(
-                    f"Expected largest_count of at most {_MOST_COUNT}, the most examples that a client "
-                    f"counts with, or a public_count, got {plan.largest_count}. Take a number near the "
-                    "examples of your clients: values of one with far fewer are rounded coarsely."
+                    f"Expected max_num_examples of at most {_MOST_COUNT}, the most examples that a client "
+                    f"counts with, or a public_num_examples, got {plan.max_num_examples}. Take a number "
+                    "near the examples of your clients: values of one with far fewer are rounded coarsely."
                 )
             charge_of(plan, sends)
 
@@ -164,11 +164,11 @@ class Updates:
         """
         own = values if name == UPDATE else 0
         # Without counts or a public one, a client stands for one example.
-        own_count = 1 if plan.public_count is None else plan.count(plan.public_count)
+        own_count = 1 if plan.public_num_examples is None else plan.count(plan.public_num_examples)
         weight, examples = total.weight, total.weight * own_count
         if self.weighted(plan, name):
             weight = float(total.value[-1])
-            examples = weight * plan.largest_count
+            examples = weight * plan.max_num_examples
         if not weight > 0:
             raise DataError("Expected examples behind a sum, got none.")
         mean = total.value / weight
@@ -255,13 +255,13 @@ class _Protected:
         return np.concatenate([vector * weight, [weight]])
 
     def _weight(self, found: Computed) -> float:
-        """n / largest_count, n as others may know it. DataError for what is no number of examples."""
+        """n / max_num_examples, n as others may know it. DataError for what is no number of examples."""
         if not (found.examples >= 1 and float(found.examples).is_integer()):
             raise DataError(
                 "Expected num-examples, a whole number of at least 1, got another: it abstains. Return it in "
                 "the MetricRecord."
             )
-        return self.plan.count(int(min(found.examples, 2**53))) / self.plan.largest_count
+        return self.plan.count(int(min(found.examples, 2**53))) / self.plan.max_num_examples
 
 
 def _alike(found: Computed, job: Job) -> bool:

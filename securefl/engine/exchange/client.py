@@ -123,24 +123,24 @@ class Client:
 
         How often that was before, the ledger knows.
         """
-        introduction, number = order.introduction, order.number
-        if introduction:
-            due = number == 0 and 0 < introduction <= sends.introductions
+        initial, number = order.initial, order.number
+        if initial:
+            due = number == 0 and 0 < initial <= sends.initial_queries
         elif number:
-            due = 0 < number <= sends.further
+            due = 0 < number <= sends.extra_queries
         else:
             due = sends.due(self.header.round)
         if not due:
             raise _refusal(
-                f"Expected {sends.name!r} to be asked for as declared, got introduction {introduction}, "
+                f"Expected {sends.name!r} to be asked for as declared, got introduction {initial}, "
                 f"number {number} in round {self.header.round}."
             )
-        if not 0 <= order.again <= self.plan.spare or (
+        if not 0 <= order.again <= self.plan.max_retries or (
             order.again and not mechanism_of(self.plan, sends).noised
         ):
             raise _refusal(
-                f"Expected {sends.name!r} to be put anew at most {self.plan.spare} times, and only with "
-                "noise: another sum of the same values would tell one of them."
+                f"Expected {sends.name!r} to be put anew at most {self.plan.max_retries} times, and only "
+                "with noise: another sum of the same values would tell one of them."
             )
 
     def _check_members(self, order: Order) -> None:

@@ -264,7 +264,7 @@ def order_of(ask: Ask, members: Sequence[int], *, hidden: bool, again: int = 0) 
     return Order(
         wants=each if hidden else (*sums, *each),
         sums=sums if hidden else (),
-        introduction=ask.introduction,
+        initial=ask.initial,
         number=ask.number,
         again=again,
         members=tuple(members),

@@ -239,7 +239,7 @@ class ClientParty:
         return Attempt(
             header=header,
             sums=tuple(Sum(self._sends[name], sizes[name]) for name in said.sums),
-            introduction=said.introduction,
+            initial=said.initial,
             number=said.number,
             again=said.again,
             cohort=tuple(sorted(map(client_name, call.members))),

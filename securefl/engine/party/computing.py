@@ -194,7 +194,7 @@ class Computing:
             rng=self._rng(at.round, task.client, order.number),
             kept=self.kept.get(task.client, {}),
             count=self.count(task.client),
-            introduction=order.introduction,
+            initial=order.initial,
             number=order.number,
             held=None if self._held is None else self._held[task.client],
             source=self._source(task, name, secret),
@@ -209,7 +209,7 @@ class Computing:
         # By the question, not by the attempt: every attempt at it draws the same noise, and so has the same
         # value. By the broadcast too: of two models under one draw of noise, the difference would be open.
         told = hashlib.sha256(encode(Header(at.session, at.round, 0, 0), task.order.broadcast)).digest()
-        which = b"training|%d|%d|%d|" % (order.introduction, order.number, order.again)
+        which = b"training|%d|%d|%d|" % (order.initial, order.number, order.again)
         return Source(derived(secret, which + told + name.encode()))
 
     def _counted(self, client: int, value: Value) -> Value:
@@ -247,8 +247,8 @@ def nothing(offer: Offer, job: Job) -> Value:
 
 def _question(task: Task, name: str) -> Question:
     at, order = task.header, task.order.order
-    number = 0 if order.introduction else at.round
-    return Question(at.session, number, name, order.introduction or order.number, order.again)
+    number = 0 if order.initial else at.round
+    return Question(at.session, number, name, order.initial or order.number, order.again)
 
 
 def of_size(name: str, size: int, conceal: Conceal) -> Conceal:

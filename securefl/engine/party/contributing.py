@@ -138,10 +138,10 @@ class Contributing:
         )
 
     def _scheduled(self, task: Task) -> bool:
-        return task.header.round <= self._plan.schedule
+        return task.header.round <= self._plan.max_rounds
 
     def _charges(self, task: Task) -> list[tuple[ReleaseKey, Charge]]:
-        trained = not task.order.order.introduction
+        trained = not task.order.order.initial
         return [
             (_key(task, name), charge_of(self._plan, self._offers[name].sends, trained=trained))
             for name in task.wants
@@ -156,14 +156,14 @@ class Contributing:
         order, sends = task.order.order, self._offers[name].sends
         most = None
         if order.number:
-            most = sends.further
-        elif order.introduction and sends.training is not None:
-            most = sends.introductions
+            most = sends.extra_queries
+        elif order.initial and sends.training is not None:
+            most = sends.initial_queries
         return Asked(
-            introduction=order.introduction,
+            initial=order.initial,
             number=order.number,
             most=most,
-            max_releases=sends.most_releases(self._plan.schedule),
+            max_releases=sends.most_releases(self._plan.max_rounds),
         )
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
@@ -239,7 +239,7 @@ class Contributing:
             key=key,
             weight=self._weight(task, sends),
             conceal=task.conceal.get(name),
-            trained=not task.order.order.introduction,
+            trained=not task.order.order.initial,
             secret=secret,
             speaks=speaks,
         )

@@ -101,7 +101,7 @@ class KeyHolderParty:
             Attempt(
                 header=header,
                 sums=sums,
-                introduction=call.introduction,
+                initial=call.initial,
                 number=call.number,
                 again=call.again,
                 cohort=tuple(sorted(map(client_name, call.members))),

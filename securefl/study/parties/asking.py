@@ -69,7 +69,7 @@ class OwnMachines:
             clients=clients,
             scores=cast.scores,
             culprits=cast.culprits,
-            spare=cast.spare,
+            retries_left=cast.retries_left,
         )
         work = work_of(cast.study, cast.arm, cast.world.seed)
         return Apart(

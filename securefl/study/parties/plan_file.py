@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
+from securefl.core.renamed import formerly, with_new_words
 from securefl.storage.files import write as write_file
 from securefl.storage.texts import read_text, toml
 
@@ -40,7 +41,7 @@ class HolderTerms:
     adjacency: Adjacency
     delta: float
     budget: float
-    against: tuple[Literal["server", "key-holder", "others"], ...]
+    adversaries: tuple[Literal["server", "key-holder", "others"], ...] = field(metadata=formerly("against"))
 
     @classmethod
     def of(cls, plan: Plan) -> HolderTerms:
@@ -50,7 +51,7 @@ class HolderTerms:
             adjacency=plan.adjacency,
             delta=plan.delta,
             budget=inf if plan.budget is None else plan.budget,
-            against=plan.against,  # type: ignore[arg-type]
+            adversaries=plan.adversaries,  # type: ignore[arg-type]
         )
 
     def words(self) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class HolderTerms:
             "adjacency": self.adjacency,
             "delta": self.delta,
             "budget": self.budget,
-            "against": self.against,
+            "against": self.adversaries,
         }
 
     def ledger(self) -> Terms:
@@ -70,7 +71,7 @@ class HolderTerms:
             adjacency=self.adjacency,
             delta=self.delta,
             budget=None if self.budget == inf else self.budget,
-            against=self.against,
+            adversaries=self.adversaries,
         )
 
     def require(self, plan: Plan, whose: str) -> None:
@@ -148,9 +149,18 @@ def read(folder: Path) -> PlanFile:
             f"{os.getuid()}, who may not read {NAME}. Run the command as that user."
         )
     try:
-        return convert(PlanFile, toml(read_text(path)), "party")
+        return convert(PlanFile, _fields(toml(read_text(path))), "party")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _fields(table: dict[str, Any]) -> dict[str, Any]:
+    """A plan file's table by fields: its words are those of digests, which never change."""
+    kinds = {"terms": HolderTerms, "plan": Plan}
+    return {
+        name: with_new_words(kinds[name], own) if name in kinds and isinstance(own, dict) else own
+        for name, own in table.items()
+    }
 
 
 def write(folder: Path, content: PlanFile) -> None:

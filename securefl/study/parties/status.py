@@ -89,7 +89,7 @@ def _spent(folder: Path, content: plan_file.PlanFile) -> dict[str, Any]:
             "adjacency": terms.adjacency,
             "delta": terms.delta,
             "budget": plain(terms.budget),
-            "against": list(terms.against),
+            "against": list(terms.adversaries),
         },
         "epsilon": {party: own.releases[-1]["epsilon"] if rows else 0.0 for party, own in said.items()},
         "releases": {

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import NO_COST, UNPROTECTED, dump_charge, dump_event, load_charge, load_event
+from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge, dump_event, load_charge, load_event
 from securefl.core.errors import UnsupportedEvent
 from securefl.core.release import Charge
 
@@ -120,8 +120,8 @@ def test_any_noise_gives_an_epsilon_and_more_releases_never_less(
 
 
 def test_the_two_named_charges() -> None:
-    assert NO_COST.by_party().keys() == UNPROTECTED.by_party().keys() == {"server", "key-holder", "others"}
-    assert {p: compose({e: 1}, 1e-5) for p, e in UNPROTECTED.by_party().items()} == {
+    assert NO_COST.by_party().keys() == NON_PRIVATE.by_party().keys() == {"server", "key-holder", "others"}
+    assert {p: compose({e: 1}, 1e-5) for p, e in NON_PRIVATE.by_party().items()} == {
         "server": math.inf,
         "key-holder": 0.0,
         "others": math.inf,

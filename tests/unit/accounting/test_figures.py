@@ -28,7 +28,7 @@ def test_an_infinite_one_says_so() -> None:
 
 def test_what_is_not_known_is_no_number() -> None:
     assert in_words(nan) == "not known"
-    assert with_reason(nan, "") == "no party is named in `against`"
+    assert with_reason(nan, "") == "no party is named in `adversaries`"
 
 
 @pytest.mark.parametrize(("number", "text"), [(inf, "inf"), (-inf, "-inf"), (np.float64(inf), "inf")])

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from support.tiny_orders import order
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import NO_COST, UNPROTECTED, steps_event
+from securefl.accounting.events import NO_COST, NON_PRIVATE, steps_event
 from securefl.accounting.figures import brief
 from securefl.accounting.ledger import Asked, Ledger, Terms
 from securefl.core.errors import (
@@ -217,7 +217,7 @@ def test_a_release_that_another_process_sent_in_between_is_sent_in_its_words_alo
         assert send(ledger, release(key(), content=b"theirs")) == first
 
 
-@pytest.mark.parametrize("charge", [UNPROTECTED, NO_COST])
+@pytest.mark.parametrize("charge", [NON_PRIVATE, NO_COST])
 def test_what_has_no_finite_price_is_repeated_without_a_fingerprint(ledger: Ledger, charge: Charge) -> None:
     ledger.reserve([(key(), charge)])
     send(ledger, release(key(), charge=charge))
@@ -275,10 +275,10 @@ def test_what_is_reserved_counts_though_it_never_leaves(path: Path) -> None:
 
 
 @pytest.mark.parametrize("against", [(SERVER,), (OTHERS,), (KEY_HOLDER,), (KEY_HOLDER, OTHERS)])
-def test_the_budget_holds_against_the_named_parties_alone(path: Path, against: tuple[str, ...]) -> None:
-    with Ledger(path, replace(TERMS, budget=1.5, against=against)) as ledger:
+def test_the_budget_holds_against_the_named_parties_alone(path: Path, adversaries: tuple[str, ...]) -> None:
+    with Ledger(path, replace(TERMS, budget=1.5, adversaries=adversaries)) as ledger:
         refused = ledger.reserve([(key(), GAUSSIAN)])  # 1.99 against the server, 0.93 against the others
-    assert set(refused) == ({"a"} if SERVER in against else set())
+    assert set(refused) == ({"a"} if SERVER in adversaries else set())
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1.5, 3.0, 8.0])), max_size=12))
@@ -294,7 +294,7 @@ def test_no_wave_ever_breaks_the_budget(wave: list[tuple[str, float]]) -> None:
 
 
 def test_unprotected_is_infinite_against_whom_it_is_told(ledger: Ledger) -> None:
-    ledger.reserve([(key("a"), UNPROTECTED), (key("b"), GAUSSIAN)])
+    ledger.reserve([(key("a"), NON_PRIVATE), (key("b"), GAUSSIAN)])
     assert [ledger.epsilon("a", p) for p in (SERVER, OTHERS, KEY_HOLDER)] == [math.inf, math.inf, 0.0]
     assert 0 < ledger.epsilon("b", SERVER) < math.inf
     assert (ledger.worst(SERVER), ledger.worst(KEY_HOLDER)) == (math.inf, 0.0)
@@ -469,13 +469,13 @@ def test_a_budget_buys_the_rounds_the_specification_names(path: Path) -> None:
     """Ledger A of the specification (section 5): 5, 22 and 75 rounds fit epsilon 2, 4 and 8."""
     for budget, rounds in ((2.0, 5), (4.0, 22), (8.0, 75)):
         with Ledger(
-            path.with_name(f"{budget}.sqlite"), replace(TERMS, budget=budget, against=(SERVER,))
+            path.with_name(f"{budget}.sqlite"), replace(TERMS, budget=budget, adversaries=(SERVER,))
         ) as ledger:
             assert ledger.rounds_left("a", [STEPS, SLIM], most=100) == rounds
 
 
 def test_rounds_are_refused_one_by_one_as_the_budget_ends(path: Path) -> None:
-    with Ledger(path, replace(TERMS, budget=2.0, against=(SERVER,))) as ledger:
+    with Ledger(path, replace(TERMS, budget=2.0, adversaries=(SERVER,))) as ledger:
         for number in range(1, 6):
             wants = [(key("a", number, name="train"), STEPS), (key("a", number, name="profile"), SLIM)]
             assert ledger.rounds_left("a", [STEPS, SLIM], most=100) == 6 - number
@@ -488,8 +488,8 @@ def test_rounds_are_refused_one_by_one_as_the_budget_ends(path: Path) -> None:
 
 def test_a_schedule_cannot_be_overrun(path: Path) -> None:
     """sigma for k releases promises nothing for release k + 1, nor for one of another name."""
-    schedule = {"update": 2, "other": 1}
-    with Ledger(path, replace(TERMS, schedule=schedule)) as ledger:
+    max_releases = {"update": 2, "other": 1}
+    with Ledger(path, replace(TERMS, max_releases=max_releases)) as ledger:
         assert ledger.reserve([(key("a", 1), SLIM), (key("a", 1, name="other"), SLIM)]) == {}
         both = [(key("a", 2), SLIM), (key("a", 2, name="other"), SLIM)]
         assert "at most 1 scheduled releases of 'other', got 1 more after 1" in str(ledger.reserve(both)["a"])
@@ -499,18 +499,18 @@ def test_a_schedule_cannot_be_overrun(path: Path) -> None:
             ledger.reserve([(key("a", 3), SLIM)])["a"]
         )
         assert ledger.reserve([(key("b", 3), SLIM)]) == {}
-    with Ledger(path, replace(TERMS, schedule=dict(reversed(schedule.items())))) as ledger:
+    with Ledger(path, replace(TERMS, max_releases=dict(reversed(max_releases.items())))) as ledger:
         assert "a" in ledger.reserve([(key("a", 9), SLIM)]), "a new process knows it too"
         for number in range(10, 14):  # what is not noised has no schedule
-            assert ledger.reserve([(key("a", number), UNPROTECTED)]) == {}
+            assert ledger.reserve([(key("a", number), NON_PRIVATE)]) == {}
     with pytest.raises(ConfigError, match="schedule"):
-        Ledger(path, replace(TERMS, schedule={"update": 3}))
+        Ledger(path, replace(TERMS, max_releases={"update": 3}))
 
 
 def test_adaptive_parameters_are_filtered(path: Path) -> None:
     """A fixed-order RDP filter is stricter than composition, and never laxer."""
     plain, adaptive = (
-        Ledger(path.with_name(f"{a}.sqlite"), replace(TERMS, budget=4.0, against=(SERVER,), adaptive=a))
+        Ledger(path.with_name(f"{a}.sqlite"), replace(TERMS, budget=4.0, adversaries=(SERVER,), adaptive=a))
         for a in (False, True)
     )
     with plain, adaptive:
@@ -573,7 +573,7 @@ def test_near_the_budget_the_exact_figure_decides(path: Path) -> None:
         assert "a" in ledger.reserve([(key("a", 5), STEPS)])
 
 
-@pytest.mark.parametrize("charge", [GAUSSIAN, UNPROTECTED, NO_COST])
+@pytest.mark.parametrize("charge", [GAUSSIAN, NON_PRIVATE, NO_COST])
 def test_releases_of_a_linear_query_are_counted_noised_or_not(path: Path, charge: Charge) -> None:
     """Over rounds, attempts, sessions and restarts. Other holders and names count apart, and a retry once."""
     most = Asked(max_releases=3)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import UNPROTECTED, dump_charge, steps_event
+from securefl.accounting.events import NON_PRIVATE, dump_charge, steps_event
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.accounting.shared import Account, Allotment, Entry, SharedLedger, account_of, shared_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
@@ -84,7 +84,7 @@ def test_a_run_cannot_come_back_with_another_allotment(path: Path) -> None:
 
 def test_what_is_unprotected_no_budget_bears(path: Path) -> None:
     with SharedLedger(path, TERMS, RECORDS) as shared, pytest.raises(BudgetExceeded, match="to inf"):
-        shared.reserve([bits("a", 1, dump_charge(UNPROTECTED))])
+        shared.reserve([bits("a", 1, dump_charge(NON_PRIVATE))])
 
 
 def test_other_records_are_refused_and_the_file_does_not_say_which_it_knows(path: Path) -> None:

@@ -45,7 +45,11 @@ def test_the_ledger_bears_it_too(tmp_path: Path, adaptive: bool) -> None:
         terms = Terms(unit="record", adjacency="add-remove", delta=1e-5, budget=budget, adaptive=adaptive)
         sends = Sends(name="a", how="sum", reveals="it", sensitivity={("record", "add-remove"): 1.0})
         plan = Plan(
-            noise="local", noise_multiplier=multiplier, delta=1e-5, adjacency="add-remove", schedule=rounds
+            noise="local",
+            noise_multiplier=multiplier,
+            delta=1e-5,
+            adjacency="add-remove",
+            max_releases=rounds,
         )
         with Ledger(tmp_path / f"{budget}.sqlite", terms) as ledger:
             assert ledger.rounds_left("client-0000", [charge_of(plan, sends)]) == rounds
@@ -125,10 +129,10 @@ SHARES = hidden(
         corrupt=0.0,
         adjacency="add-remove",
         delta=1e-5,
-        schedule=1,
+        max_releases=1,
     ),
     5,
-    least_cohort=5,
+    min_cohort_size=5,
 )
 
 
@@ -142,7 +146,7 @@ def test_a_client_that_knows_its_own_share_sees_enough_noise(corrupt: float, hon
 
 
 def test_where_others_are_trusted_they_are_charged_with_what_they_see() -> None:
-    plan = replace(SHARES, against=("server", "key-holder"))
+    plan = replace(SHARES, adversaries=("server", "key-holder"))
     charge = charge_of(plan, SHARED)
     assert charge.server == GaussianDpEvent(3.0)
     assert isinstance(charge.others, GaussianDpEvent)

@@ -15,7 +15,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, ProtocolError, SecureFLError
 
 FOUR: dict[str, Any] = {"ann": [1.0, 2.0], "bob": [0.5, 0.0], "eve": [0.25, 1.0], "joe": [9.0, 9.0]}
-TRUST: dict[str, Any] = {"corrupt": 0.0, "least_honest": 1, "largest_share": 0.5}
+TRUST: dict[str, Any] = {"corrupt": 0.0, "min_honest": 1, "max_client_weight": 0.5}
 NOISED: dict[str, Any] = {**TRUST, "clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-5}
 
 
@@ -50,7 +50,7 @@ def test_whoever_falls_silent_is_not_in_the_total() -> None:
 def test_noise_is_charged_in_the_ledger(tmp_path: Path) -> None:
     found = securefl.masked_sum(FOUR, **NOISED, ledger=tmp_path / "ledger")
     assert found.event == GaussianDpEvent(1.0)
-    terms = securefl.Plan(delta=1e-5, schedule=1, unit="client", adjacency="zero-out").terms()
+    terms = securefl.Plan(delta=1e-5, max_rounds=1, unit="client", adjacency="zero-out").terms()
     with Ledger(tmp_path / "ledger", terms) as ledger:
         assert ledger.worst("server") == found.epsilon["server"] == pytest.approx(4.377, abs=1e-3)
         assert len(ledger.rows()) == 4
@@ -167,16 +167,16 @@ def test_vectors_that_cannot_be_added_are_refused_before_anything_is_charged(of:
         {"ledger": "somewhere"},
         {"silent": ["nobody"]},
         {"delta": 2.0},
-        {"least_honest": 9},
-        {"least_honest": None},
-        {"least_honest": "1"},
-        {"least_honest": 0},
-        {"largest_share": 0.2},
-        {"largest_share": 1.0},
-        {"largest_share": 0.0},
-        {"largest_share": np.nan},
-        {"largest_share": None},
-        {"largest_share": "0.5"},
+        {"min_honest": 9},
+        {"min_honest": None},
+        {"min_honest": "1"},
+        {"min_honest": 0},
+        {"max_client_weight": 0.2},
+        {"max_client_weight": 1.0},
+        {"max_client_weight": 0.0},
+        {"max_client_weight": np.nan},
+        {"max_client_weight": None},
+        {"max_client_weight": "0.5"},
         {"corrupt": "0.1"},
         {"dropout": None},
         {"noise_multiplier": None},
@@ -206,11 +206,11 @@ def test_fewer_clients_than_the_graph_needs_are_refused() -> None:
 def test_a_sum_that_would_tell_one_client_of_the_others_is_refused() -> None:
     """Of 4 clients 3 are enough and 1 may collude: beside a client is one other for sure, half of the sum."""
     trust = {"corrupt": 0.25, "dropout": 0.25}
-    assert total(**trust, largest_share=0.5).survivors == ("ann", "bob", "eve", "joe")
+    assert total(**trust, max_client_weight=0.5).survivors == ("ann", "bob", "eve", "joe")
     with pytest.raises(ConfigError, match=r"at most 0\.49 .*got up to 0\.5 in a cohort of 4"):
-        total(**trust, largest_share=0.49)
+        total(**trust, max_client_weight=0.49)
     with pytest.raises(ConfigError, match=r"at least 3 honest contributors .*got 2 in a cohort of 4"):
-        total(**trust, least_honest=3)
+        total(**trust, min_honest=3)
 
 
 @pytest.mark.parametrize("word", TRUST)
@@ -228,6 +228,6 @@ def test_two_names_of_one_person_are_refused_in_one_call_and_over_calls(tmp_path
     securefl.masked_sum({"ann": [1.0], "bob": [2.0]}, **noised)
     with pytest.raises(ConfigError, match="got 'ann' and 'ANN'"):
         securefl.masked_sum({"ANN": [1.0], "bob": [2.0]}, **noised)
-    terms = securefl.Plan(delta=1e-5, schedule=1, unit="client", adjacency="zero-out").terms()
+    terms = securefl.Plan(delta=1e-5, max_rounds=1, unit="client", adjacency="zero-out").terms()
     with Ledger(tmp_path / "ledger", terms) as ledger:
         assert len(ledger.rows()) == 2, "nothing was charged by the call that was refused"

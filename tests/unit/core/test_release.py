@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.accounting.events import NO_COST, UNPROTECTED
+from securefl.accounting.events import NO_COST, NON_PRIVATE
 from securefl.core.errors import LocalProtocolError, UnaccountedRelease
 from securefl.core.release import Permit, Release, ReleaseKey
 
@@ -22,7 +22,7 @@ def release(name: str = "loss") -> Release:
         key=ReleaseKey("client-0001", bytes(32), 1, 0, 0, name),
         unit="record",
         form="open",
-        charge=UNPROTECTED,
+        charge=NON_PRIVATE,
         _numbers=np.array([SECRET]),
         _sealed=b"sealed bytes",
     )

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from support.tiny_orders import order
 
-from securefl.accounting.events import UNPROTECTED
+from securefl.accounting.events import NON_PRIVATE
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.keys import PublicKey, SecretKey, Share, Signature
 from securefl.core.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
@@ -40,7 +40,7 @@ class NewerOrder:
 
 def release() -> Release:
     key = ReleaseKey("client-0001", HERE.session, 3, 2, 1, "loss")
-    return Release(key=key, unit="record", form="open", charge=UNPROTECTED, _numbers=np.ones(1))
+    return Release(key=key, unit="record", form="open", charge=NON_PRIVATE, _numbers=np.ones(1))
 
 
 # What a client may send -------------------------------------------------------------------------

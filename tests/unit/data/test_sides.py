@@ -200,7 +200,7 @@ def test_a_client_without_any_record_abstains_from_the_loss(tmp_path: Path) -> N
 
 
 def test_noised_losses_do_not_tell_who_holds_none_out(tmp_path: Path) -> None:
-    of = holding(0.2, LOSSES + "loss_bound = 3.0\n", rounds=1, unprotected='["update"]')
+    of = holding(0.2, LOSSES + "loss_bound = 3.0\n", rounds=1, non_private='["update"]')
     noised = parse(of.text.replace('noise = "none"', 'noise = "local"\nepsilon = 2.0'))
     here = world(noised)
     assert here.held is not None
@@ -219,7 +219,7 @@ def test_a_share_that_leaves_nothing_is_refused(share: str) -> None:
 
 def test_hidden_sums_see_changed_held_out_records(tmp_path: Path) -> None:
     """A run under hidden sums hashes both parts of a client's records, and goes on as in the clear."""
-    hidden = {"sum": '"masked"', "dropout": "0.3", "corrupt": "0.15", "least_cohort": "3"}
+    hidden = {"sum": '"masked"', "dropout": "0.3", "corrupt": "0.15", "min_cohort_size": "3"}
     of = holding(0.2, rounds=1)
     clear = run(of, tmp_path / "clear")
     masked = run(parse(with_privacy(of.text, hidden)), tmp_path / "masked")

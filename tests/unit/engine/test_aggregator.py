@@ -28,8 +28,8 @@ EVERYBODY = tuple(range(CLIENTS))
 NOTHING = np.zeros(0, np.float32)
 UPDATE = Sends(name="update", how="sum", reveals="its update")
 GRID = Grid(step=2.0**-10, bound=2.0**12)
-OPEN = Plan(delta=1e-5, schedule=50, unprotected=("update", "profile"))
-MASKED = hidden(OPEN, CLIENTS, least_cohort=3, dropout=0.2, corrupt=0.2)
+OPEN = Plan(delta=1e-5, max_rounds=50, non_private=("update", "profile"))
+MASKED = hidden(OPEN, CLIENTS, min_cohort_size=3, dropout=0.2, corrupt=0.2)
 
 
 def records() -> list[tuple[NDArray[Any], NDArray[Any]]]:
@@ -101,7 +101,7 @@ def test_a_plan_that_no_study_could_have_is_refused(changed: dict[str, Any], sai
 def test_a_door_through_which_no_sum_could_go_is_not_opened(how: str, tmp_path: Path) -> None:
     """And leaves no ledger behind."""
     known, more = how != "two_server", CLIENTS + 1
-    plan = replace(MASKED, sum=how, **{"least_cohort": more, "largest_cohort": more} if known else {})
+    plan = replace(MASKED, sum=how, **{"min_cohort_size": more, "max_cohort_size": more} if known else {})
     with pytest.raises(ConfigError, match="a cohort of 6 to 6 clients" if known else "Expected sum among"):
         opened(plan, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -127,7 +127,7 @@ def noised(releases: int, budget: float) -> tuple[Plan, Sends]:
     )
     z = sigma(budget, 1e-5, releases=releases, sensitivity=1.0)
     plan = replace(
-        MASKED, noise="distributed", noise_multiplier=z, adjacency="add-remove", unprotected=(), budget=budget
+        MASKED, noise="distributed", noise_multiplier=z, adjacency="add-remove", non_private=(), budget=budget
     )
     return plan, sends
 
@@ -233,8 +233,8 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
 
 
 def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unprotected"):
-        opened(replace(OPEN, unprotected=()), tmp_path)
+    with pytest.raises(ConfigError, match="non_private"):
+        opened(replace(OPEN, non_private=()), tmp_path)
     for scores, parameters, said in (
         ("batches", "strong-encrypted", "open each client alone"),
         ("pads", "compact", "a set of their own"),
@@ -247,7 +247,7 @@ def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
 
 
 def test_nobody_answers_after_the_schedule(tmp_path: Path) -> None:
-    with opened(replace(OPEN, schedule=1), tmp_path) as door:
+    with opened(replace(OPEN, max_rounds=1), tmp_path) as door:
         assert door.ask(ask()).survivors == EVERYBODY
         with pytest.raises(BudgetExceeded, match=r"All 5 clients refused. The declared schedule is over."):
             door.ask(ask())
@@ -269,7 +269,7 @@ def test_a_stream_of_its_own_for_every_client_and_ask(tmp_path: Path) -> None:
 
 def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path) -> None:
     plan, sends = noised(2, 2.0)
-    plan = replace(plan, budget=2.5, schedule=2)
+    plan = replace(plan, budget=2.5, max_rounds=2)
     shared = tmp_path / "people.ledger"
 
     def door(name: str, people: Any = None) -> Door:

@@ -37,10 +37,10 @@ from securefl.sums.two_server.messages import PadRequest
 LENGTH = 4
 PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score", max_releases=9)
 LOSS = Sends(name="loss", how="each", reveals="it")
-OPEN = Plan(delta=1e-5, schedule=9, unprotected=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
-MASKED = hidden(OPEN, CLIENTS, least_cohort=3)
+OPEN = Plan(delta=1e-5, max_rounds=9, non_private=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
+MASKED = hidden(OPEN, CLIENTS, min_cohort_size=3)
 FOR_ONE = Order(
-    wants=(), sums=(), introduction=0, number=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
+    wants=(), sums=(), initial=0, number=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
 )
 GIVES = [
     Given(SENDS, lambda job: Value(clear=np.full(SIZE, float(job.x.sum())))),
@@ -88,9 +88,7 @@ def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) ->
     assert SERVER in good.traffic.blamed
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"number": -1}, {"number": 2**31}, {"number": 1, "introduction": 1}], ids=str
-)
+@pytest.mark.parametrize("wrong", [{"number": -1}, {"number": 2**31}, {"number": 1, "initial": 1}], ids=str)
 @pytest.mark.parametrize("how", ["ckks", "two-server"])
 def test_a_call_for_an_introduction_with_a_number_is_refused(how: Any, wrong: Any) -> None:
     whole, _ = engine(replace(MASKED, sum=how))
@@ -126,13 +124,18 @@ def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
 def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> None:
     """The ledger has the place with another charge: it says so, and the party goes on."""
     trained = Sends(
-        name="own", how="each", reveals="it", reads="nothing", training=GaussianDpEvent(1.0), introductions=1
+        name="own",
+        how="each",
+        reveals="it",
+        reads="nothing",
+        training=GaussianDpEvent(1.0),
+        initial_queries=1,
     )
-    plan = replace(OPEN, unit="record", adjacency="add-remove", unprotected=())
+    plan = replace(OPEN, unit="record", adjacency="add-remove", non_private=())
     gives, journal = [Given(trained, lambda job: Value(clear=np.ones(1)))], Journal()
     ledger = Ledger(":memory:", plan.terms())
     sent = []
-    for introduction in (0, 1, 0):
+    for initial in (0, 1, 0):
         whole, _ = engine(plan, gives=gives)
         directory = whole._clients[0]._directory
         assert directory is not None
@@ -141,7 +144,7 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
         party.enter(directory)
         call = AskCall(most_bytes=10**6, most_elements=99)
         at = drive(party, "client-0000", PLACE, said(PLACE, call))
-        order = replace(FOR_ONE, wants=("own",), introduction=introduction)
+        order = replace(FOR_ONE, wants=("own",), initial=initial)
         for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
             at.deliver(Parcel(SERVER, "client-0000", encode(PLACE, one)))
         sent.append(len(at.work()))

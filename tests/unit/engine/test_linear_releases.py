@@ -25,7 +25,7 @@ VECTOR = np.array([0.5, -0.25, 0.75])
 H = len(VECTOR)
 BOUNDS = LinearBounds(hidden_length=H, norm=1.0, weight_norm=1.0, row_norm=1.0, product=1.0)
 PLAN = Plan(
-    scores="pads", unit="client", adjacency="zero-out", delta=1e-5, schedule=2 * H, unprotected=("vector",)
+    scores="pads", unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2 * H, non_private=("vector",)
 )
 RECORDS = [(np.zeros((1, 1)), np.zeros(1))] * 2
 
@@ -80,8 +80,8 @@ def test_as_many_queries_as_entries_read_the_vector_and_fewer_do_not(tmp_path: P
         unit="client",
         adjacency="zero-out",
         delta=1e-5,
-        schedule=2 * H,
-        unprotected=("vector",),
+        max_rounds=2 * H,
+        non_private=("vector",),
     )
     (tmp_path / "open").mkdir()
     with opened(tmp_path / "open", H, plan) as door:
@@ -133,7 +133,7 @@ def test_a_ledger_of_releases_that_nobody_limited_is_held_to_the_number_now(tmp_
 
 
 def test_the_schedule_s_number_is_what_a_run_asks_for() -> None:
-    assert sends("schedule", every=2, introductions=1, further=3).most_releases(10) == 5 + 1 + 3
+    assert sends("schedule", period=2, initial_queries=1, extra_queries=3).most_releases(10) == 5 + 1 + 3
     assert sends(4).most_releases(10) == 4
     assert Sends(name="loss", how="each", reveals="it").most_releases(10) is None
 
@@ -165,7 +165,7 @@ def test_no_query_is_asked_of_a_value_without_a_number(tmp_path: Path) -> None:
 def test_no_client_lets_a_vector_out_without_a_number(scores: Any) -> None:
     """Whatever the server's own description says: the client's does not declare one."""
     plan = Plan(
-        scores=scores, unit="client", adjacency="zero-out", delta=1e-5, schedule=1, unprotected=("vector",)
+        scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=1, non_private=("vector",)
     )
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")
     with pytest.raises(LocalProtocolError, match="max_releases"):
@@ -176,7 +176,7 @@ def test_no_client_lets_a_vector_out_without_a_number(scores: Any) -> None:
 def test_a_query_above_its_bounds_is_refused(tmp_path: Path, scores: Any) -> None:
     """Flooding and capacity hang on the weights' norm: the evaluator takes no larger ones."""
     plan = Plan(
-        scores=scores, unit="client", adjacency="zero-out", delta=1e-5, schedule=2, unprotected=("vector",)
+        scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2, non_private=("vector",)
     )
     with opened(tmp_path, 2, plan) as door, pytest.raises(ConfigError, match="weights of norm up to 1"):
         one(door, 2, 2 * np.eye(H)[0])
@@ -185,7 +185,7 @@ def test_a_query_above_its_bounds_is_refused(tmp_path: Path, scores: Any) -> Non
 @pytest.mark.parametrize("scores", ["pads", "ckks"])
 def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any) -> None:
     plan = Plan(
-        scores=scores, unit="client", adjacency="zero-out", delta=1e-5, schedule=2, unprotected=("vector",)
+        scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2, non_private=("vector",)
     )
     large = Given(sends(2), lambda job: Value(hidden=3 * VECTOR))
     with Door(plan, [large], RECORDS, ledger=tmp_path / "ledger.sqlite") as door:
@@ -201,21 +201,21 @@ def test_the_server_asks_nobody_who_lets_nothing_out_any_more() -> None:
     account = Account(PLAN, {"vector": sends(2)}, clients=2)
     for asked in ((0, 1), (0,)):
         assert account.retired(1) == frozenset()
-        account.ask(["vector"], asked, introduction=False)
+        account.ask(["vector"], asked, initial=False)
     assert account.retired(3) == {0}
-    account.ask(["vector"], (1,), introduction=True)
+    account.ask(["vector"], (1,), initial=True)
     assert account.retired(3) == {0, 1}
 
 
 def test_a_shared_ledger_reserves_no_more_than_the_number() -> None:
     assert list(allotment(PLAN, [sends(2)]).values()) == [2]
-    for more in ("schedule", PLAN.schedule, PLAN.schedule + 1):
-        assert list(allotment(PLAN, [sends(more)]).values()) == [PLAN.schedule]
+    for more in ("schedule", PLAN.max_rounds, PLAN.max_rounds + 1):
+        assert list(allotment(PLAN, [sends(more)]).values()) == [PLAN.max_rounds]
 
 
 @pytest.mark.parametrize("scores", ["pads", "ckks", "batches"])
 def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path, scores: Any) -> None:
-    plan = replace(PLAN, scores=scores, unprotected=("vector", "other"))
+    plan = replace(PLAN, scores=scores, non_private=("vector", "other"))
     second = sends(1, name="other")
     gives = [Given(sends(1), vector), Given(second, lambda job: Value(hidden=VECTOR[::-1].copy()))]
     first, last = np.eye(H)[0], np.eye(H)[1]

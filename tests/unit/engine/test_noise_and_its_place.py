@@ -35,10 +35,12 @@ OWN = Sends(
     sensitivity=BOUNDED,
     training=GaussianDpEvent(2.0),
     grid=Grid(step=2.0**-10, bound=64.0),
-    introductions=2,
-    further=2,
+    initial_queries=2,
+    extra_queries=2,
 )
-PLAN = Plan(adjacency="add-remove", delta=1e-5, schedule=9, noise="local", noise_multiplier=3.0, spare=3)
+PLAN = Plan(
+    adjacency="add-remove", delta=1e-5, max_rounds=9, noise="local", noise_multiplier=3.0, max_retries=3
+)
 SECRET = SecretKey(bytes(31) + b"s")
 
 # A client's own noise ----------------------------------------------------------------------------------
@@ -131,12 +133,12 @@ def own_order(**changes: Any) -> Order:
 QUESTIONS: dict[str, dict[str, int]] = {
     "put anew": {"again": 1},
     "and once more": {"again": 2},
-    "further": {"number": 1},
+    "extra_queries": {"number": 1},
     "and further": {"number": 2},
-    "an introduction": {"introduction": 1},
-    "and another": {"introduction": 2},
+    "an introduction": {"initial": 1},
+    "and another": {"initial": 2},
     "further, put anew": {"number": 1, "again": 1},
-    "an introduction put anew": {"introduction": 1, "again": 1},
+    "an introduction put anew": {"initial": 1, "again": 1},
 }
 
 

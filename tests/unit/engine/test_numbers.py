@@ -35,9 +35,9 @@ from securefl.storage.journal import Journal
 from securefl.study.privacy import PrivacySection
 
 SESSION = bytes(32)
-STEP = Sends(name="step", how="sum", reveals="a step", reads="trained", further=2)
-LOSS = Sends(name="loss", how="each", reveals="a loss", every=0, introductions=1, further=3)
-PLAN = Plan(delta=1e-5, schedule=9, unprotected=("step", "loss"), corrupt=0.0)
+STEP = Sends(name="step", how="sum", reveals="a step", reads="trained", extra_queries=2)
+LOSS = Sends(name="loss", how="each", reveals="a loss", period=0, initial_queries=1, extra_queries=3)
+PLAN = Plan(delta=1e-5, max_rounds=9, non_private=("step", "loss"), corrupt=0.0)
 CALL = AskCall(most_bytes=10**6, most_elements=99)
 Seen = list[tuple[int, int, int, float, float]]
 
@@ -63,7 +63,7 @@ class Attacked:
 
     def _compute(self, job: Job) -> Value:
         draw = float(job.rng.random())
-        self.seen.append((job.round, job.introduction, job.number, float(job.broadcast.sum()), draw))
+        self.seen.append((job.round, job.initial, job.number, float(job.broadcast.sum()), draw))
         self.noise.append(job.source)
         return Value(clear=np.full(1, draw))
 
@@ -166,23 +166,26 @@ def test_a_retry_asks_no_other_number(number: int) -> None:
 def test_an_introduction_after_training_is_none() -> None:
     """What was not declared as an introduction is none. A number does not make it one."""
     one = Attacked()
-    assert not one.answers(place(), "step", introduction=1)
-    assert not one.answers(place(stage=1), "loss", introduction=1, number=1)
-    assert not one.answers(place(stage=2), "loss", introduction=2)
-    assert one.answers(place(stage=3), "loss", introduction=1)
+    assert not one.answers(place(), "step", initial=1)
+    assert not one.answers(place(stage=1), "loss", initial=1, number=1)
+    assert not one.answers(place(stage=2), "loss", initial=2)
+    assert one.answers(place(stage=3), "loss", initial=1)
     assert one.seen == [(1, 1, 0, 0.0, one.seen[0][-1])]
 
 
 def test_a_claimed_introduction_of_a_trained_value_costs_one_of_the_declared() -> None:
     trained = replace(
-        STEP, training=steps_event(0.5, 0.4, 100), introductions=1, sensitivity={("record", "add-remove"): 1}
+        STEP,
+        training=steps_event(0.5, 0.4, 100),
+        initial_queries=1,
+        sensitivity={("record", "add-remove"): 1},
     )
-    plan = replace(PLAN, adjacency="add-remove", noise="none", unprotected=("step", "loss"))
+    plan = replace(PLAN, adjacency="add-remove", noise="none", non_private=("step", "loss"))
     one = Attacked(plan, sends=trained)
     assert one.answers(place(1), "step")
-    assert one.answers(place(2), "step", introduction=1)
+    assert one.answers(place(2), "step", initial=1)
     assert one.seen[-1][1] == 1, "the client is told, and trains nothing"
-    assert not one.answers(place(3), "step", introduction=1)
+    assert not one.answers(place(3), "step", initial=1)
 
 
 def test_private_training_draws_other_noise_for_another_model() -> None:
@@ -202,10 +205,10 @@ def test_hidden_sums_of_two_numbers_are_two_questions() -> None:
     seen: Seen = []
 
     def compute(job: Job) -> Value:
-        seen.append((job.round, job.introduction, job.number, 0.0, float(job.rng.random())))
+        seen.append((job.round, job.initial, job.number, 0.0, float(job.rng.random())))
         return Value(clear=np.full(2, float(job.number + 1)))
 
-    plan = hidden(PLAN, 4, least_cohort=4, corrupt=0.25)
+    plan = hidden(PLAN, 4, min_cohort_size=4, corrupt=0.25)
     records = [(np.ones((2, 2)), np.zeros(2))] * 4
     gives, ledger = [Given(STEP, compute)], Ledger(":memory:", plan.terms())
     whole = simulated(plan, gives, ledger, records, rng=partial(client_stream, 1), journal=Journal())
@@ -245,10 +248,14 @@ def lying(whole: InProcess, **changes: int) -> None:
 def test_introductions_and_further_asks_are_charged_as_what_they_are() -> None:
     training = steps_event(0.5, 0.4, 10)
     sends = replace(
-        STEP, training=training, introductions=2, further=3, sensitivity={("record", "add-remove"): 1.0}
+        STEP,
+        training=training,
+        initial_queries=2,
+        extra_queries=3,
+        sensitivity={("record", "add-remove"): 1.0},
     )
     plan = Plan(
-        delta=1e-5, schedule=5, noise="local", noise_multiplier=2.0, adjacency="add-remove", corrupt=0.0
+        delta=1e-5, max_rounds=5, noise="local", noise_multiplier=2.0, adjacency="add-remove", corrupt=0.0
     )
     assert sends.asked(5) == 10
     events = events_of(plan, [sends], SERVER, 5)
@@ -265,18 +272,18 @@ def test_noise_is_calibrated_for_further_asks_too() -> None:
         adjacency="replace-one",
         delta=1e-5,
         budget=float("inf"),
-        against=("server",),
-        unprotected=(),
+        adversaries=("server",),
+        non_private=(),
         epsilon=1.0,
     )
-    noised = replace(LOSS, sensitivity={("record", "replace-one"): 1.0}, introductions=0)
-    more = replace(noised, further=30)
+    noised = replace(LOSS, sensitivity={("record", "replace-one"): 1.0}, initial_queries=0)
+    more = replace(noised, extra_queries=30)
     assert section.plan(4, [noised]).releases == {"loss": 3}
     assert section.plan(4, [more]).noise_multiplier > section.plan(4, [noised]).noise_multiplier
 
 
 def test_an_ask_is_an_introduction_or_has_a_number() -> None:
-    for wrong in ({"introduction": 1, "number": 1}, {"number": -1}, {"introduction": -1}):
+    for wrong in ({"initial": 1, "number": 1}, {"number": -1}, {"initial": -1}):
         with pytest.raises(LocalProtocolError, match="Expected an introduction or a number within the round"):
             Ask(cohort=(0,), broadcast=np.zeros(0, np.float32), each=(Each(LOSS),), **wrong)
 

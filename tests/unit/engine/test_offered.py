@@ -28,7 +28,7 @@ GRID = Grid(step=2.0**-10, bound=2.0**10)
 STEP = Sends(
     name="step", how="sum", reveals="a step", sensitivity={("record", "add-remove"): 1.0}, grid=GRID, cohort=5
 )
-TRAINED = replace(STEP, training=steps_event(0.5, 0.4, 100), reads="trained", introductions=2)
+TRAINED = replace(STEP, training=steps_event(0.5, 0.4, 100), reads="trained", initial_queries=2)
 PLAN = hidden(
     Plan(
         dropout=0.2,
@@ -37,12 +37,12 @@ PLAN = hidden(
         noise_multiplier=4.0,
         adjacency="add-remove",
         delta=1e-5,
-        schedule=20,
+        max_rounds=20,
     ),
     len(EVERYBODY),
-    least_cohort=3,
+    min_cohort_size=3,
 )
-CENTRAL = replace(PLAN, sum="clear", noise="central", against=("others",))
+CENTRAL = replace(PLAN, sum="clear", noise="central", adversaries=("others",))
 
 
 def zeros(job: Job) -> Value:
@@ -67,8 +67,8 @@ def ask(sends: Sends, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> Ask:
         {"cohort": 3},
         {"grid": Grid()},
         {"training": None},
-        {"introductions": 99},
-        {"further": 99},
+        {"initial_queries": 99},
+        {"extra_queries": 99},
         {"once": True},
         {"name": "another"},
     ],
@@ -77,7 +77,7 @@ def ask(sends: Sends, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> Ask:
 @pytest.mark.parametrize("plan", [PLAN, CENTRAL], ids=["distributed", "central"])
 def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: Plan, other: Any) -> None:
     offered = TRAINED if "training" in other else STEP
-    plan = replace(plan, unprotected=("step",))
+    plan = replace(plan, non_private=("step",))
     with opened(tmp_path, plan, offered) as door:
         with pytest.raises(LocalProtocolError, match="Expected a description that clients offer"):
             door.ask(ask(replace(offered, **other)))
@@ -103,10 +103,10 @@ def test_introductions_are_counted_over_sessions(tmp_path: Path) -> None:
     """As many as declared, whatever number each bears; the next is refused, and one of a round is not."""
     for _ in range(2):
         with opened(tmp_path, sends=TRAINED) as door:
-            assert door.ask(ask(TRAINED, introduction=1)).survivors == EVERYBODY
+            assert door.ask(ask(TRAINED, initial=1)).survivors == EVERYBODY
     done = "at most 2 declared introductions of 'step', got one more after 2"
     with opened(tmp_path, sends=TRAINED) as door, pytest.raises(BudgetExceeded, match=done):
-        door.ask(ask(TRAINED, introduction=2))
+        door.ask(ask(TRAINED, initial=2))
     with opened(tmp_path, sends=TRAINED) as door:
         assert door.ledger.epsilon("client-0000", "server") < 10
         assert door.ask(ask(TRAINED)).survivors == EVERYBODY
@@ -117,7 +117,7 @@ def test_a_retry_is_the_same_introduction_and_a_wave_counts_together(tmp_path: P
     def key(attempt: int, stage: int = 0, holder: str = "a") -> ReleaseKey:
         return ReleaseKey(holder, b"s" * 32, 1, stage, attempt, "step")
 
-    first, second = (Asked(introduction=number, most=1) for number in (1, 2))
+    first, second = (Asked(initial=number, most=1) for number in (1, 2))
     terms = Terms(unit="record", adjacency="add-remove", delta=1e-5)
     with Ledger(tmp_path / "l.sqlite", terms) as ledger:
         for attempt in (0, 1):

@@ -220,7 +220,7 @@ def holder(plan: Plan) -> KeyHolderParty:
         {"members": (0, 1)},
         {"members": (0, 0, 1, 2)},
         {"members": (-1, 0, 1, 2)},
-        {"introduction": -1},
+        {"initial": -1},
     ],
 )
 def test_a_key_holder_opens_nothing_for_a_call_beside_its_plan(changes: Any) -> None:
@@ -235,7 +235,7 @@ def test_a_key_holder_opens_nothing_for_a_call_beside_its_plan(changes: Any) -> 
 
 def test_another_size_of_the_order_has_no_signatures() -> None:
     """The server tells the key holder another size of the order, from which follows how many are enough."""
-    whole, _ = engine(replace(TWO, largest_cohort=CLIENTS + 1))
+    whole, _ = engine(replace(TWO, max_cohort_size=CLIENTS + 1))
     (party,), own = whole._clients, whole.server
     say = KeyHolderParty.call
 
@@ -369,8 +369,8 @@ def test_records_that_change_between_waves_are_not_summed(what: str) -> None:
         return Value(clear=np.full(SIZE, float(job.x.sum())))
 
     two = Sends(name="loss", how="each", reveals="it")
-    ledger = Ledger(":memory:", replace(MASKED, unprotected=("own", "loss")).terms())
-    plan = replace(MASKED, unprotected=("own", "loss"))
+    ledger = Ledger(":memory:", replace(MASKED, non_private=("own", "loss")).terms())
+    plan = replace(MASKED, non_private=("own", "loss"))
     offers = [Given(SENDS, compute), Given(two, lambda job: Value(clear=np.array([float(job.x.sum())])))]
     rng = lambda number, who, ask: np.random.default_rng(0)  # noqa: E731
     whole = simulated(plan, offers, ledger, own, rng=rng)

@@ -14,14 +14,14 @@ from securefl.engine.privacy_card import learns
 OWN = Sends(name="own", how="sum", reveals="its vector")
 TERMS: dict[str, Any] = {
     "delta": 1e-5,
-    "schedule": 1,
-    "unprotected": ("own",),
+    "max_rounds": 1,
+    "non_private": ("own",),
     "dropout": 0.1,
     "corrupt": 0.2,
-    "least_cohort": 10,
-    "largest_cohort": 10,
-    "least_honest": 4,
-    "largest_share": 0.4,
+    "min_cohort_size": 10,
+    "max_cohort_size": 10,
+    "min_honest": 4,
+    "max_client_weight": 0.4,
 }
 
 
@@ -34,9 +34,9 @@ def said(**words: Any) -> str:
     [
         ({}, 0.92),  # six surely remain: sqrt(1 - 1 / 7)
         ({"weights": {"own": "draws"}, "draws": 12}, 0.77),  # as far as draws may go: sqrt(1 - 0.4)
-        ({"weights": {"own": "counts"}, "least_count": 10, "largest_count": 15}, 0.85),
-        ({"weights": {"own": "counts"}, "least_count": 9, "largest_count": 9}, 0.92),
-        ({"weights": {"own": "counts"}, "public_count": 5}, 0.92),
+        ({"weights": {"own": "counts"}, "min_num_examples": 10, "max_num_examples": 15}, 0.85),
+        ({"weights": {"own": "counts"}, "min_num_examples": 9, "max_num_examples": 9}, 0.92),
+        ({"weights": {"own": "counts"}, "public_num_examples": 5}, 0.92),
     ],
 )
 def test_the_card_says_how_well_one_clients_value_is_guessed(words: dict[str, Any], error: float) -> None:
@@ -64,11 +64,11 @@ def test_the_card_says_how_many_linear_functions_of_a_vector_there_are(most: Any
         how="each",
         reveals="its vector",
         reveals_encrypted="a score",
-        every=2,
-        introductions=1,
+        period=2,
+        initial_queries=1,
         max_releases=most,
     )
-    plan = Plan(delta=1e-5, schedule=8, unprotected=("own",))
+    plan = Plan(delta=1e-5, max_rounds=8, non_private=("own",))
     assert learns(plan, [own], "server") == "of each client its vector"
     concealed = learns(replace(plan, scores="pads"), [own], "server")
     assert concealed == f"of each client a score (one linear function of its vector, at most {often})"

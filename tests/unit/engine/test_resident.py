@@ -38,7 +38,7 @@ def test_sums_of_two_sessions_under_the_same_keys(plan: object) -> None:
 
 def test_another_plan_is_refused_and_each_difference_named() -> None:
     deployment = Deployment(MASKED)
-    other = replace(MASKED, spare=3, secagg="semi-honest", delta=1e-3)
+    other = replace(MASKED, max_retries=3, secagg="semi-honest", delta=1e-3)
     reply = deployment.residents["client-0001"].answer(pack_enter(deployment.request(TODAY, other)))
     assert reply == REFUSED
     why = deployment.why("client-0001")

@@ -42,7 +42,7 @@ LIES: dict[str, dict[str, Any]] = {
     "another number of draws": {"whole": 9},
     "weighed equally": {"draws": (1,) * 6, "whole": 0},
     "weighed by counts": {"draws": (1,) * 6, "whole": 0, "records": 40},
-    "an introduction": {"introduction": 1},
+    "an introduction": {"initial": 1},
     "another Ask": {"number": 1},
     "put anew": {"again": 1},
     "told something else": {"task": b"x" * 32},
@@ -66,7 +66,7 @@ def test_a_client_signs_the_weights_of_its_order() -> None:
 def test_a_client_signs_another_agreement_when_it_was_ordered_otherwise(plan: Plan) -> None:
     other = summing(draws=(1, 1, 1, 1, 2, 2))
     assert signs(plan, sum_call(), other).context != signs(plan, sum_call()).context
-    anew = replace(plan, noise="none", spare=0)
+    anew = replace(plan, noise="none", max_retries=0)
     assert signs(anew, sum_call()).context != signs(plan, sum_call()).context
 
 
@@ -114,7 +114,7 @@ def test_a_client_without_an_order_takes_no_part() -> None:
 # The first order, and the first broadcast --------------------------------------------------------------
 
 TWO = tuple(Sends(name=name, how="each", reveals="it") for name in ("one", "other"))
-OPEN = Plan(delta=1e-5, schedule=3, unprotected=("one", "other"))
+OPEN = Plan(delta=1e-5, max_rounds=3, non_private=("one", "other"))
 
 
 def told_twice(*messages: Any) -> tuple[str, float]:

@@ -22,7 +22,7 @@ from securefl.engine.apart.roster import Pinned
 from securefl.engine.apart.updates import Updates
 from securefl.storage.counter import Counter
 
-PLAN = hidden(Plan(delta=1e-5, schedule=9, unprotected=("update",)), 3, sum="two-server", dropout=0.34)
+PLAN = hidden(Plan(delta=1e-5, max_rounds=9, non_private=("update",)), 3, sum="two-server", dropout=0.34)
 UPDATES = Updates()
 CLIENT = "client-0001"
 KEYS = {name: Identity.generate(name) for name in ("client-0000", CLIENT, "client-0002", KEY_HOLDER, SERVER)}

@@ -45,7 +45,7 @@ BOUNDED = Updates(evaluation=("accuracy",), update_bound=2.0, evaluation_bound=1
 NOISED = hidden(
     Plan(
         delta=1e-5,
-        schedule=9,
+        max_rounds=9,
         unit="client",
         adjacency="zero-out",
         noise="distributed",
@@ -53,7 +53,7 @@ NOISED = hidden(
         corrupt=0.0,
         dropout=0.34,
         budget=2.5,
-        against=("server",),
+        adversaries=("server",),
     ),
     CLIENTS,
 )
@@ -159,7 +159,7 @@ def test_without_counts_in_the_plan_every_client_weighs_the_same(tmp_path: Path)
 
 
 def test_under_a_bound_a_failing_app_counts_as_nothing_and_is_not_silent(tmp_path: Path) -> None:
-    plan = replace(NOISED, noise="none", unprotected=("update", "evaluation"), budget=None)
+    plan = replace(NOISED, noise="none", non_private=("update", "evaluation"), budget=None)
     bounded = replace(BOUNDED, update_bound=1000.0)
     result = run(tmp_path, [inner(0), inner(1, raising), inner(2)], plan=plan, updates=bounded)
     begin = np.concatenate([array.numpy().ravel() for array in start().values()])
@@ -273,8 +273,8 @@ def test_a_plain_app_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("plan", "updates", "said"),
     [
-        (replace(CLEAR, unprotected=()), UPDATES, "would leave its client without noise"),
-        (replace(CLEAR, largest_count=2**31), UPDATES, "largest_count of at most"),
+        (replace(CLEAR, non_private=()), UPDATES, "would leave its client without noise"),
+        (replace(CLEAR, max_num_examples=2**31), UPDATES, "max_num_examples of at most"),
         (replace(NOISED, unit="record", adjacency="add-remove"), BOUNDED, "'update'"),
         (NOISED, UPDATES, "moves it without bound"),
         (replace(CLEAR, weights={"update": "draws"}), UPDATES, "equally or by counts, got by draws"),

@@ -162,7 +162,7 @@ def test_no_message_of_the_strategy_reaches_a_node(tmp_path: Path) -> None:
 
 def test_after_the_schedule_nothing_is_asked_and_the_model_stays(tmp_path: Path) -> None:
     own = FedAvg(fraction_evaluate=0.0)
-    plan = replace(CLEAR, schedule=1)
+    plan = replace(CLEAR, max_rounds=1)
     with House(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         result = started(own, grid_of(house, own, secured(tmp_path)), rounds=3)
     assert set(result.train_metrics_clientapp) == {1}

@@ -56,13 +56,13 @@ def trained(folder: Path, plan: Plan, changes: dict[str, Any]) -> tuple[Any, int
     with House(plan, OWN, clients=CLIENTS, folder=folder) as house:
         grid = grid_of(house, strategy, apps, OWN)
         with asking(**changes):
-            grid._asking.server._plan = replace(plan, least_cohort=2, least_honest=1)
+            grid._asking.server._plan = replace(plan, min_cohort_size=2, min_honest=1)
             result = strategy.start(grid, start(), 1, train_config=ConfigRecord({"lr": 0.5}))
     return result.arrays, len(said)
 
 
 def test_the_servers_own_orders_train_every_client(tmp_path: Path) -> None:
-    plan = replace(MASKED, unprotected=("update",), weights={"update": "counts"})
+    plan = replace(MASKED, non_private=("update",), weights={"update": "counts"})
     arrays, trainings = trained(tmp_path, plan, {})
     assert trainings == CLIENTS
     assert not np.array_equal(next(iter(arrays.values())).numpy(), next(iter(start().values())).numpy())
@@ -71,7 +71,7 @@ def test_the_servers_own_orders_train_every_client(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plan", [MASKED, TWO], ids=["masked", "two-server"])
 @pytest.mark.parametrize("name", ORDERS)
 def test_an_order_that_is_made_up_moves_no_model(name: str, plan: Plan, tmp_path: Path) -> None:
-    plan = replace(plan, unprotected=("update",), weights={"update": "counts"})
+    plan = replace(plan, non_private=("update",), weights={"update": "counts"})
     arrays, trainings = trained(tmp_path, plan, ORDERS[name])
     assert trainings == 0, "who refuses an order does not compute for it"
     assert not list(arrays.values())

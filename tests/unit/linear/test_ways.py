@@ -72,15 +72,15 @@ def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
         how="each",
         reveals="it",
         sensitivity={("record", "replace-one"): 2.0},
-        introductions=1,
+        initial_queries=1,
     )
     for noise, multiplier in (("none", 0.0), ("local", 3.0)):
         plan = Plan(
             delta=1e-5,
-            schedule=1,
+            max_rounds=1,
             noise=noise,  # type: ignore[arg-type]
             noise_multiplier=multiplier,
-            unprotected=() if multiplier else ("profile",),
+            non_private=() if multiplier else ("profile",),
         )
         words = ("clear", "ckks", "batches", "pads")
         charges = [charge_of(replace(plan, scores=word), sends) for word in words]  # type: ignore[arg-type]
@@ -88,12 +88,12 @@ def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
 
 
 def test_a_word_that_is_no_way_is_refused_with_those_that_are() -> None:
-    plan = Plan(delta=1e-5, schedule=1, scores="pad")  # type: ignore[arg-type]
+    plan = Plan(delta=1e-5, max_rounds=1, scores="pad")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Expected scores among clear, ckks, batches, pads, got 'pad'"):
         way_of(plan.scores, parameters="strong", asks=1, clients=1)
 
 
 def test_an_unknown_name_of_parameters_is_refused_with_those_that_are() -> None:
-    plan = Plan(delta=1e-5, schedule=1, scores="ckks")
+    plan = Plan(delta=1e-5, max_rounds=1, scores="ckks")
     with pytest.raises(ConfigError, match="'strong', 'compact' or 'strong-encrypted'"):
         way_of(plan.scores, parameters="stronger", asks=1, clients=1)

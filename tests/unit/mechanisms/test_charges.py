@@ -12,7 +12,7 @@ from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, N
 from support.hidden_plans import hidden
 from support.noises import noised, own_sigma, reach, room
 
-from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED
+from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Sends
 from securefl.core.errors import ConfigError
@@ -43,18 +43,20 @@ SUM = Sends(name="own", how="sum", reveals="it", sensitivity=RECORD, grid=GRID, 
 EACH = replace(SUM, how="each")
 TRAINED = replace(SUM, training=TRAINING)
 PLAN = Plan(
-    adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0, corrupt=0.25,
+    adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0, corrupt=0.25,
     dropout=0.25,
 )  # fmt: skip
 SHARED = replace(PLAN, noise="distributed")
 ALONE = replace(SHARED, corrupt=0.0, dropout=0.0)
-CENTRAL = replace(PLAN, noise="central", against=("key-holder", "others"))
-HOLDER = hidden(PLAN, 8, sum="two-server", noise="key-holder", against=("server", "others"), least_cohort=8)
+CENTRAL = replace(PLAN, noise="central", adversaries=("key-holder", "others"))
+HOLDER = hidden(
+    PLAN, 8, sum="two-server", noise="key-holder", adversaries=("server", "others"), min_cohort_size=8
+)
 BARE = replace(PLAN, noise="none")
 
 
 def allowed(plan: Plan) -> Plan:
-    return replace(plan, unprotected=("own",))
+    return replace(plan, non_private=("own",))
 
 
 def refusal(plan: Plan, sends: Sends = SUM) -> str:
@@ -72,7 +74,7 @@ def refusal(plan: Plan, sends: Sends = SUM) -> str:
         (PLAN, Charge(server=GAUSS, key_holder=FREE, others=GAUSS)),
         (CENTRAL, Charge(server=ENDLESS, key_holder=FREE, others=GAUSS)),
         (HOLDER, Charge(server=GAUSS, key_holder=ENDLESS, others=GAUSS)),
-        (hidden(SHARED, 8, least_cohort=8), Charge(server=GAUSS, key_holder=FREE, others=GAUSS)),
+        (hidden(SHARED, 8, min_cohort_size=8), Charge(server=GAUSS, key_holder=FREE, others=GAUSS)),
     ],
     ids=["local", "central", "key-holder", "distributed"],
 )
@@ -84,7 +86,7 @@ def test_the_place_of_the_noise_says_against_whom_it_holds(plan: Plan, charge: C
     assert charge_of(plan, EACH) == local, "a client noises what nobody sums"
 
 
-@pytest.mark.parametrize("plan", [PLAN, CENTRAL, HOLDER, hidden(SHARED, 8, least_cohort=8)])
+@pytest.mark.parametrize("plan", [PLAN, CENTRAL, HOLDER, hidden(SHARED, 8, min_cohort_size=8)])
 def test_private_training_before_a_value_is_charged_with_it(plan: Plan) -> None:
     own, both = charge_of(plan, SUM), charge_of(plan, TRAINED)
     assert both == Charge(
@@ -104,12 +106,12 @@ def test_training_alone_is_charged_where_the_value_costs_nothing() -> None:
 
 
 def test_what_is_allowed_to_leave_unprotected_is_charged_as_that_whatever_was_trained() -> None:
-    assert charge_of(allowed(BARE), SUM) == charge_of(allowed(BARE), TRAINED) == UNPROTECTED
-    promised = allowed(replace(HOLDER, against=PARTIES))
+    assert charge_of(allowed(BARE), SUM) == charge_of(allowed(BARE), TRAINED) == NON_PRIVATE
+    promised = allowed(replace(HOLDER, adversaries=PARTIES))
     assert charge_of(promised, SUM) == charge_of(promised, TRAINED) == EXPOSED
-    assert charge_of(promised, replace(SUM, sensitivity={})) == UNPROTECTED
-    assert charge_of(allowed(replace(CENTRAL, against=PARTIES)), SUM) == UNPROTECTED
-    assert charge_of(allowed(replace(HOLDER, against=("key-holder",))), SUM) == EXPOSED
+    assert charge_of(promised, replace(SUM, sensitivity={})) == NON_PRIVATE
+    assert charge_of(allowed(replace(CENTRAL, adversaries=PARTIES)), SUM) == NON_PRIVATE
+    assert charge_of(allowed(replace(HOLDER, adversaries=("key-holder",))), SUM) == EXPOSED
 
 
 def test_a_declared_zero_costs_nothing_and_a_value_that_reads_nothing_only_where_training_is_accounted() -> (
@@ -133,11 +135,11 @@ def test_a_client_s_bound_holds_whatever_was_trained() -> None:
 
 
 def test_a_record_s_bound_does_not_hold_of_what_its_training_left() -> None:
-    assert charge_of(allowed(PLAN), replace(SUM, reads="trained")) == UNPROTECTED
+    assert charge_of(allowed(PLAN), replace(SUM, reads="trained")) == NON_PRIVATE
     assert charge_of(PLAN, replace(TRAINED, reads="trained")).server == ComposedDpEvent((GAUSS, TRAINING))
     replacing = replace(allowed(PLAN), adjacency="replace-one")
     assert charge_of(replacing, SUM).server == GAUSS
-    assert charge_of(replacing, TRAINED) == UNPROTECTED
+    assert charge_of(replacing, TRAINED) == NON_PRIVATE
 
 
 def test_whether_a_plan_adds_noise_to_a_value() -> None:
@@ -150,13 +152,13 @@ def test_whether_a_plan_adds_noise_to_a_value() -> None:
 
 
 def test_events_of_a_run_are_those_of_its_rounds_and_introductions() -> None:
-    sends = replace(TRAINED, every=2, introductions=1, further=3)
+    sends = replace(TRAINED, period=2, initial_queries=1, extra_queries=3)
     once = replace(SUM, name="once", once=True)
     whole, alone = charge_of(PLAN, sends).server, charge_of(PLAN, SUM).server
     # 5 in rounds and 3 further ones are trained before, the introduction is not
     assert events_of(PLAN, [sends, once], "server", 10) == Counter({whole: 8, alone: 1 + 1})
     assert events_of(PLAN, [sends], "key-holder", 10) == Counter({FREE: 9})
-    never = replace(SUM, every=0)
+    never = replace(SUM, period=0)
     assert events_of(PLAN, [never], "server", 10) == Counter()
     assert dict(events_of(PLAN, [never], "server", 10)) == {}
 
@@ -171,8 +173,8 @@ def test_a_share_is_sized_for_the_honest_survivors() -> None:
     assert own_sigma(SHARED, SUM) == pytest.approx(sqrt((3 * units) ** 2 + 4) / 2, rel=1e-15)
     others = replace(SHARED, corrupt=0.0)
     assert own_sigma(others, SUM) == pytest.approx(sqrt(((3 * units) ** 2 + 4) / 5), rel=1e-15)
-    against = replace(others, against=("server",))
-    assert own_sigma(against, SUM) == pytest.approx(sqrt(((3 * units) ** 2 + 4) / 6), rel=1e-15)
+    adversaries = replace(others, adversaries=("server",))
+    assert own_sigma(adversaries, SUM) == pytest.approx(sqrt(((3 * units) ** 2 + 4) / 6), rel=1e-15)
     with pytest.raises(ConfigError, match="Expected a least size of the cohorts of 'own' to size shares"):
         own_sigma(SHARED, replace(SUM, cohort=0))
 
@@ -186,28 +188,28 @@ def test_discreteness_takes_its_four_off_where_it_is_seen() -> None:
     seen = charge_of(SHARED, coarse)
     assert seen.server.noise_multiplier == pytest.approx(one, rel=1e-14)  # type: ignore[attr-defined]
     assert seen.others == GAUSS
-    against = replace(SHARED, corrupt=0.0, against=("server",))
-    seen = charge_of(against, coarse)
+    adversaries = replace(SHARED, corrupt=0.0, adversaries=("server",))
+    seen = charge_of(adversaries, coarse)
     # 6 shares were sized to hold; another client knows one of them
     assert seen.others.noise_multiplier == pytest.approx(  # type: ignore[attr-defined]
         sqrt(5 * total / 6 - 4) / 22, rel=1e-14
     )
-    corrupt = replace(SHARED, corrupt=0.25, against=("server",))
+    corrupt = replace(SHARED, corrupt=0.25, adversaries=("server",))
     assert charge_of(corrupt, coarse).others == GAUSS
 
 
 def test_another_client_that_knows_the_only_share_sees_the_value() -> None:
     """A cohort of 1, or of 2 of whom one may be lost: against the server alone the share is there."""
-    against = replace(ALONE, against=("server",))
-    for plan, cohort in ((against, 1), (replace(against, dropout=0.5), 2)):
+    adversaries = replace(ALONE, adversaries=("server",))
+    for plan, cohort in ((adversaries, 1), (replace(adversaries, dropout=0.5), 2)):
         seen = charge_of(plan, replace(SUM, cohort=cohort))
         assert seen.others == ENDLESS
         assert seen.server.noise_multiplier == pytest.approx(3.0, rel=1e-6)  # type: ignore[attr-defined]
-    assert charge_of(against, replace(SUM, cohort=2)).others != ENDLESS
+    assert charge_of(adversaries, replace(SUM, cohort=2)).others != ENDLESS
 
 
 def test_a_hidden_sum_shows_the_server_the_total_and_a_clear_one_each_share() -> None:
-    assert charge_of(hidden(SHARED, 8, least_cohort=8), SUM).server == GAUSS
+    assert charge_of(hidden(SHARED, 8, min_cohort_size=8), SUM).server == GAUSS
     clear = charge_of(SHARED, SUM).server
     assert clear.noise_multiplier == pytest.approx(1.5, rel=1e-6)  # type: ignore[attr-defined]
 
@@ -230,7 +232,7 @@ def test_a_grid_has_room_for_a_value_and_its_share() -> None:
 def test_a_grid_that_is_just_reached_has_room() -> None:
     """reach 16 units and a share of 16 exactly: 16 + 13 * 16."""
     units = 60.0
-    plan = replace(ALONE, noise_multiplier=sqrt(64.0**2 * 1 - 4) / units, against=("server",))
+    plan = replace(ALONE, noise_multiplier=sqrt(64.0**2 * 1 - 4) / units, adversaries=("server",))
     sends = replace(SUM, sensitivity={("record", "add-remove"): units}, cohort=1)
     sigma = own_sigma(plan, replace(sends, grid=Grid(step=1.0, bound=10.0**6)))
     assert sigma == pytest.approx(64.0, rel=1e-15)
@@ -290,20 +292,20 @@ def test_the_largest_declared_cohort_of_a_noised_value_counts() -> None:
 @pytest.mark.parametrize(
     ("words", "cohort", "fewest"),
     [
-        ({"least_cohort": 2}, 8, 2 + 2 + 2),  # 2 lost, and then 2 that may collude and 2 honest
-        ({"least_cohort": 7}, 8, 7),
-        ({"least_cohort": 2, "largest_share": 0.34}, 8, 2 + 2 + 3),
-        ({"least_cohort": 2, "largest_share": 0.25}, 8, 2 + 2 + 4),
-        ({"least_cohort": 2, "least_honest": 4}, 8, 2 + 2 + 4),
-        ({"least_cohort": 2, "corrupt": 0.0, "dropout": 0.0}, 8, 2),
-        ({"least_cohort": 2, "corrupt": 0.0}, 8, 2 + 2),
-        ({"least_cohort": 2, "corrupt": 0.0, "largest_share": 0.9}, 8, 2 + 2),
+        ({"min_cohort_size": 2}, 8, 2 + 2 + 2),  # 2 lost, and then 2 that may collude and 2 honest
+        ({"min_cohort_size": 7}, 8, 7),
+        ({"min_cohort_size": 2, "max_client_weight": 0.34}, 8, 2 + 2 + 3),
+        ({"min_cohort_size": 2, "max_client_weight": 0.25}, 8, 2 + 2 + 4),
+        ({"min_cohort_size": 2, "min_honest": 4}, 8, 2 + 2 + 4),
+        ({"min_cohort_size": 2, "corrupt": 0.0, "dropout": 0.0}, 8, 2),
+        ({"min_cohort_size": 2, "corrupt": 0.0}, 8, 2 + 2),
+        ({"min_cohort_size": 2, "corrupt": 0.0, "max_client_weight": 0.9}, 8, 2 + 2),
     ],
 )
 def test_an_entry_needs_as_many_contributors_as_a_cohort(
     words: dict[str, Any], cohort: int, fewest: int
 ) -> None:
-    plan = hidden(PLAN, 8, least_cohort=8)
+    plan = hidden(PLAN, 8, min_cohort_size=8)
     # the words are checked for cohorts that could not be: here they stand for themselves
     for word, value in words.items():
         object.__setattr__(plan, word, value)
@@ -344,16 +346,16 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
             "No noise bounds what 'own' tells of a record: it reads state that was trained on the records",
         ),
         (
-            replace(HOLDER, against=PARTIES),
+            replace(HOLDER, adversaries=PARTIES),
             SUM,
             "'own' would leave its client without noise for the key holder, which draws that noise and could "
-            "take it off a published total: leave it out of `against`. Name it in [privacy] ",
+            "take it off a published total: leave it out of `adversaries`. Name it in [privacy] ",
         ),
         (
-            replace(CENTRAL, against=PARTIES),
+            replace(CENTRAL, adversaries=PARTIES),
             SUM,
             "'own' would leave its client without noise for the server, which central noise trusts: leave it "
-            "out of `against`. Name it in [privacy] ",
+            "out of `adversaries`. Name it in [privacy] ",
         ),
         (
             replace(PLAN, adjacency="replace-one"),
@@ -390,7 +392,7 @@ def test_a_refusal_says_why_and_what_to_do(plan: Plan, sends: Sends, start: str)
     told = refusal(plan, sends)
     assert told.startswith(start), told
     assert told.endswith(
-        'it in [privacy] unprotected = ["own"] to allow that (epsilon is then infinite, and reported so).'
+        'it in [privacy] non_private = ["own"] to allow that (epsilon is then infinite, and reported so).'
     )
 
 
@@ -411,7 +413,7 @@ def test_a_refusal_says_why_and_what_to_do(plan: Plan, sends: Sends, start: str)
             ["server", "others"],
         ),
         (
-            allowed(replace(CENTRAL, against=PARTIES)),
+            allowed(replace(CENTRAL, adversaries=PARTIES)),
             SUM,
             "the own is open to the server and the others",
             None,
@@ -429,18 +431,20 @@ def test_an_endless_epsilon_has_its_reason(
 
 def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
     other = replace(SUM, name="other")
-    both = replace(BARE, unprotected=("own", "other"))
+    both = replace(BARE, non_private=("own", "other"))
     assert endless(both, [SUM, other]) == "the own leaves without noise; the other leaves without noise"
-    partly = replace(PLAN, unprotected=("other",))
+    partly = replace(PLAN, non_private=("other",))
     assert endless(partly, [SUM, replace(other, sensitivity={})]).startswith("one record moves the other")
     assert open_to(HOLDER, SUM) == []
     assert open_to(CENTRAL, SUM) == []
-    assert open_to(allowed(replace(HOLDER, against=PARTIES)), SUM) == list(PARTIES)
+    assert open_to(allowed(replace(HOLDER, adversaries=PARTIES)), SUM) == list(PARTIES)
     client = replace(allowed(BARE), unit="client", adjacency="zero-out")
     trained = replace(SUM, sensitivity=CLIENT, reads="trained")
     assert endless(client, [trained]) == "the own leaves without noise"
-    against = replace(ALONE, unit="client", adjacency="zero-out", against=("server", "others"), dropout=0.5)
-    assert endless(replace(against, noise="central", unprotected=("own",)), [trained]) == (
+    adversaries = replace(
+        ALONE, unit="client", adjacency="zero-out", adversaries=("server", "others"), dropout=0.5
+    )
+    assert endless(replace(adversaries, noise="central", non_private=("own",)), [trained]) == (
         "the own is open to the server and the others"
     )
 
@@ -450,14 +454,14 @@ def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
 
 def test_zeros_travel_where_a_length_would_tell_of_records() -> None:
     packed = replace(SUM, packed=True)
-    bare = replace(PLAN, noise="none", noise_multiplier=0.0, unprotected=frozenset({"own"}))
+    bare = replace(PLAN, noise="none", noise_multiplier=0.0, non_private=frozenset({"own"}))
     assert not sparse(PLAN, packed)
     assert sparse(bare, packed)
     assert not sparse(bare, SUM)
 
 
 def test_silence_tells_if_any_party_that_sees_it_has_a_finite_epsilon() -> None:
-    bare = replace(PLAN, noise="none", noise_multiplier=0.0, unprotected=frozenset({"own"}))
+    bare = replace(PLAN, noise="none", noise_multiplier=0.0, non_private=frozenset({"own"}))
     charges = [charge_of(PLAN, SUM), charge_of(bare, SUM)]
     assert not unbounded(charges[:1], PARTIES)
     assert unbounded(charges, ("server", "others"))

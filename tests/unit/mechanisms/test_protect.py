@@ -30,13 +30,13 @@ EACH = replace(SUM, how="each")
 PLAN = Plan(
     adjacency="add-remove",
     delta=1e-5,
-    schedule=1,
+    max_rounds=1,
     noise="local",
     noise_multiplier=3.0,
     corrupt=0.0,
     dropout=0.2,
 )
-BARE = replace(PLAN, noise="none", unprotected=("own",))
+BARE = replace(PLAN, noise="none", non_private=("own",))
 KEY = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
 SECRET = SecretKey(bytes(31) + b"s")
 HIDDEN = Concealed("masked", np.full(3, 7, np.uint8), b"box")
@@ -49,7 +49,7 @@ def released(plan: Plan, sends: Sends = SUM, integers: Any = INTEGERS, **given: 
 
 
 @pytest.mark.parametrize("trained", [True, False])
-@pytest.mark.parametrize("plan", [PLAN, BARE, replace(PLAN, noise="central", against=("others",))])
+@pytest.mark.parametrize("plan", [PLAN, BARE, replace(PLAN, noise="central", adversaries=("others",))])
 def test_the_charge_follows_from_the_plan_and_not_from_the_value(plan: Plan, trained: bool) -> None:
     sends = replace(SUM, training=charge_of(PLAN, SUM).server)
     charges = {
@@ -137,7 +137,7 @@ def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, sends: Sends,
 
 # What a sum is made of, to the integer -----------------------------------------------------------
 
-CENTRAL = replace(PLAN, noise="central", against=("others",))
+CENTRAL = replace(PLAN, noise="central", adversaries=("others",))
 SHARED = replace(PLAN, noise="distributed")
 
 
@@ -211,7 +211,7 @@ def test_noise_that_all_is_one_clients_is_cut_to_the_grid_with_its_value() -> No
 
 @pytest.mark.parametrize("noise", ["central", "key-holder"])
 def test_noise_that_another_party_adds_is_not_on_the_value(noise: Any) -> None:
-    plan = hidden(replace(PLAN, dropout=0.0), 4, sum="two-server", noise=noise, against=("others",))
+    plan = hidden(replace(PLAN, dropout=0.0), 4, sum="two-server", noise=noise, adversaries=("others",))
     came = []
     released(plan, conceal=lambda integers: came.append(integers) or HIDDEN)  # type: ignore[func-returns-value]
     assert np.array_equal(came[0], INTEGERS)

@@ -194,12 +194,12 @@ SHARES = hidden(
         corrupt=0.0,
         adjacency="add-remove",
         delta=1e-5,
-        schedule=1,
+        max_rounds=1,
         noise="distributed",
         noise_multiplier=0.5,
     ),
     12,
-    least_cohort=3,
+    min_cohort_size=3,
 )
 
 
@@ -234,9 +234,9 @@ def test_a_client_stays_and_its_contribution_goes() -> None:
     with pytest.raises(ConfigError, match=said):
         study(adjacency='"add-remove"')
     with pytest.raises(ConfigError, match=said):
-        Plan(unit="client", adjacency="add-remove", delta=1e-5, schedule=1)
+        Plan(unit="client", adjacency="add-remove", delta=1e-5, max_rounds=1)
     with pytest.raises(ConfigError, match='got "zero-out"'):
-        Plan(unit="record", adjacency="zero-out", delta=1e-5, schedule=1)
+        Plan(unit="record", adjacency="zero-out", delta=1e-5, max_rounds=1)
 
 
 def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
@@ -284,10 +284,10 @@ def test_weights_only_shorten_what_is_noised(weight: float) -> None:
         unit="client",
         adjacency="zero-out",
         delta=1e-2,
-        schedule=1,
+        max_rounds=1,
         noise="central",
         noise_multiplier=1.0,
-        against=("others",),
+        adversaries=("others",),
     )
     integers = np.array([3, -7, 5, 1, -1])
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "update")
@@ -304,7 +304,7 @@ def test_shares_of_updates_can_be_drawn() -> None:
             unit="client",
             adjacency="zero-out",
             delta=1e-2,
-            schedule=1,
+            max_rounds=1,
             noise="distributed",
             noise_multiplier=2.0,
             dropout=0.2,

@@ -66,13 +66,13 @@ def test_a_whole_run_costs_what_was_asked_for(scores: str, variant: str, tmp_pat
     assert finished.records[-1]["epsilon"]["key-holder"] == 0
     assert [len(record["answered"]) for record in finished.records] == [4, 4]
     plan = composition(of, of.arms[0], world(of))[1]
-    assert dict(plan.releases) == {"update": 2, "profile": 3}
+    assert dict(plan.max_releases) == {"update": 2, "profile": 3}
     terms = Terms(
         unit="record",
         adjacency="add-remove",
         delta=of.privacy.delta,
-        against=plan.against,
-        schedule=plan.releases,
+        adversaries=plan.adversaries,
+        max_releases=plan.max_releases,
     )
     with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
         names = [row[5] for row in ledger.rows()]
@@ -126,7 +126,7 @@ def test_what_nobody_sums_its_client_noises(noise: str, rest: dict[str, str], tm
 def test_a_profile_once_in_several_rounds_has_less_noise(tmp_path: Path) -> None:
     often, seldom = fedprof(rounds=5), fedprof("refresh = 2\n", rounds=5)
     plans = [composition(of, of.arms[0], world(of))[1] for of in (often, seldom)]
-    assert [dict(plan.releases)["profile"] for plan in plans] == [6, 3]
+    assert [dict(plan.max_releases)["profile"] for plan in plans] == [6, 3]
     assert plans[1].noise_multiplier < plans[0].noise_multiplier
     spy, finished = spied(seldom, tmp_path)
     asked = [any(e.sends.name == "profile" for e in ask.each) for ask, _ in spy.asks if ask.sums]
@@ -150,7 +150,7 @@ def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
     """A server that asks for profiles in place of updates is refused, by the name of the release."""
     of = fedprof()
     plan = composition(of, of.arms[0], world(of))[1]
-    terms = Terms(unit="record", adjacency="add-remove", delta=1e-4, schedule=plan.releases)
+    terms = Terms(unit="record", adjacency="add-remove", delta=1e-4, max_releases=plan.max_releases)
     (profile,) = (
         s.sends for s in of.arms[0].options.build(world(of).problem).offers if s.sends.name == "profile"
     )
@@ -264,7 +264,7 @@ def test_the_noise_is_as_declared(name: str, sensitivity: float, size: int) -> N
     """Chi-square of residuals over sigma, false alarm 1e-6; nine tenths of the noise are caught."""
     problem = world(fedprof()).problem
     sends = statistics(problem)[name].sends
-    plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
+    plan = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
     sums = np.arange(1, size + 1) * round(1 / sends.grid.step)
     given = sums * sends.grid.step
     residuals = np.concatenate([released(plan, sends, sums, k) - given for k in range(6000 // size)])
@@ -289,7 +289,7 @@ def released(plan: Plan, sends: Sends, sums: NDArray[np.int64], number: int) -> 
 def test_what_is_charged_as_noised_must_be_something_to_noise() -> None:
     """Floats would leave rounded by more than was declared, or as they are, under a Gaussian's charge."""
     sends = Sends(name="own", how="each", reveals="it", sensitivity={("record", "add-remove"): 1.0})
-    plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
+    plan = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
     with pytest.raises(
         LocalProtocolError, match="Expected integers of the grid for 'own', which is charged as noised"
@@ -313,7 +313,7 @@ def test_a_lost_number_costs_a_client_no_other(name: str, tmp_path: Path) -> Non
 
 
 def test_a_size_is_public_where_no_neighbour_has_another() -> None:
-    plan = Plan(adjacency="replace-one", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
+    plan = Plan(adjacency="replace-one", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
     problem = world(study(FEDAVG)).problem
     assert released(plan, size_sends(problem), np.array([17 * 2**21]), 1) == [17.0]
     # A record that is replaced may become the server's, or come back from there.

@@ -42,7 +42,7 @@ def test_the_largest_losses_of_the_candidates_train(problem: Problem) -> None:
     for seed in range(20):
         found, ask = cohort(ByLargestLoss(problem, 4), seed)
         assert len(ask.cohort) == 4
-        assert ask.number == ask.introduction == 0
+        assert ask.number == ask.initial == 0
         assert set(found) == set(sorted(ask.cohort, key=lambda k: -LOSSES[k])[:2])
 
 

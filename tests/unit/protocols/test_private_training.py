@@ -25,15 +25,15 @@ from securefl.study.config import Study, parse
 STEPS = steps_event(0.1, 1.2, 5)
 
 
-def ledger(of: Study, folder: Path, schedule: dict[str, int] | None = None) -> Ledger:
+def ledger(of: Study, folder: Path, max_rounds: dict[str, int] | None = None) -> Ledger:
     privacy = of.privacy
     terms = Terms(
         unit="record",
         adjacency="add-remove",
         delta=privacy.delta,
         budget=None if privacy.budget == np.inf else privacy.budget,
-        against=privacy.against,
-        schedule=schedule,
+        adversaries=privacy.adversaries,
+        max_rounds=max_rounds,
     )
     return Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms)
 
@@ -53,7 +53,7 @@ def test_a_run_costs_its_steps_and_nothing_else(name: str, tmp_path: Path) -> No
 
 
 def test_fedprox_pulls_its_private_training_back_too() -> None:
-    of = private("fedprox", AVERAGING["fedprox"] + "\nmu = 0.7", unprotected='["size"]')
+    of = private("fedprox", AVERAGING["fedprox"] + "\nmu = 0.7", non_private='["size"]')
     algorithm = of.arms[0].options.build(world(of).problem)
     assert algorithm.problem.private.proximal == 0.7  # type: ignore[attr-defined]
 
@@ -74,7 +74,7 @@ def test_private_training_is_charged_at_record_level_only() -> None:
 
 def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> None:
     of = private("fedavg_rp", 'fraction = 1.0\nscheme = "I"')
-    with pytest.raises(ConfigError, match=r"unprotected = .\"size\""):
+    with pytest.raises(ConfigError, match=r"non_private = .\"size\""):
         composition(of, of.arms[0], world(of))
 
 
@@ -156,7 +156,7 @@ def test_a_public_body_pays_for_no_training(tmp_path: Path) -> None:
 
 
 def test_a_private_body_is_trained_in_the_clear_whatever_dpsgd_says() -> None:
-    of = private("fedlog", 'body = "private"', unprotected='["statistic"]')
+    of = private("fedlog", 'body = "private"', non_private='["statistic"]')
     (statistic,) = of.arms[0].options.build(world(of).problem).offers
     assert statistic.sends.reads == "trained"
     assert statistic.sends.training is None
@@ -184,13 +184,13 @@ def test_spare_attempts_are_paid_for_beforehand() -> None:
         sum="masked",
         dropout=0.2,
         corrupt=0.0,
-        least_cohort=2,
-        least_honest=2,
-        largest_share=0.5,
-        spare=3,
+        min_cohort_size=2,
+        min_honest=2,
+        max_client_weight=0.5,
+        max_retries=3,
     )
     plan = spared.plan(2, sent)
-    assert plan.releases == {"statistic": 6}
+    assert plan.max_releases == {"statistic": 6}
     whole = compose({STEPS: 5, GaussianDpEvent(plan.noise_multiplier): 6}, of.privacy.delta)
     assert whole == pytest.approx(6.0, rel=1e-3)
     assert whole <= 6.0

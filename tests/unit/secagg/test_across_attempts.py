@@ -18,12 +18,12 @@ from securefl.storage.journal import Journal
 
 N = 7
 EVERYBODY = tuple(range(N))
-POLICY = Policy(mode="active", corrupt=0.0, dropout=0.3, least_cohort=4, least_honest=3)
+POLICY = Policy(mode="active", corrupt=0.0, dropout=0.3, min_cohort_size=4, min_honest=3)
 MODES = ("active", "semi-honest")
 
 
 def policy(mode: Any) -> Policy:
-    return Policy(mode=mode, corrupt=0.0, dropout=0.3, least_cohort=4, least_honest=3)
+    return Policy(mode=mode, corrupt=0.0, dropout=0.3, min_cohort_size=4, min_honest=3)
 
 
 def difference(first: Attempt, second: Attempt, victim: int, others: tuple[int, ...]) -> int | None:
@@ -71,7 +71,7 @@ def test_a_server_that_calls_another_attempt_without_its_victim(mode: str) -> No
 
 def test_a_colluding_dealer_forces_no_retry_after_the_signatures() -> None:
     """(c) Its shares open no secret of its own, so the attempt aborts at the very end, with its name."""
-    colluding = Policy(mode="active", corrupt=0.14, dropout=0.3, least_cohort=4, least_honest=3)
+    colluding = Policy(mode="active", corrupt=0.14, dropout=0.3, min_cohort_size=4, min_honest=3)
     clients = Clients(N, colluding, corrupt=1)
     first = call(clients, EVERYBODY, attempt=1).whole()
     # An honest server goes on without client 6; this one has all answers of the first attempt.
@@ -102,8 +102,8 @@ def test_the_same_statistic_under_two_stages(mode: str) -> None:
     second = call(clients, EVERYBODY[1:], attempt=1, stage=1).whole()
     assert not second.entries
     assert fewest([first, second]) == N
-    introduction = call(clients, EVERYBODY, attempt=1, stage=2, ask=1).whole()
-    assert introduction.opened(EVERYBODY) is not None, "a declared ask more is a question of its own"
+    initial = call(clients, EVERYBODY, attempt=1, stage=2, ask=1).whole()
+    assert initial.opened(EVERYBODY) is not None, "a declared ask more is a question of its own"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -121,7 +121,7 @@ def test_a_value_that_cannot_change_is_opened_once_in_a_session(mode: str) -> No
 
 
 def test_who_was_absent_from_a_value_that_cannot_change_is_asked_later() -> None:
-    clients = Clients(12, Policy(mode="active", corrupt=0.0, dropout=0.34, least_cohort=4, least_honest=3))
+    clients = Clients(12, Policy(mode="active", corrupt=0.0, dropout=0.34, min_cohort_size=4, min_honest=3))
     there, absent = tuple(range(8)), tuple(range(8, 12))
     first = call(clients, range(12), attempt=1, number=1, once=True)
     first.begin(there).close().deal().survive(there).quorum()

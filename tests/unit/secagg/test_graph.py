@@ -255,7 +255,7 @@ def test_no_fewer_answers_open_every_secret_of_a_semi_honest_sum() -> None:
 
 # What a client insists on ---------------------------------------------------------------------------
 
-POLICY = Policy(mode="active", corrupt=0.1, dropout=0.3, least_cohort=9, least_honest=5, least_survivors=7)
+POLICY = Policy(mode="active", corrupt=0.1, dropout=0.3, min_cohort_size=9, min_honest=5, least_survivors=7)
 
 
 def test_a_policy_takes_its_own_parameters() -> None:
@@ -291,7 +291,7 @@ def test_a_cohort_one_below_the_least_is_refused() -> None:
 def test_too_few_honest_signers_or_survivors_are_refused() -> None:
     """T - c is 6 - 1 here."""
     with pytest.raises(ConfigError, match="at least 6 honest signers, got 5"):
-        replace(POLICY, least_honest=6).check(POLICY.parameters(10))
+        replace(POLICY, min_honest=6).check(POLICY.parameters(10))
     with pytest.raises(ConfigError, match="at least 8 survivors, got 7"):
         replace(POLICY, least_survivors=8).check(POLICY.parameters(10))
 

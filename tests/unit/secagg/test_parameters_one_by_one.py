@@ -157,11 +157,11 @@ HONEST = Policy(mode="semi-honest", corrupt=0.1, dropout=0.3)
 @pytest.mark.parametrize(
     ("policy", "bound", "reached"),
     [
-        (OWN, "least_cohort", 9),
-        (OWN, "least_honest", 5),
+        (OWN, "min_cohort_size", 9),
+        (OWN, "min_honest", 5),
         (OWN, "least_survivors", 7),
-        (HONEST, "least_cohort", 9),
-        (HONEST, "least_honest", 4),
+        (HONEST, "min_cohort_size", 9),
+        (HONEST, "min_honest", 4),
         (HONEST, "least_survivors", 7),
     ],
 )

@@ -265,14 +265,14 @@ def test_messages_out_of_turn_are_refused() -> None:
 def test_the_clients_own_minimum_stands() -> None:
     """Parameters for fewer corrupt clients, another mode or too small a cohort: it never begins."""
     agreed = honest().agreed
-    own = Policy(mode="active", corrupt=0.1, dropout=0.3, least_cohort=10, least_honest=5, least_survivors=7)
+    own = Policy(mode="active", corrupt=0.1, dropout=0.3, min_cohort_size=10, min_honest=5, least_survivors=7)
     client(0, agreed, own)
     for stricter in (
         {"corrupt": 0.2},
         {"dropout": 0.2},
         {"mode": "semi-honest"},
-        {"least_cohort": 11},
-        {"least_honest": 6},
+        {"min_cohort_size": 11},
+        {"min_honest": 6},
         {"least_survivors": 8},
     ):
         with pytest.raises(ConfigError, match="protect less"):

@@ -33,14 +33,14 @@ from securefl.study.session import run_study
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 DATA = arrays(400, 4)
 BROUGHT = Brought(data=DATA)
-NOISED = {"noise": '"local"', "against": '["server", "others"]', "budget": "3.0", "epsilon": "2.0"}
+NOISED = {"noise": '"local"', "adversaries": '["server", "others"]', "budget": "3.0", "epsilon": "2.0"}
 
 
 def shared(tmp_path: Path, *, rounds: int = 2, seeds: str = "[3]", **privacy: str) -> Study:
     """A study at epsilon 2 an arm and seed, beside a ledger with a budget of 3."""
     told = {**NOISED, "ledger": f'"{tmp_path / "people.ledger"}"', **privacy}
     told = {key: value for key, value in told.items() if value}
-    return parse(with_privacy(text(FEDLOG, unprotected="[]", rounds=rounds, seeds=seeds), told))
+    return parse(with_privacy(text(FEDLOG, non_private="[]", rounds=rounds, seeds=seeds), told))
 
 
 def run(study: Study, out: Path) -> Run:

@@ -188,7 +188,7 @@ def test_an_accuracy_that_is_nan_at_the_end_is_no_accuracy(here: World, tmp_path
 
 def diverging(folder: Path) -> Path:
     toml = folder / "study.toml"
-    wrong = text(FEDAVG, LG, unprotected='["update"]').replace("learning_rate = 0.2", "learning_rate = 1e30")
+    wrong = text(FEDAVG, LG, non_private='["update"]').replace("learning_rate = 0.2", "learning_rate = 1e30")
     toml.write_text(wrong)
     return toml
 

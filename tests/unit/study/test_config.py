@@ -39,7 +39,7 @@ def test_a_good_study_is_read_whole() -> None:
     assert [arm.name for arm in study.arms] == ["FedAvg", "FedProf"]
     assert isinstance(study.arms[1].options, FedProf)
     assert study.study.seeds == (3,)
-    assert study.privacy.plan(7).schedule == 7
+    assert study.privacy.plan(7).max_rounds == 7
 
 
 @pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
@@ -79,7 +79,7 @@ def test_every_packaged_study_parses(name: str) -> None:
         ('"digits"', '"digit"', ("'digit'", "did you mean `digits`?")),
         ('"mlp"', '"mpl"', ("[model]", "'mpl'", "did you mean `mlp`?")),
         ('"clear"\nnoise', '"claer"\nnoise', ("[privacy] `scores`", "did you mean `clear`?")),
-        ('"key-holder"', '"keyholder"', ("`against`", "did you mean `key-holder`?")),
+        ('"key-holder"', '"keyholder"', ("`adversaries`", "did you mean `key-holder`?")),
         ("[[arm]]", "[network]\ndroput = 0.1\n[[arm]]", ("[network]", "did you mean `dropout`?")),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_misspelt_name_is_told_with_the_nearest(old: str, new: str, parts: tup
         ("fraction = 0.5", "fraction = true", "[arm 1] `fraction`"),
         ("fraction = 0.5", 'fraction = "0.5"', "[arm 1] `fraction`"),
         ("delta = 1e-4", 'delta = "1e-4"', "[privacy] `delta`"),
-        ('unprotected = ["update", "profile"]', 'unprotected = "update"', "`unprotected`"),
+        ('non_private = ["update", "profile"]', 'non_private = "update"', "`non_private`"),
         ('partition = { kind = "iid" }', 'partition = "iid"', "[data] `partition`"),
         ("[[arm]]", "[network]\nreorder = 1\n[[arm]]", "[network] `reorder`"),
     ],
@@ -147,7 +147,7 @@ def test_a_union_is_told_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["sum", "scores", "noise", "unit", "adjacency", "delta", "budget", "against", "unprotected"]
+    "key", ["sum", "scores", "noise", "unit", "adjacency", "delta", "budget", "adversaries", "non_private"]
 )
 def test_privacy_has_no_silent_defaults(key: str) -> None:
     lines = [line for line in GOOD.splitlines() if not line.startswith(f"{key} =")]

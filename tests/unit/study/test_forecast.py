@@ -119,14 +119,14 @@ def test_the_key_holders_noise_needs_a_two_server_sum(way: str) -> None:
 
 
 def test_the_key_holder_cannot_be_protected_against_its_own_noise() -> None:
-    of = clients_protected(**KEY_HOLDER | {"against": '["server", "key-holder"]'})
+    of = clients_protected(**KEY_HOLDER | {"adversaries": '["server", "key-holder"]'})
     with pytest.raises(ConfigError, match="for the key holder, which draws that noise"):
         forecast(of, of.arms[0], world(of))
 
 
 def test_no_budget_bears_the_key_holder_that_draws_the_noise() -> None:
     """Whoever is named as an exception leaves bare for it, and epsilon against it is not 0."""
-    changed = KEY_HOLDER | {"against": '["key-holder"]', "unprotected": '["update"]'}
+    changed = KEY_HOLDER | {"adversaries": '["key-holder"]', "non_private": '["update"]'}
     endless = clients_protected(**changed | {"budget": "inf"})
     found = forecast(endless, endless.arms[0], world(endless))
     assert found.epsilon == dict.fromkeys(("server", "key-holder", "others"), float("inf"))

@@ -31,7 +31,7 @@ from securefl.study.world import build
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = {}\naggregation = "partial"\n'
 LOCAL = {
     'noise = "none"': 'noise = "local"\nepsilon = 8.0\nforce_delta = true',
-    'unprotected = ["update"]': "unprotected = []",
+    'non_private = ["update"]': "non_private = []",
     'unit = "record"': 'unit = "client"',
     "replace-one": "zero-out",
     "budget = inf": "budget = 8.0",

@@ -15,16 +15,16 @@ from securefl.protocols.selection import admitted, with_replacement
 from securefl.study.config import parse
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg_rp"\nscheme = "I"\nfraction = {}\n'
-SAID = {"sum": '"masked"', "dropout": "0.0", "corrupt": "0.0", "least_cohort": "3", "spare": "0"}
+SAID = {"sum": '"masked"', "dropout": "0.0", "corrupt": "0.0", "min_cohort_size": "3", "max_retries": "0"}
 PLAN = Plan(
     sum="masked",
     corrupt=0.0,
     delta=1e-5,
-    schedule=1,
-    least_cohort=3,
-    largest_cohort=6,
-    least_honest=2,
-    largest_share=0.5,
+    max_rounds=1,
+    min_cohort_size=3,
+    max_cohort_size=6,
+    min_honest=2,
+    max_client_weight=0.5,
     weights={"update": "draws"},
     draws=6,
 )
@@ -49,7 +49,7 @@ def test_a_draw_that_clients_would_refuse_is_drawn_again() -> None:
 
 
 def test_in_the_clear_every_draw_is_taken() -> None:
-    assert admits(Plan(delta=1e-5, schedule=1), {0: 6})
+    assert admits(Plan(delta=1e-5, max_rounds=1), {0: 6})
 
 
 def test_what_is_never_admitted_ends_in_a_draw_that_nobody_asks_for() -> None:

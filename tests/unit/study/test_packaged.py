@@ -40,4 +40,4 @@ def test_every_arm_of_a_packaged_study_can_be_composed(name: str) -> None:
             pytest.skip(str(error))
         for arm in study.arms:
             _, plan = composition(study, arm, here)
-            assert plan.schedule == study.study.rounds
+            assert plan.max_rounds == study.study.rounds

@@ -83,7 +83,7 @@ def test_one_ledger_counts_what_leaves_in_every_session_and_study(tmp_path: Path
 
 def test_a_schedule_of_one_study_does_not_bar_the_next() -> None:
     terms = plan_file.HolderTerms.of(made(CLEAR).plan).ledger()
-    scheduled = replace(terms, schedule={"update": 2})
+    scheduled = replace(terms, max_rounds={"update": 2})
     assert terms.bears(scheduled)
     assert terms.bears(terms)
     assert not scheduled.bears(terms)
@@ -99,8 +99,8 @@ def test_a_study_in_other_terms_is_refused(tmp_path: Path, changed: str) -> None
         "budget = inf": "budget = 3.0\nagainst = []",
     }
     study = CLEAR.replace(changed, others[changed])
-    if "against = []" in study:
-        study = "\n".join(line for line in study.splitlines() if not line.startswith('against = ["'))
+    if "adversaries = []" in study:
+        study = "\n".join(line for line in study.splitlines() if not line.startswith('adversaries = ["'))
     of = made(CLEAR)
     folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "counters"))
     other = made(study)
@@ -417,9 +417,9 @@ def test_a_plan_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     home = tmp_path / "client-0000"
     text = (home / "party.toml").read_text()
     for old, new, said in (
-        ("spare = 0", "spare = 9", "expected the plan|Expected the plan"),
+        ("max_retries = 0", "max_retries = 9", "expected the plan|Expected the plan"),
         ('name = "client-0000"', 'name = "client-0001"', "other keys"),
-        ("spare = 0", "spares = 0", "did you mean `spare`"),
+        ("max_retries = 0", "spares = 0", "did you mean `max_retries`"),
         ('unit = "record"', 'unit = "people"', "people"),
         ("seed = 3", "", "Missing key `seed`"),
     ):

@@ -49,7 +49,7 @@ def refused(folder: Path, written: str) -> str:
         (text(FEDAVG).replace("delta = 1e-4", "delta = 0.5"), "[privacy] Expected delta below 1 / n"),
         (text(FEDPROF.replace("fraction", "alpha = [1.0]\nfraction")), "[[arm]] FedProf: Expected one alpha"),
         (
-            text(FEDAVG, unprotected="[]"),
+            text(FEDAVG, non_private="[]"),
             "[privacy], for FedAvg: 'update' would leave its client without noise",
         ),
         (text(ADDS, extra=DPSGD), "[[arm]] ADDS: Expected no [dpsgd] with subnets"),
@@ -78,7 +78,7 @@ def test_code_and_protocols_that_are_missing_are_told_with_their_section(tmp_pat
 
 def test_an_unknown_name_in_unprotected_is_the_files_too(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text(text(FEDAVG, unprotected='["update", "updatee"]'))
+    path.write_text(text(FEDAVG, non_private='["update", "updatee"]'))
     with pytest.raises(
         ConfigError, match=re.escape(f"{path}: [privacy] Expected unprotected among count, update")
     ):
@@ -113,7 +113,7 @@ def test_a_remedy_is_one_that_the_protocol_has(
     arm: str, privacy: dict[str, str], remedy: str, tmp_path: Path
 ) -> None:
     named = '["update"]' if arm is LOSSES else "[]"
-    found = refused(tmp_path, with_privacy(text(arm, unprotected=named), privacy))
+    found = refused(tmp_path, with_privacy(text(arm, non_private=named), privacy))
     assert remedy in found
     if arm in (ADDS, FEDDROP):
         assert "dpsgd" not in found, "it is refused there"
@@ -122,13 +122,13 @@ def test_a_remedy_is_one_that_the_protocol_has(
 def test_the_remedy_named_is_taken(tmp_path: Path) -> None:
     """What the message for FedAvg per record says is enough, word by word."""
     path = tmp_path / "mine.toml"
-    path.write_text(with_privacy(text(FEDAVG, unprotected="[]", extra=DPSGD), {"adjacency": '"add-remove"'}))
+    path.write_text(with_privacy(text(FEDAVG, non_private="[]", extra=DPSGD), {"adjacency": '"add-remove"'}))
     of = read(path)
     composition(of, of.arms[0], world.build(of, 3))
 
 
 def test_private_training_in_the_wrong_unit_is_told_what_to_change(tmp_path: Path) -> None:
-    wrong = text(FEDAVG, unprotected="[]", extra=DPSGD)
+    wrong = text(FEDAVG, non_private="[]", extra=DPSGD)
     assert 'Set adjacency = "add-remove".' in refused(tmp_path, wrong)
     per_client = with_privacy(wrong, CLIENT)
     assert "Leave the private training out. Per client take `update_bound`" in refused(tmp_path, per_client)

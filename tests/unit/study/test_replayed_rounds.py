@@ -40,9 +40,9 @@ SHARES: dict[str, Any] = dict(DISTRIBUTED)
 MASKED: dict[str, Any] = {
     "sum": '"masked"',
     **DISTRIBUTED,
-    "spare": "5",
+    "max_retries": "5",
     "dropout": "0.35",
-    "least_honest": "2",
+    "min_honest": "2",
 }
 RUNS: dict[str, Callable[[], Study]] = {
     "masked, shares of noise": lambda: study(sum='"masked"', **SHARES),
@@ -53,7 +53,7 @@ RUNS: dict[str, Callable[[], Study]] = {
     "two servers, central noise": lambda: study(sum='"two-server"', dropout="0.2", corrupt="0.0"),
     "two servers, noise of the key holder": lambda: study(**KEY_HOLDER),
     "two servers, on a bad network": lambda: parse(
-        study(**KEY_HOLDER | {"spare": "5", "dropout": "0.5", "least_cohort": "3"}).text
+        study(**KEY_HOLDER | {"max_retries": "5", "dropout": "0.5", "min_cohort_size": "3"}).text
         + NETWORK.format(LOST)
     ),
     "clear, on a bad network": lambda: parse(text(FEDPROF, clients=4) + NETWORK.format(0.1)),
@@ -213,5 +213,5 @@ def test_the_bad_network_costs_attempts_and_opens_sums(tmp_path: Path) -> None:
     """Or the rounds above would not be played again attempt by attempt."""
     of = RUNS["masked, on a bad network"]()
     records = run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None).records
-    assert records[-1]["spare"] < of.privacy.spare
+    assert records[-1]["max_retries"] < of.privacy.max_retries
     assert any(len(record["answered"]) for record in records)

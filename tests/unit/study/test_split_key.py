@@ -28,7 +28,7 @@ target = "ill"
 classes = ["no", "yes"]
 ignore = ["name"]
 client_column = "hospital"
-public_count = 100
+public_num_examples = 100
 partition = { kind = "natural" }
 [data.columns]
 age = { range = [0, 120], missing = 40, indicator = true }
@@ -65,7 +65,7 @@ def moved(one: dict[str, Counter[bytes]], other: dict[str, Counter[bytes]]) -> i
     return sum(((one[key] - other[key]) + (other[key] - one[key])).total() for key in one)
 
 
-@pytest.mark.parametrize("data", [OWN, OWN.replace("public_count", "holdout = 0.3\npublic_count")])
+@pytest.mark.parametrize("data", [OWN, OWN.replace("public_num_examples", "holdout = 0.3\npublic_count")])
 def test_a_record_that_goes_moves_no_other(data: str) -> None:
     # The attack: by place, one record fewer exchanged 1,453 of 4,000 between training and test.
     frame = people(400)
@@ -100,12 +100,14 @@ def test_the_key_decides_and_no_seed() -> None:
 
 
 def test_counts_and_clients_are_declared_where_they_are_data() -> None:
-    with pytest.raises(ConfigError, match="Expected `public_count` under a finite epsilon, got none"):
-        world.build(own(people(200), data=OWN.replace("public_count = 100\n", "")), 3)
+    with pytest.raises(ConfigError, match="Expected `public_num_examples` under a finite epsilon, got none"):
+        world.build(own(people(200), data=OWN.replace("public_num_examples = 100\n", "")), 3)
     with pytest.raises(ConfigError, match="hospital"):
         world.build(own(people(200), data=UNDECLARED), 3)
     # Without a claim both follow from the records, as they always did.
-    here = world.build(own(people(200), data=UNDECLARED.replace("public_count = 100\n", ""), extra=""), 3)
+    here = world.build(
+        own(people(200), data=UNDECLARED.replace("public_num_examples = 100\n", ""), extra=""), 3
+    )
     assert here.problem.clients == 3
 
 

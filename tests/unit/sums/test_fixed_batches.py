@@ -29,13 +29,13 @@ from securefl.study.config import Study, parse
 CLIENTS, BATCH = 9, 3
 TERMS: dict[str, Any] = {
     "delta": 1e-5,
-    "schedule": 9,
-    "unprotected": ("own",),
+    "max_rounds": 9,
+    "non_private": ("own",),
     "corrupt": 0.0,
-    "least_cohort": 3,
-    "largest_cohort": CLIENTS,
-    "least_honest": 2,
-    "largest_share": 0.5,
+    "min_cohort_size": 3,
+    "max_cohort_size": CLIENTS,
+    "min_honest": 2,
+    "max_client_weight": 0.5,
     "fixed_batch": BATCH,
 }
 OWN = Sends(name="own", how="sum", reveals="it")
@@ -91,14 +91,14 @@ def test_draws_that_differ_would_cut_through_a_batch_too() -> None:
     ("words", "said"),
     [
         ({"dropout": 0.2}, "Expected dropout = 0 with fixed_batch"),
-        ({"least_cohort": 4}, "whole batches, got 4 to 9"),
-        ({"largest_cohort": 8}, "whole batches, got 3 to 8"),
-        ({"fixed_batch": 1, "least_cohort": 4}, "honest clients in each batch"),
-        ({"corrupt": 0.2, "least_cohort": 9}, "got 1 of 3, since 2 of a cohort may collude"),
+        ({"min_cohort_size": 4}, "whole batches, got 4 to 9"),
+        ({"max_cohort_size": 8}, "whole batches, got 3 to 8"),
+        ({"fixed_batch": 1, "min_cohort_size": 4}, "honest clients in each batch"),
+        ({"corrupt": 0.2, "min_cohort_size": 9}, "got 1 of 3, since 2 of a cohort may collude"),
         ({"fixed_batch": 0}, "fixed_batch as a whole number from 1"),
         ({"fixed_batch": True}, "fixed_batch as a whole number from 1"),
-        ({"fixed_batch": 1, "least_honest": 1}, "got up to 1 in batches of 1"),
-        ({"largest_share": 0.3}, "got up to 0.333 in batches of 3"),
+        ({"fixed_batch": 1, "min_honest": 1}, "got up to 1 in batches of 1"),
+        ({"max_client_weight": 0.3}, "got up to 0.333 in batches of 3"),
     ],
 )
 def test_batches_that_hold_nothing_are_refused(words: dict[str, Any], said: str) -> None:
@@ -123,7 +123,7 @@ def test_a_uniform_selection_draws_whole_batches_without_those_of_the_retired() 
 
 def batched(arm: str, clients: int = 12) -> Study:
     """A study whose clients are in batches of three."""
-    said = {"sum": '"masked"', "dropout": "0.0", "corrupt": "0.0", "fixed_batch": "3", "least_cohort": "6"}
+    said = {"sum": '"masked"', "dropout": "0.0", "corrupt": "0.0", "fixed_batch": "3", "min_cohort_size": "6"}
     return parse(with_privacy(text(arm + 'aggregation = "partial"\n', clients=clients), said))
 
 

@@ -52,22 +52,22 @@ NOISE = {
     "noise": '"distributed"',
     "epsilon": "2.0",
     "adjacency": '"add-remove"',
-    "unprotected": "[]",
+    "non_private": "[]",
 }
 
 
-def study(arm: str = "partial", *, spare: int = 0, noised: bool = False, **changes: Any) -> Study:
+def study(arm: str = "partial", *, max_retries: int = 0, noised: bool = False, **changes: Any) -> Study:
     """Masked sums; `changes` of the study, or `privacy`, words of that section."""
     privacy = changes.pop("privacy", {})
     permitted = '["statistic"]' if arm == "fedlog" else '["update"]'
-    written = text(ARMS[arm], **{"clients": CLIENTS, "unprotected": permitted, **changes})
+    written = text(ARMS[arm], **{"clients": CLIENTS, "non_private": permitted, **changes})
     said = {
         "sum": '"masked"',
         "dropout": "0.3",
         "corrupt": "0.15",
-        "spare": str(spare),
-        "least_cohort": "3",
-        "largest_share": "0.51",
+        "max_retries": str(max_retries),
+        "min_cohort_size": "3",
+        "max_client_weight": "0.51",
         **counts(CLIENTS),
     }
     return parse(with_privacy(written, said | (NOISE if noised else {}) | privacy))
@@ -113,7 +113,7 @@ def test_an_unnoised_question_is_lost_after_the_signatures(
 ) -> None:
     """No second attempt is made, over whatever set, and the spare one stays for the next round."""
     monkeypatch.setattr(masked, "Client", Silent)
-    of = study(spare=1, rounds=2)
+    of = study(max_retries=1, rounds=2)
     spy, finished = spied(of, tmp_path)
     first, second = finished.records
     assert (first["answered"], second["answered"]) == ([], list(range(CLIENTS)))
@@ -131,7 +131,7 @@ def test_a_culprit_at_the_very_end_leaves_the_next_round(
 ) -> None:
     """Once anybody has signed, "retry without it" would be a second set: the round is lost instead."""
     monkeypatch.setattr(masked, "Client", Deceiver)
-    of = study(spare=2, rounds=2)
+    of = study(max_retries=2, rounds=2)
     _, finished = spied(of, tmp_path)
     first, second = finished.records
     assert first["answered"] == []
@@ -153,7 +153,7 @@ def test_a_noised_question_that_was_lost_is_put_anew_and_charged_again(
         return real(self)
 
     monkeypatch.setattr(Attempt, "vectors", vectors)
-    of = study("fedlog", spare=1, rounds=2, noised=True)
+    of = study("fedlog", max_retries=1, rounds=2, noised=True)
     _, undisturbed = spied(of, tmp_path / "undisturbed")
     assert set(asked) == {0}
     monkeypatch.setattr(masked, "Client", Silent)
@@ -176,7 +176,7 @@ def test_a_noised_question_is_not_put_anew_without_a_spare(
 ) -> None:
     """Nor may those who signed be asked for the value, which cannot change, in a later round."""
     monkeypatch.setattr(masked, "Client", Silent)
-    of = study("fedlog", spare=0, rounds=3, noised=True)
+    of = study("fedlog", max_retries=0, rounds=3, noised=True)
     _, finished = spied(of, tmp_path)
     assert [record["answered"] for record in finished.records] == [[]] * 3
     assert len(rows(of, tmp_path)) == CLIENTS, "who refuses is not charged"
@@ -199,7 +199,7 @@ def test_spare_attempts_are_counted_over_a_restart(tmp_path: Path, monkeypatch: 
             return replace(step, out=(Envelope(envelope.to, lie),))
 
     monkeypatch.setattr(masked, "Client", Liar)
-    of = study(spare=1, rounds=3)
+    of = study(max_retries=1, rounds=3)
 
     def cut_off(record: Any) -> None:
         raise KeyboardInterrupt
@@ -244,7 +244,7 @@ def test_who_was_absent_is_asked_later_if_they_are_a_least_cohort(
 ) -> None:
     """Four of twelve were absent: together they are a sum of their own, or stay out of it."""
     silent_in_round_1(monkeypatch, 8, 9, 10, 11)
-    of = study("fedlog", rounds=3, clients=12, privacy={"least_cohort": str(cohort), "dropout": "0.34"})
+    of = study("fedlog", rounds=3, clients=12, privacy={"min_cohort_size": str(cohort), "dropout": "0.34"})
     _, finished = spied(of, tmp_path)
     first, second, third = finished.records
     assert first["answered"] == list(range(8))
@@ -283,9 +283,9 @@ def order_for(shown: tuple[int, ...], **changes: Any) -> Order:
 
 DRAWS = 12
 PLAN = hidden(
-    Plan(delta=1e-5, schedule=2, unprotected=("update",), weights={"update": "draws"}, draws=DRAWS),
+    Plan(delta=1e-5, max_rounds=2, non_private=("update",), weights={"update": "draws"}, draws=DRAWS),
     CLIENTS,
-    least_cohort=3,
+    min_cohort_size=3,
     corrupt=0.1,
 )
 
@@ -336,7 +336,7 @@ def test_draws_that_do_not_add_up_are_refused(changes: dict[str, Any]) -> None:
 
 
 def test_a_cohort_beyond_the_plans_sizes_is_refused_by_each_client() -> None:
-    plan = replace(PLAN, least_cohort=CLIENTS)
+    plan = replace(PLAN, min_cohort_size=CLIENTS)
     ordered(plan, order_for((1,) * CLIENTS))
     for size in (CLIENTS - 1, CLIENTS + 1):
         with pytest.raises(RemoteProtocolError, match=f"cohort of 7 to 7 clients, .* got {size}"):
@@ -387,7 +387,7 @@ def unequal(what: str, patch: pytest.MonkeyPatch) -> Study:
     """A study whose clients take either order of this lie: of seven, one may be drawn twice."""
     own = averaging.sampling
     patch.setattr(averaging, "sampling", lambda *said, **more: replace(own(*said, **more), draws=8))
-    return study(UNEQUAL[what][0], rounds=1, privacy={"largest_share": "0.7"})
+    return study(UNEQUAL[what][0], rounds=1, privacy={"max_client_weight": "0.7"})
 
 
 @pytest.mark.parametrize("what", UNEQUAL)
@@ -445,11 +445,11 @@ def test_whoever_is_told_beyond_its_plan_takes_no_part(
 def test_a_plan_without_corrupt_is_refused() -> None:
     for sums in ("masked", "ckks", "two-server"):
         with pytest.raises(ConfigError, match="Expected `corrupt`"):
-            Plan(delta=1e-5, schedule=1, sum=sums)
+            Plan(delta=1e-5, max_rounds=1, sum=sums)
     with pytest.raises(ConfigError, match="Expected `corrupt`"):
-        require_mechanism(Plan(delta=1e-5, schedule=1, noise="distributed"))
+        require_mechanism(Plan(delta=1e-5, max_rounds=1, noise="distributed"))
     written = study().text
-    for word in ("corrupt = 0.15", "least_cohort = 3", "least_honest = 1", "largest_share = 0.51"):
+    for word in ("corrupt = 0.15", "min_cohort_size = 3", "min_honest = 1", "max_client_weight = 0.51"):
         assert f"\n{word}\n" in written
         with pytest.raises(ConfigError, match=word.split()[0]):
             parse(written.replace(f"\n{word}\n", "\n"))
@@ -458,7 +458,7 @@ def test_a_plan_without_corrupt_is_refused() -> None:
 @pytest.mark.parametrize(("cohort", "there"), [(CLIENTS, True), (CLIENTS + 1, False)])
 def test_a_cohort_one_below_the_least_is_not_asked(cohort: int, there: bool, tmp_path: Path) -> None:
     """To ask would cost budgets, and open nothing."""
-    of = study(rounds=1, privacy={"least_cohort": str(cohort)})
+    of = study(rounds=1, privacy={"min_cohort_size": str(cohort)})
     try:
         _, finished = spied(of, tmp_path)
     except ConfigError:  # told beforehand
@@ -560,16 +560,16 @@ def test_a_journal_that_was_swapped_between_rounds_opens_no_input_twice(
     assert len(rows(of, tmp_path / "run")) == 2 * CLIENTS
 
 
-@pytest.mark.parametrize("spare", [0, 1])
+@pytest.mark.parametrize("max_retries", [0, 1])
 @pytest.mark.parametrize("swap", ["another run's", "an older copy", "none"])
 def test_a_journal_that_was_swapped_within_a_round_is_refused(
-    swap: str, spare: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swap: str, max_retries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut off after the signatures, without its record, a client would mask the same input for another set.
 
     With an attempt to spare this gave client 3's input: two totals of round 2, one of them without it.
     """
-    of = study(rounds=2, spare=spare)
+    of = study(rounds=2, max_retries=max_retries)
     spied(of, tmp_path / "other")
     home, here = tmp_path / "run", journal_file(of, tmp_path / "run")
     run_arm(of, of.arms[0], world(of), home, lambda record: None, rounds=1)

@@ -46,14 +46,14 @@ def clear(*, rounds: int = 1, protocol: str = "fedavg") -> str:
     }
     arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options[protocol]}\n'
     permitted = '["statistic"]' if protocol == "fedlog" else '["update"]'
-    return text(arm, clients=CLIENTS, rounds=rounds, unprotected=permitted)
+    return text(arm, clients=CLIENTS, rounds=rounds, non_private=permitted)
 
 
-HIDDEN = {"sum": '"masked"', "dropout": "0.3", "corrupt": "0.15", "least_cohort": "3"}
+HIDDEN = {"sum": '"masked"', "dropout": "0.3", "corrupt": "0.15", "min_cohort_size": "3"}
 
 
-def study(spare: int, **of: Any) -> Study:
-    return parse(with_privacy(clear(**of), HIDDEN | {"spare": str(spare)}))
+def study(max_retries: int, **of: Any) -> Study:
+    return parse(with_privacy(clear(**of), HIDDEN | {"max_retries": str(max_retries)}))
 
 
 class Liar(Client):
@@ -91,7 +91,7 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
     protocol: str, since: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in the clear without it. Whoever trained for the ended attempt trains no further for the next."""
-    of = study(spare=1, rounds=2, protocol=protocol)
+    of = study(max_retries=1, rounds=2, protocol=protocol)
     with monkeypatch.context() as patch:
         patch.setattr(masked, "Client", Liar)
         patch.setattr(Liar, "since", since)
@@ -118,12 +118,12 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
         assert np.array_equal(one.broadcast, other.broadcast)
 
 
-@pytest.mark.parametrize(("liars", "spare"), [(Liar, 0), (TwoLiars, 1)])
+@pytest.mark.parametrize(("liars", "max_retries"), [(Liar, 0), (TwoLiars, 1)])
 def test_without_a_spare_attempt_the_sum_is_not_opened(
-    liars: type[Liar], spare: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    liars: type[Liar], max_retries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(masked, "Client", liars)
-    spy, finished = spied(study(spare), tmp_path)
+    spy, finished = spied(study(max_retries), tmp_path)
     assert finished.records[0]["answered"] == []
     assert finished.records[0]["culprits"] == [int(name[-4:]) for name in liars.lying]
     assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
@@ -139,7 +139,7 @@ def test_a_proven_culprit_is_asked_no_more(
 ) -> None:
     """One spare attempt is enough for it in the whole run; a process that goes on with the run knows it."""
     monkeypatch.setattr(masked, "Client", Liar)
-    of = study(spare=1, rounds=3)
+    of = study(max_retries=1, rounds=3)
     if resumed:
         with pytest.raises(KeyboardInterrupt):
             run_arm(of, of.arms[0], world(of), tmp_path, cut_off_after)
@@ -157,7 +157,7 @@ def test_a_run_ends_with_its_last_honest_client(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(masked, "Client", Liar)
     spent = frozenset(range(CLIENTS)) - {3}
     monkeypatch.setattr(Account, "retired", lambda self, number: spent if number == 2 else frozenset())
-    (record,) = run(study(spare=1, rounds=3), tmp_path).records
+    (record,) = run(study(max_retries=1, rounds=3), tmp_path).records
     assert (record["retired"], record["culprits"], record["ended"]) == (sorted(spent), [3], True)
 
 
@@ -166,7 +166,7 @@ def test_a_round_that_was_cut_off_after_an_act_is_played_again(
     act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every party says again what it said: the same attempt, the same survivors, no second charge."""
-    of = study(spare=0)
+    of = study(max_retries=0)
     whole = run(of, tmp_path / "whole")
     work = ClientParty.work
 
@@ -192,7 +192,7 @@ def test_a_round_that_was_cut_off_after_an_act_is_played_again(
 
 def test_a_masked_release_that_was_sent_stays_booked_when_the_round_aborts(tmp_path: Path) -> None:
     """Four of seven answers are lost after the masked inputs went out: nothing opens, the charges stand."""
-    of = parse(study(spare=0, rounds=3).text + "\n[network]\ndropout = 0.12\n")
+    of = parse(study(max_retries=0, rounds=3).text + "\n[network]\ndropout = 0.12\n")
     finished = run(of, tmp_path)
     lost = [n for n, record in enumerate(finished.records, start=1) if not record["answered"]]
     booked = {row[2] for row in rows(of, tmp_path) if row[5] == "update" and row[7] == "committed"}
@@ -202,7 +202,7 @@ def test_a_masked_release_that_was_sent_stays_booked_when_the_round_aborts(tmp_p
 
 def test_every_attempt_has_its_own_place_and_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt fails after some masked inputs went out; they are booked twice."""
-    of = parse(study(spare=3, rounds=2).text + "\n[network]\ndropout = 0.05\n")
+    of = parse(study(max_retries=3, rounds=2).text + "\n[network]\ndropout = 0.05\n")
     run(of, tmp_path)
     places = {(row[2], row[4]) for row in rows(of, tmp_path)}
     assert len(places) > len({number for number, _ in places})
@@ -218,11 +218,11 @@ def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> Non
     of = study(0)
     plan = replace(
         of.privacy.plan(1),
-        largest_cohort=CLIENTS,
+        max_cohort_size=CLIENTS,
         noise="distributed",
         noise_multiplier=1.0,
         adjacency="add-remove",
-        unprotected=(),
+        non_private=(),
     )
     sends = Sends(
         name="statistic",
@@ -283,7 +283,12 @@ def test_what_is_asked_for_must_be_had_for_the_cohorts_that_are_asked(
 ) -> None:
     """Of 9 clients with 0.4 dropping and 0.2 corrupt: nothing that holds for 9 needs to hold for 5."""
     arm = FEDAVG.replace("fraction = 0.5", f"fraction = {fraction}")
-    privacy = HIDDEN | {"dropout": "0.4", "corrupt": "0.2", "least_cohort": "4", "largest_share": "0.51"}
+    privacy = HIDDEN | {
+        "dropout": "0.4",
+        "corrupt": "0.2",
+        "min_cohort_size": "4",
+        "max_client_weight": "0.51",
+    }
     assert_composed(parse(with_privacy(text(arm, clients=9), privacy | counts(9))), said)
 
 
@@ -309,7 +314,7 @@ def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: 
         "delta = 1e-4": "delta = 1e-9",
         "batch_size = 16\n": "batch_size = 16\n" + ("update_bound = 0.5\n" if unit == "client" else ""),
     }
-    written = text(arm, clients=CLIENTS, unprotected="[]")
+    written = text(arm, clients=CLIENTS, non_private="[]")
     for old, new in changes.items():
         assert old in written
         written = written.replace(old, new)
@@ -319,7 +324,7 @@ def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: 
 def test_a_client_keeps_the_channels_of_few_cohorts() -> None:
     """A server may call to as many cohorts as it likes: it does not fill a client's memory by that."""
     plan = hidden(
-        Plan(delta=1e-5, schedule=3, corrupt=0.15, dropout=0.3, unprotected=("own",)), 24, least_cohort=3
+        Plan(delta=1e-5, max_rounds=3, corrupt=0.15, dropout=0.3, non_private=("own",)), 24, min_cohort_size=3
     )
     parties = session(range(24))
     side = Masked(plan).clients(parties.directory)

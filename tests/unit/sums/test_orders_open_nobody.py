@@ -38,22 +38,22 @@ OWN = Sends(name="own", how="sum", reveals="it")
 DRAWN, COUNTED = replace(OWN, weighs="draws"), replace(OWN, weighs="counts")
 TERMS: dict[str, Any] = {
     "delta": 1e-5,
-    "schedule": 9,
-    "unprotected": ("own",),
+    "max_rounds": 9,
+    "non_private": ("own",),
     "corrupt": 0.0,
-    "least_cohort": 3,
-    "largest_cohort": CLIENTS,
-    "least_honest": 2,
-    "largest_share": 0.5,
+    "min_cohort_size": 3,
+    "max_cohort_size": CLIENTS,
+    "min_honest": 2,
+    "max_client_weight": 0.5,
 }
 BY_DRAWS = {"weights": {"own": "draws"}, "draws": CLIENTS}
 BY_COUNTS = {
     "weights": {"own": "counts"},
-    "least_cohort": CLIENTS,
-    "least_count": 2,
-    "largest_count": 3,
-    "least_records": CLIENTS,
-    "largest_records": 20,
+    "min_cohort_size": CLIENTS,
+    "min_num_examples": 2,
+    "max_num_examples": 3,
+    "min_records": CLIENTS,
+    "max_records": 20,
 }
 RULE = (client, key_holder, way, masked)
 """Where clients and key holder hold an order against their plans."""
@@ -192,7 +192,9 @@ def test_an_order_that_the_plan_does_not_allow_opens_nothing(name: str, how: str
     attack = ATTACKS[name]
     parties = home(attack, how)
     # What the server demands of cohorts before it asks at all, it leaves out too.
-    parties.server._plan = replace(parties.server._plan, least_cohort=2, least_honest=1, largest_share=0.99)
+    parties.server._plan = replace(
+        parties.server._plan, min_cohort_size=2, min_honest=1, max_client_weight=0.99
+    )
     with lying_server():
         answers = parties.ask(attack.ask())
     assert answers.survivors == ()
@@ -258,11 +260,11 @@ def test_three_cohorts_of_two_would_tell_a_client() -> None:
     pairs = ((2, 3), (1, 3), (1, 2))
     attack = Attack(OWN, {})
     parties = InOneProcess(attack, "masked")
-    parties.server._plan = replace(parties.server._plan, least_cohort=2)
+    parties.server._plan = replace(parties.server._plan, min_cohort_size=2)
     with lying_server():
         asks = [replace(attack.ask(), cohort=pair) for pair in pairs]
         assert all(parties.ask(ask, 1 + number).survivors == () for number, ask in enumerate(asks))
-    loose = Attack(OWN, {"least_cohort": 2})
+    loose = Attack(OWN, {"min_cohort_size": 2})
     parties = InOneProcess(loose, "masked")
     sums = [parties.ask(ask, 1 + number).totals["own"].value for number, ask in enumerate(asks)]
     found = (sums[0] + sums[2] - sums[1]) / 2
@@ -272,35 +274,35 @@ def test_three_cohorts_of_two_would_tell_a_client() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"largest_share": 0.0}, "0 < largest_share < 1"),
-        ({"largest_share": 1.0}, "0 < largest_share < 1"),
-        ({"largest_share": 1.5}, "0 < largest_share < 1"),
-        ({"largest_share": float("nan")}, "0 < largest_share < 1"),
-        ({"largest_share": None}, "add largest_share=0.5"),
-        ({"least_cohort": None}, "add least_cohort=10"),
-        ({"largest_cohort": None}, "add largest_cohort=10"),
-        ({"least_honest": None}, "add least_honest=5"),
-        ({"least_cohort": 1}, "least_cohort >= 2"),
-        ({"least_cohort": 5}, "least_cohort <= largest_cohort"),
-        ({"least_honest": 4}, "at least 4 honest contributors"),
-        ({"least_honest": 0}, "least_honest as a whole number from 1"),
+        ({"max_client_weight": 0.0}, "0 < max_client_weight < 1"),
+        ({"max_client_weight": 1.0}, "0 < max_client_weight < 1"),
+        ({"max_client_weight": 1.5}, "0 < max_client_weight < 1"),
+        ({"max_client_weight": float("nan")}, "0 < max_client_weight < 1"),
+        ({"max_client_weight": None}, "add max_client_weight=0.5"),
+        ({"min_cohort_size": None}, "add min_cohort_size=10"),
+        ({"max_cohort_size": None}, "add max_cohort_size=10"),
+        ({"min_honest": None}, "add min_honest=5"),
+        ({"min_cohort_size": 1}, "min_cohort_size >= 2"),
+        ({"min_cohort_size": 5}, "min_cohort_size <= max_cohort_size"),
+        ({"min_honest": 4}, "at least 4 honest contributors"),
+        ({"min_honest": 0}, "min_honest as a whole number from 1"),
         ({**BY_DRAWS, "draws": None}, "Add draws=K"),
         ({**BY_DRAWS, "draws": 0}, "draws as a whole number from 1"),
         ({**BY_DRAWS, "draws": 2**63}, "draws as a whole number from 1"),
-        ({**BY_COUNTS, "least_count": 0}, "least_count as a whole number from 1"),
-        ({**BY_COUNTS, "largest_count": 1}, "least_count <= largest_count"),
-        ({**BY_COUNTS, "largest_count": 2**31}, "Add least_count"),
-        ({**BY_COUNTS, "largest_count": 4}, "Take narrower bounds of the counts, or equal weights"),
-        ({**BY_COUNTS, "least_records": 0}, "least_records as a whole number from 1"),
-        ({**BY_COUNTS, "least_records": 21}, "least_records <= largest_records"),
+        ({**BY_COUNTS, "min_num_examples": 0}, "min_num_examples as a whole number from 1"),
+        ({**BY_COUNTS, "max_num_examples": 1}, "min_num_examples <= max_num_examples"),
+        ({**BY_COUNTS, "max_num_examples": 2**31}, "Add min_num_examples"),
+        ({**BY_COUNTS, "max_num_examples": 4}, "Take narrower bounds of the counts, or equal weights"),
+        ({**BY_COUNTS, "min_records": 0}, "min_records as a whole number from 1"),
+        ({**BY_COUNTS, "min_records": 21}, "min_records <= max_records"),
         ({"corrupt": 0.5}, "lower dropout"),
         ({"weights": {"own": "size"}}, '"equal", "draws" or "counts"'),
         ({"weights": {1: "draws"}}, '"equal", "draws" or "counts"'),
         ({"weights": "draws"}, '"equal", "draws" or "counts"'),
-        ({"largest_share": "0.5"}, "0 < largest_share < 1"),
-        ({"largest_cohort": 4.0}, "largest_cohort as a whole number"),
-        ({"least_cohort": np.int64(3)}, "least_cohort as a whole number"),
-        ({**BY_COUNTS, "least_count": 1.5}, "least_count as a whole number"),
+        ({"max_client_weight": "0.5"}, "0 < max_client_weight < 1"),
+        ({"max_cohort_size": 4.0}, "max_cohort_size as a whole number"),
+        ({"min_cohort_size": np.int64(3)}, "min_cohort_size as a whole number"),
+        ({**BY_COUNTS, "min_num_examples": 1.5}, "min_num_examples as a whole number"),
         ({**BY_DRAWS, "draws": 2}, "as many draws as clients"),
         ({"corrupt": 0.6, "dropout": 0.4}, "below 1 together"),
     ],
@@ -313,7 +315,7 @@ def test_a_plan_without_the_words_or_with_words_that_hold_nothing_is_refused(
 
 
 def test_a_plan_says_its_worst_guess_without_a_name() -> None:
-    terms = {**TERMS, "least_cohort": CLIENTS}
+    terms = {**TERMS, "min_cohort_size": CLIENTS}
     drawn = Plan(sum="masked", **terms, **BY_DRAWS)
     assert drawn.guess_error() == drawn.guess_error("own") == pytest.approx(np.sqrt(0.5))
     assert drawn.guess_error("another") == pytest.approx(np.sqrt(3 / 4)), "three surely remain beside it"
@@ -321,7 +323,7 @@ def test_a_plan_says_its_worst_guess_without_a_name() -> None:
 
 def test_an_n_by_which_small_values_vanish_is_refused() -> None:
     """At its grid's end a value would be kept, and one of ordinary size would not."""
-    wide = {**BY_COUNTS, "largest_records": 10**6}
+    wide = {**BY_COUNTS, "max_records": 10**6}
     attack = Attack(COUNTED, wide, weights=ByCount(10**6), opens=False)
     parties = InOneProcess(attack, "masked")
     with lying_server():
@@ -334,8 +336,8 @@ def test_masked_sums_and_key_holders_need_as_many_of_the_ordered(called: int) ->
     """Noise was sized for 19 clients: of 20 that were ordered, one more may collude, whoever is called."""
     sends = replace(OWN, sensitivity={("client", "zero-out"): 1.0}, cohort=19)
     words = {"noise": "distributed", "noise_multiplier": 8.0, "unit": "client", "adjacency": "zero-out"}
-    cohorts = {"least_cohort": 15, "largest_cohort": 20, "least_honest": 5, "largest_share": 0.5}
-    plan = Plan(sum="masked", delta=1e-5, schedule=1, corrupt=0.155, dropout=0.1, **words, **cohorts)
+    cohorts = {"min_cohort_size": 15, "max_cohort_size": 20, "min_honest": 5, "max_client_weight": 0.5}
+    plan = Plan(sum="masked", delta=1e-5, max_rounds=1, corrupt=0.155, dropout=0.1, **words, **cohorts)
     policy = masked.Masked(plan).policy([sends], 20)
     assert policy.least_survivors == way.required_contributions(plan, [sends], called, Weights((1,) * 20))
     with pytest.raises(ConfigError, match="19 survivors"):

@@ -31,7 +31,7 @@ CHOSEN = '[sweep]\nchoice = { trials = "poisson", mean = 3 }\n' + GRID
 
 
 def written(sweep: str = CHOSEN, seeds: str = "[3]", **privacy: str) -> str:
-    study = text(FEDLOG, unprotected="[]", seeds=seeds, rounds=1)
+    study = text(FEDLOG, non_private="[]", seeds=seeds, rounds=1)
     return with_privacy(study, {**NOISED, **privacy}) + "\n" + sweep
 
 

@@ -168,7 +168,7 @@ WORDED = """
 [[sweep.list]]
 "arm.clip" = { kind = "unit-l2" }
 "privacy.noise" = "central"
-"privacy.against" = ["others"]
+"privacy.adversaries" = ["others"]
 "local.learning_rate" = 0.1
 """
 

@@ -106,7 +106,7 @@ class Fixed:
     """A body that is there: what FedLog's statistic is of."""
 
     reads: Literal["records", "trained"] = "records"
-    introductions = 0
+    initial_queries = 0
     once = True
     training: DpEvent | None = None
 

@@ -101,9 +101,9 @@ def test_what_it_asks_is_what_it_declares(problem: Problem) -> None:
     played(of, 20, clients)
     losses = [ask for ask in clients.asks if ask.each]
     (loss, _) = (offer.sends for offer in of.offers)
-    assert len(losses) == loss.further == 7
-    assert (loss.asked(20), loss.introductions, loss.due(1)) == (7, 0, False)
-    assert of.update.sends.further == 2
+    assert len(losses) == loss.extra_queries == 7
+    assert (loss.asked(20), loss.initial_queries, loss.due(1)) == (7, 0, False)
+    assert of.update.sends.extra_queries == 2
     assert of.update.sends.asked(20) == 22
 
 
@@ -220,7 +220,7 @@ def test_a_run_trains_on_what_is_not_held_out_and_shows_embeddings(tmp_path: Pat
 def test_noised_losses_have_their_epsilon_and_bound(tmp_path: Path) -> None:
     """Updates leave as they are, so the whole epsilon is infinite; the losses' own is what was asked for."""
     arm = ARM + "loss_bound = 4.0\n"
-    of = study(arm, rounds=5, unprotected='["update"]')
+    of = study(arm, rounds=5, non_private='["update"]')
     written = of.text.replace('noise = "none"', 'noise = "local"\nepsilon = 3.0')
     spy, finished = spied(parse(written), tmp_path)
     losses = [n for _, a in spy.asks for n in a.each.get("loss", {}).values()]
@@ -228,7 +228,7 @@ def test_noised_losses_have_their_epsilon_and_bound(tmp_path: Path) -> None:
     assert all(0 <= loss <= 4 for loss in losses)
     assert len(finished.records) == 5
     _, plan = composition(parse(written), of.arms[0], world(of))
-    assert plan.releases["loss"] == 7
+    assert plan.max_releases["loss"] == 7
     with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
         charges = {row[6] for row in ledger.rows() if row[5] == "loss"}
     assert len(charges) == 1

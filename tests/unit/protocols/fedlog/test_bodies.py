@@ -35,13 +35,13 @@ from securefl.training.task import Bodies
 from securefl.training.vector import to_vector
 
 
-def ledger(of: Study, folder: Path, schedule: dict[str, int] | None) -> Ledger:
+def ledger(of: Study, folder: Path, max_rounds: dict[str, int] | None) -> Ledger:
     terms = Terms(
         unit=of.privacy.unit,
         adjacency=of.privacy.adjacency,
         delta=1e-5,
-        against=of.privacy.against,
-        schedule=schedule,
+        adversaries=of.privacy.adversaries,
+        max_rounds=max_rounds,
     )
     return Ledger(folder / "private" / "arms" / "fedlog" / "seed-0" / "ledger.sqlite", terms)
 
@@ -104,7 +104,7 @@ def test_no_record_silences_a_client_that_is_charged_a_finite_epsilon(
         epsilon="3.0",
         unit='"client"',
         adjacency='"zero-out"',
-        unprotected="[]",
+        non_private="[]",
     )
     here = world()
     x, y = here.records[0]
@@ -118,7 +118,7 @@ def test_no_record_silences_a_client_that_is_charged_a_finite_epsilon(
 def test_central_noise_is_fresh_in_every_run(tmp_path: Path) -> None:
     """With a public body the true sum is the same in each: only the noise differs."""
     arm = 'name = "FedLog"\nprotocol = "fedlog"'
-    of = study(arm, rounds=1, noise='"central"', epsilon="1.0", against='["others"]', unprotected="[]")
+    of = study(arm, rounds=1, noise='"central"', epsilon="1.0", adversaries='["others"]', non_private="[]")
     drawn = []
     for name in "abc":
         spy, _ = spied(of, tmp_path / name, world())
@@ -149,9 +149,9 @@ def test_the_papers_claim_holds_for_a_public_body_only() -> None:
 
 
 def test_a_private_body_has_no_record_level_epsilon_whatever_the_noise(tmp_path: Path) -> None:
-    central: dict[str, str] = {"noise": '"central"', "epsilon": "0.1", "against": '["others"]'}
+    central: dict[str, str] = {"noise": '"central"', "epsilon": "0.1", "adversaries": '["others"]'}
     with pytest.raises(ConfigError, match="reads state that was trained on the records"):
-        composition(study(**{**central, "unprotected": "[]"}), study().arms[0], world())
+        composition(study(**{**central, "non_private": "[]"}), study().arms[0], world())
     finished = run(study(**central), tmp_path)
     assert finished.records[-1]["epsilon"]["others"] == np.inf
     quiet = run(study(), tmp_path / "quiet")
@@ -165,12 +165,12 @@ def test_a_clipped_client_has_a_finite_epsilon_that_counts_the_first_exchange(tm
         epsilon="3.0",
         unit='"client"',
         adjacency='"zero-out"',
-        unprotected="[]",
+        non_private="[]",
     )
     finished = run(of, tmp_path)
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(3.0, abs=1e-6)
     _, plan = composition(of, of.arms[0], world())
-    assert plan.releases == {"statistic": 4}, "three rounds and the exchange before them"
+    assert plan.max_releases == {"statistic": 4}, "three rounds and the exchange before them"
     with ledger(of, tmp_path, {"statistic": 4}) as book:
         assert len(book.rows()) == 4 * 10
         assert {row[3] for row in book.rows() if row[2] == 1} == {0, 1}

@@ -12,7 +12,7 @@ from scipy import stats
 from support.noises import noise
 from support.trained_bodies import PLAN, run, study, world
 
-from securefl.accounting.events import UNPROTECTED
+from securefl.accounting.events import NON_PRIVATE
 from securefl.core.errors import ConfigError
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
@@ -43,7 +43,7 @@ def test_a_server_that_sums_in_the_clear_is_charged_with_what_it_sees() -> None:
     assert charge.server.noise_multiplier == pytest.approx(3.0 / np.sqrt(6), rel=1e-3)
     assert charge.server.noise_multiplier <= 3.0 / np.sqrt(6)
     private = FedLog(body="private").build(world().problem).offers[0].sends
-    assert charge_of(replace(PLAN, unprotected=("statistic",)), private) == UNPROTECTED
+    assert charge_of(replace(PLAN, non_private=("statistic",)), private) == NON_PRIVATE
 
 
 def test_a_grid_that_is_too_coarse_is_refused_before_anything_runs() -> None:
@@ -62,10 +62,10 @@ def distributed(dropout: float, extra: str = "") -> Study:
         epsilon="8.0",
         dropout=str(dropout),
         corrupt="0.2",
-        least_cohort="1",
-        least_honest="1",
-        largest_share="0.5",
-        unprotected="[]",
+        min_cohort_size="1",
+        min_honest="1",
+        max_client_weight="0.5",
+        non_private="[]",
     )
     return parse(of.text + extra)
 

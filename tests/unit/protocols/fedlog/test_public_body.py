@@ -14,7 +14,7 @@ from support.noises import noise
 from support.tiny_fedlog import BOUNDED, UNIT, study, world
 from support.tiny_study import plain
 
-from securefl.accounting.events import UNPROTECTED
+from securefl.accounting.events import NON_PRIVATE
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.clients import Job
 from securefl.algorithm.plan import Plan
@@ -112,21 +112,21 @@ def test_records_without_a_label_and_records_that_are_not_finite_take_no_part() 
 
 # What noise is charged ---------------------------------------------------------------------------
 
-PLAN = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
+PLAN = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
 
 
 def test_charges_follow_from_where_the_noise_is() -> None:
     sends = statistic(Clipping()).sends
     local = charge_of(PLAN, sends)
     assert (local.server, local.others) == (GaussianDpEvent(3.0), GaussianDpEvent(3.0))
-    trusting = replace(PLAN, noise="central", against=("others",))
+    trusting = replace(PLAN, noise="central", adversaries=("others",))
     central = charge_of(trusting, sends)
     assert (central.server, central.others) == (NonPrivateDpEvent(), GaussianDpEvent(3.0))
     with pytest.raises(ConfigError, match="central noise trusts"):
         charge_of(replace(PLAN, noise="central"), sends)
     with pytest.raises(ConfigError, match="one client moves it without bound"):
         charge_of(replace(PLAN, unit="client", adjacency="zero-out"), sends)
-    assert charge_of(replace(PLAN, noise="none", unprotected=("statistic",)), sends) == UNPROTECTED
+    assert charge_of(replace(PLAN, noise="none", non_private=("statistic",)), sends) == NON_PRIVATE
 
 
 def test_noise_has_the_claimed_deviation() -> None:
@@ -188,8 +188,8 @@ def test_epsilon_is_what_was_asked_for_when_the_schedule_ends(
         unit="record",
         adjacency=adjacency,
         delta=1e-5,
-        against=("server", "others"),
-        schedule={"statistic": 1},
+        adversaries=("server", "others"),
+        max_rounds={"statistic": 1},
     )
     with Ledger(tmp_path / "private" / "arms" / "fedlog" / "seed-1" / "ledger.sqlite", terms) as ledger:
         assert len(ledger.rows()) == 20

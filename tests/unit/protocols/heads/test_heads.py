@@ -25,9 +25,9 @@ SHARES = {
     "noise": '"distributed"',
     "dropout": "0.1",
     "corrupt": "0.1",
-    "least_cohort": "3",
-    "least_honest": "1",
-    "largest_share": "0.5",
+    "min_cohort_size": "3",
+    "min_honest": "1",
+    "max_client_weight": "0.5",
 }
 
 
@@ -64,7 +64,7 @@ def test_the_solver_knows_the_noise_that_is_in_the_total(where: str, tmp_path: P
     """The root mean square of 2,700 entries lies within 7 % of the deviation: false alarm 1e-6."""
     of = study(where if where != "distributed" else "central", 0.5, 'head = "ridge"')
     if where == "distributed":
-        of = parse(with_privacy(of.text, {**SHARES, "against": '["server", "others"]'}))
+        of = parse(with_privacy(of.text, {**SHARES, "adversaries": '["server", "others"]'}))
     here = build(of, 1)
     spy, _ = spied(of, tmp_path, here)
     _, plan = composition(of, of.arms[0], here)

@@ -795,15 +795,15 @@ def called(cohort: int, **changes: Any) -> dict[str, Any]:
         (6, {}, None),
         (5, {}, "6 to 6 clients of the 6 ordered, got 5"),
         (5, {"dropout": 0.2}, None),
-        (5, {"dropout": 0.2, "least_cohort": 6}, "6 to 6 clients"),
+        (5, {"dropout": 0.2, "min_cohort_size": 6}, "6 to 6 clients"),
         (4, {"dropout": 0.49}, None),
         (3, {"dropout": 0.49}, "4 to 6 clients"),
         (6, {"dropout": 0.8}, "0 honest others surely remain beside a client"),
-        (6, {"least_cohort": 7, "largest_cohort": 7}, "a cohort of 7 to 7 clients"),
-        (6, {"corrupt": 0.5, "least_cohort": 6, "least_honest": 3}, None),
+        (6, {"min_cohort_size": 7, "max_cohort_size": 7}, "a cohort of 7 to 7 clients"),
+        (6, {"corrupt": 0.5, "min_cohort_size": 6, "min_honest": 3}, None),
         (
             6,
-            {"corrupt": 0.5, "least_cohort": 6, "least_honest": 4},
+            {"corrupt": 0.5, "min_cohort_size": 6, "min_honest": 4},
             "at least 4 honest .* got 3",
         ),
     ],
@@ -901,7 +901,7 @@ def test_the_noise_has_room_beside_the_largest_sum() -> None:
     found = tiny_parties.machines(TwoServer(plan), one, session(EVERYBODY))
     [vector] = found[SERVER].agreement.vectors
     assert MEMBERS * vector.bound + room(plan, sends) < 1 << vector.bits - 1
-    bare = replace(plan, noise="none", unprotected=("update",))
+    bare = replace(plan, noise="none", non_private=("update",))
     assert room(bare, sends) == room(plan, replace(sends, how="each")) == 0
 
 
@@ -926,13 +926,13 @@ def test_its_charge_is_the_noises_for_all_but_the_key_holder() -> None:
     assert repr(charge.server) == "GaussianDpEvent(noise_multiplier=3.0)"
     assert repr(charge.key_holder) == "NonPrivateDpEvent()"
     with pytest.raises(ConfigError, match="for the key holder, which draws that noise"):
-        charge_of(replace(NOISED, against=("server", "key-holder", "others")), NOISED_SENDS[0])
+        charge_of(replace(NOISED, adversaries=("server", "key-holder", "others")), NOISED_SENDS[0])
 
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_an_exception_by_name_costs_no_less_against_the_key_holder(trained: bool) -> None:
     """It could take its noise off all the same: epsilon 0 against it would be a promise."""
-    asked = replace(NOISED, against=("server", "key-holder", "others"), unprotected=("update",))
+    asked = replace(NOISED, adversaries=("server", "key-holder", "others"), non_private=("update",))
     sends = replace(NOISED_SENDS[0], training=GaussianDpEvent(5.0)) if trained else NOISED_SENDS[0]
     assert {repr(event) for event in charge_of(asked, sends).by_party().values()} == {"NonPrivateDpEvent()"}
     bare = replace(asked, noise="none", noise_multiplier=0.0)
