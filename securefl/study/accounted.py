@@ -20,8 +20,9 @@ from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import allotment
 from securefl.storage.texts import read_text
+from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
-from securefl.study.config import Arm, Study, slug
+from securefl.study.config import Arm, Study
 from securefl.study.seeded import World
 
 NOTE: Final = "accounting.txt"
@@ -138,7 +139,7 @@ def begun(study: Study, folder: Path) -> dict[str, str]:
         f"{arm.name} {seed}": identity_of(path)
         for arm in study.arms
         for seed in study.study.seeds
-        if (path := folder / "arms" / slug(arm.name) / f"seed-{seed}" / "ledger.sqlite").is_file()
+        if (path := arm_folder(folder, arm, seed) / "ledger.sqlite").is_file()
     }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from securefl.core.errors import DataError
-from securefl.study import world
+from securefl.study import accounted, world
 from securefl.study.arm import arm_folder
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
@@ -52,3 +52,7 @@ def test_a_ledger_of_another_version_is_refused_with_it(study: Study, begun: Pat
         ledger.commit()
     with pytest.raises(DataError, match="version"):
         run_arm(study, study.arms[0], world.build(study, 0), begun, lambda record: None)
+
+
+def test_its_ledgers_are_found_by_whoever_counts_a_run_once(study: Study, begun: Path) -> None:
+    assert list(accounted.begun(study, begun)) == ["FedProf 0"]

@@ -278,7 +278,7 @@ def test_noise_is_calibrated_for_further_asks_too() -> None:
     )
     noised = replace(LOSS, sensitivity={("record", "replace-one"): 1.0}, initial_queries=0)
     more = replace(noised, extra_queries=30)
-    assert section.plan(4, [noised]).releases == {"loss": 3}
+    assert section.plan(4, [noised]).max_releases == {"loss": 3}
     assert section.plan(4, [more]).noise_multiplier > section.plan(4, [noised]).noise_multiplier
 
 
