@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy
 from securefl.dp.noise import Source
 from securefl.training import single_thread
 from securefl.training.dpsgd import train_privately
-from securefl.training.isolation import way_of
+from securefl.training.isolation import scheme_of
 from securefl.training.private_steps import DPSGD
 
 STEPS, CLASSES, WIDTH, PLACES = 4, 10, 32, 16
@@ -115,12 +115,12 @@ def contestants(name: str, x: Tensor, y: Tensor) -> dict[str, Run]:
     if name == "transformer":
         own = Transformer(nn.MultiheadAttention(WIDTH, 4, batch_first=True))
         peer = Transformer(DPMultiheadAttention(WIDTH, 4, batch_first=True))
-        assert way_of(own).alone
+        assert scheme_of(own).alone
         return {"hooks": hooks(peer, x, y), "alone": ours(own, x, y)}
     make = {"mlp": mlp, "cnn": cnn}[name]
     behind, listed = OwnForward(make()), make()
-    assert way_of(behind).alone
-    assert not way_of(listed).alone
+    assert scheme_of(behind).alone
+    assert not scheme_of(listed).alone
     return {"hooks": hooks(make(), x, y), "alone": ours(behind, x, y), "layers": ours(listed, x, y)}
 
 

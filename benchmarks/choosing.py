@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Offer, Population, State
-from securefl.algorithm.queries import Each, Floats
+from securefl.algorithm.clients import Algorithm, Contribution, Population, State
+from securefl.algorithm.queries import Floats, PerClient
 from securefl.protocols.averaging import Averaging, Chosen, Selection
 from securefl.protocols.fedcor import FedCor
 from securefl.study.config import RuntimeSection, parse
@@ -41,10 +41,10 @@ class Timed:
     seconds: dict[int, float] = field(default_factory=dict)
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
-        return self.inner.offers
+    def contributions(self) -> tuple[Contribution, ...]:
+        return self.inner.contributions
 
-    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         return self.inner.watch(state)
 
     def choose(
@@ -54,13 +54,13 @@ class Timed:
         while True:
             begun = time.process_time()
             try:
-                ask = next(choosing) if answers is None else choosing.send(answers)
+                query = next(choosing) if answers is None else choosing.send(answers)
             except StopIteration as ended:
                 self.seconds[number] = spent + time.process_time() - begun
                 chosen: tuple[Mapping[int, int], State] = ended.value
                 return chosen
             spent += time.process_time() - begun
-            answers = yield ask
+            answers = yield query
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return self.inner.figures(state)

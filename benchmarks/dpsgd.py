@@ -30,7 +30,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig, single_thread, train
 from securefl.training.cohorts import Batched
@@ -116,9 +116,9 @@ def side_by_side(kind: str, x: torch.Tensor, y: torch.Tensor) -> Run:
     )
     rng, start = np.random.default_rng(0), problem.initial
     data: Any = {"x": x.numpy(), "y": y.numpy(), "broadcast": start, "public": {}, "rng": rng}
-    jobs = [Job(client=client, round=1, source=Source(), **data) for client in range(COHORT)]
+    jobs = [ClientContext(client=client, round=1, source=Source(), **data) for client in range(COHORT)]
     trainer = Batched(one_by_one, COHORT)
-    return lambda: trainer([Fit(problem=problem, start=start, job=job) for job in jobs])
+    return lambda: trainer([Fit(problem=problem, start=start, context=context) for context in jobs])
 
 
 def timed(run: Run) -> float:

@@ -40,9 +40,9 @@ from federation_rounds import SUMS, UPDATES, Mark, of_this_process, plan_of, rou
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
-from securefl.algorithm.queries import Ask, Sends, Sum, Value
-from securefl.engine.aggregator import Door, Given
-from securefl.engine.apart.house import House
+from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
+from securefl.engine.aggregator import ClientFunction, SecureAggregator
+from securefl.engine.apart.house import LocalDeployment
 from securefl.engine.apart.updates import UPDATE
 
 PAYLOADS = {"262 kB": 65_536, "4 MB": 1_048_576}
@@ -63,19 +63,21 @@ QUIET = {
 @contextmanager
 def one_process() -> Iterator[Run]:
     def run(how: str, size: int, rounds: int) -> list[Mark]:
-        sends = Sends(name=UPDATE, how="sum", reveals="its update")
-        given = Given(sends, lambda job: Value(clear=np.full(size, 0.5)))
+        spec = ValueSpec(name=UPDATE, reduction="sum", reveals="its update")
+        given = ClientFunction(spec, lambda context: Value(clear=np.full(size, 0.5)))
         records = [(np.ones((1, 1)), np.zeros(1))] * CLIENTS
-        ask = Ask(
-            cohort=tuple(range(CLIENTS)), broadcast=np.zeros(size, np.float32), sums=(Sum(sends, size),)
+        query = CohortQuery(
+            cohort=tuple(range(CLIENTS)), broadcast=np.zeros(size, np.float32), sums=(Sum(spec, size),)
         )
         marks = [of_this_process()]
         with (
             tempfile.TemporaryDirectory() as folder,
-            Door(plan_of(how), [given], records, ledger=Path(folder) / "ledger.sqlite") as door,
+            SecureAggregator(
+                plan_of(how), [given], records, ledger=Path(folder) / "ledger.sqlite"
+            ) as aggregator,
         ):
             for _ in range(rounds):
-                assert door.ask(ask).survivors
+                assert aggregator.query(query).survivors
                 marks.append(of_this_process())
         return marks
 
@@ -134,7 +136,7 @@ def messages() -> Iterator[Run]:
                 own = Messages({k + 1: node(k) for k in range(CLIENTS)})
                 return rounds_of(own, how, size, rounds, None, of_this_process)
             nodes = CLIENTS + (how == "two-server")
-            with House(plan_of(how), UPDATES, clients=CLIENTS, folder=Path(folder)) as house:
+            with LocalDeployment(plan_of(how), UPDATES, clients=CLIENTS, folder=Path(folder)) as house:
                 own = Messages({k + 1: node(k) for k in range(nodes)})
                 return rounds_of(own, how, size, rounds, house, of_this_process)
 
@@ -152,8 +154,8 @@ CARRIERS = {**INSIDE, **OUTSIDE}
 def measured(run: Run, how: str, size: int, rounds: int) -> tuple[str, str]:
     """CPU and wall time of a client and a round, in ms."""
     marks = run(how, size, rounds)[1:]  # the first round imports and connects
-    each = [[(b - a) * 1e3 / CLIENTS for a, b in zip(*pair, strict=True)] for pair in pairwise(marks)]
-    cpu, wall = (f"{median(one):.1f}" for one in zip(*each, strict=True))
+    per_client = [[(b - a) * 1e3 / CLIENTS for a, b in zip(*pair, strict=True)] for pair in pairwise(marks)]
+    cpu, wall = (f"{median(one):.1f}" for one in zip(*per_client, strict=True))
     return cpu, wall
 
 

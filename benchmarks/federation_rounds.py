@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from securefl.algorithm.plan import Plan
-from securefl.engine.apart.house import House
+from securefl.engine.apart.house import LocalDeployment
 from securefl.engine.apart.updates import UPDATE, Updates
 from securefl.flower.secure_grid import SecureGrid
 
@@ -56,7 +56,7 @@ def of_all_processes() -> Mark:
 
 
 def rounds_of(
-    grid: Grid, how: str, size: int, rounds: int, house: House | None, mark: Callable[[], Mark]
+    grid: Grid, how: str, size: int, rounds: int, house: LocalDeployment | None, mark: Callable[[], Mark]
 ) -> list[Mark]:
     """FedAvg on this grid, or on ours over it. The marks of its begin and of every round's end."""
     marks: list[Mark] = []

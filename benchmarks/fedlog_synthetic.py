@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch import nn
 
-from securefl.algorithm.clients import Algorithm, Device, Job, Population, State, play
-from securefl.algorithm.queries import Answers, Ask, ByDraws, Floats, Kept, Total
+from securefl.algorithm.clients import Algorithm, ClientContext, Device, Population, State, play
+from securefl.algorithm.queries import Answers, ByDraws, ClientState, CohortQuery, Floats, Total
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.fedlog.head import solve
 from securefl.protocols.fedlog.options import FedLog, Heads
@@ -146,7 +146,7 @@ class Outcome:
 
     state: State
     head: Floats
-    kept: tuple[Kept, ...]
+    kept: tuple[ClientState, ...]
     numbers: tuple[int, int]
     train: float
     test: float
@@ -185,7 +185,8 @@ class Experiment:
         else:
             nothing = np.zeros(0, np.float32)
             total = sum(
-                (self.heads.statistic.compute(self.job(c, nothing)).floats(GRID) for c in (0, 1)), np.zeros(6)
+                (self.heads.statistic.compute(self.context(c, nothing)).floats(GRID) for c in (0, 1)),
+                np.zeros(6),
             )
         return total.astype(np.float32)
 
@@ -212,23 +213,27 @@ class Experiment:
     def outcomes(self) -> dict[str, Outcome]:
         return dict(zip(SYSTEMS, (self.fedlog(), self.lg_fedavg()), strict=True))
 
-    def job(self, client: int, model: NDArray[np.float32]) -> Job:
+    def context(self, client: int, model: NDArray[np.float32]) -> ClientContext:
         x, y = self.data.train[client]
         rng = np.random.default_rng([self.seed, client])
-        return Job(client=client, round=2, x=x, y=y, broadcast=model, public={}, rng=rng)
+        return ClientContext(client=client, round=2, x=x, y=y, broadcast=model, public={}, rng=rng)
 
-    def round(self, algorithm: Algorithm, state: State) -> tuple[State, tuple[Kept, ...], tuple[int, int]]:
+    def round(
+        self, algorithm: Algorithm, state: State
+    ) -> tuple[State, tuple[ClientState, ...], tuple[int, int]]:
         """The package's own round, sums in the clear; it counts as the second, so FedLog asks once."""
-        (statistic,) = algorithm.offers
-        kept: list[Kept] = []
+        (statistic,) = algorithm.contributions
+        kept: list[ClientState] = []
         numbers: list[tuple[int, int]] = []
 
-        def ask(question: Ask, _stage: int) -> Answers:
-            values = [statistic.compute(self.job(client, question.broadcast)) for client in question.cohort]
-            sent = [value.floats(statistic.sends.grid) for value in values]
+        def query(question: CohortQuery, _stage: int) -> Answers:
+            values = [
+                statistic.compute(self.context(client, question.broadcast)) for client in question.cohort
+            ]
+            sent = [value.floats(statistic.spec.grid) for value in values]
             by = question.weights
             weights = [
-                by.weight(client, statistic.sends) if isinstance(by, ByDraws) else 1.0
+                by.weight(client, statistic.spec) if isinstance(by, ByDraws) else 1.0
                 for client in question.cohort
             ]
             kept.extend(value.keep or {} for value in values)
@@ -236,12 +241,12 @@ class Experiment:
             total = sum((w * v for w, v in zip(weights, sent, strict=True)), np.zeros(6))
             return Answers(
                 survivors=question.cohort,
-                totals={statistic.sends.name: Total(total, sum(weights))},
-                each={},
+                totals={statistic.spec.name: Total(total, sum(weights))},
+                per_client={},
             )
 
         population = Population(clients=2, seconds=np.ones(2))
-        state = play(algorithm, state, population, 2, np.random.default_rng(self.seed), ask).state
+        state = play(algorithm, state, population, 2, np.random.default_rng(self.seed), query).state
         assert len(kept) == 2, "one exchange"
         return state, tuple(kept), numbers[0]
 
@@ -250,7 +255,7 @@ class Experiment:
         algorithm: Algorithm,
         state: State,
         head: Floats,
-        kept: tuple[Kept, ...],
+        kept: tuple[ClientState, ...],
         numbers: tuple[int, int],
     ) -> Outcome:
         def accuracy(records: tuple[Records, Records]) -> float:

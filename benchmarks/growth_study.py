@@ -11,8 +11,8 @@ import numpy as np
 
 from securefl.accounting.chain import head, move
 from securefl.accounting.store import connect
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer
-from securefl.algorithm.queries import Float32s, Sends, Value
+from securefl.algorithm.clients import Algorithm, ClientContext, Contribution, Device, Evaluation
+from securefl.algorithm.queries import Float32s, Value, ValueSpec
 from securefl.core.messages import client_name
 from securefl.dp import clipping
 from securefl.protocols.averaging import Averaging, Uniform
@@ -74,11 +74,11 @@ class Constant:
     sampling: Sampling
 
     @property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         return update_sends(self.problem, self.sampling)
 
-    def compute(self, job: Job) -> Value:
-        step = self.sends.grid.step
+    def compute(self, context: ClientContext) -> Value:
+        step = self.spec.grid.step
         return Value(integers=clipping.to_grid(np.full((1, SIZE), 1e-4), step, int(1.0 / step))[0])
 
 
@@ -90,7 +90,7 @@ class Nothing(Whole):
     def initial(self) -> Float32s:
         return np.zeros(SIZE, np.float32)
 
-    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (Constant(self.problem, sampling),)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:

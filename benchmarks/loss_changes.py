@@ -25,7 +25,7 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from securefl.algorithm.clients import Job, State
+from securefl.algorithm.clients import ClientContext, State
 from securefl.algorithm.queries import Floats
 from securefl.core.streams import stream
 from securefl.protocols.averaging import Averaging
@@ -83,8 +83,10 @@ def trained(world: World, algorithm: Averaging, state: State, number: int) -> Fl
     steps = np.zeros((world.problem.clients, len(state.broadcast)))
     for client, (x, y) in enumerate(world.records):
         rng = stream(world.seed, "loss changes", number, client)
-        job = Job(client=client, round=number, x=x, y=y, broadcast=state.broadcast, public={}, rng=rng)
-        [came] = one_by_one([algorithm.update.fit(job)])  # type: ignore[attr-defined]
+        context = ClientContext(
+            client=client, round=number, x=x, y=y, broadcast=state.broadcast, public={}, rng=rng
+        )
+        [came] = one_by_one([algorithm.update.fit(context)])  # type: ignore[attr-defined]
         if not isinstance(came, Exception):
             steps[client] = came.astype(np.float64) - state.broadcast
     return steps

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.grid import Grid
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.machine import Step
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER, Release, ReleaseKey
@@ -147,7 +147,7 @@ class Round:
             self.steps[name] = self.machines[name].provide(self.steps[name].state, answer)
 
     def _mask(self, name: str) -> None:
-        order: Hide = self.steps[name].need.order
+        order: ComputeAndConceal = self.steps[name].need.order
         values = update(int(name.split("-")[1]), self.vector.length)
         self.summed += values
         began = self.costs.client[name]

@@ -32,12 +32,12 @@ from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
 from securefl.linear.padded import PadEvaluator
 from securefl.linear.pads import PadKeyHolder, mask
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 from securefl.storage import files
 
@@ -87,7 +87,7 @@ class Ciphertexts:
         self.name, self.q, self.bounds = name, q, bounds
         rows = 1 if parameters.encrypted_baseline else parameters.slots // (2 * q + 1)
         self.batch = 1 << max(0, min(rows, clients, LARGEST_BATCH).bit_length() - 1)
-        self.terms = ScoreTerms(
+        self.terms = LinearTerms(
             parameters=parameters,
             bounds=bounds.linear(q, Variant.FULL),
             scores=4 * clients,
@@ -95,7 +95,7 @@ class Ciphertexts:
         )
         keys = KeyPair.generate(parameters)
         self.client = Encryptor(keys.public, self.terms)
-        self.evaluator = ScoreEvaluator(keys.public, self.terms, SIGNING)
+        self.evaluator = LinearEvaluator(keys.public, self.terms, SIGNING)
         self.opener = Opener(keys, self.terms, SIGNING.public)
         self.anchor = Anchor(np.zeros(q), np.ones(q))
         self.tally, self.clients = Tally(), clients

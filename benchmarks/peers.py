@@ -116,11 +116,11 @@ def played(
 ) -> tuple[dict[str, list[Times]], dict[str, NDArray[np.float32]]]:
     """Every contestant's rounds in turn: their times without those to warm up, and the models in the end."""
     for player in players:
-        player.ask(cell=asdict(cell), work=str(path))
+        player.query(cell=asdict(cell), work=str(path))
     times: dict[str, list[Times]] = {player.name: [] for player in players}
     for _, player in rotated(players, cell.rounds):
         times[player.name].append(player.round())
-    models = {player.name: np.load(player.ask(model=True)["model"]) for player in players}
+    models = {player.name: np.load(player.query(model=True)["model"]) for player in players}
     return {name: own[WARM_UP:] for name, own in times.items()}, models
 
 

@@ -19,8 +19,17 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Device, Evaluation, Offer, Played, Population, State
-from securefl.algorithm.queries import Answers, Ask, ByCount, ByDraws, Each, Floats, Kept, Sum
+from securefl.algorithm.clients import Contribution, Device, Evaluation, Population, RoundResult, State
+from securefl.algorithm.queries import (
+    Answers,
+    ByCount,
+    ByDraws,
+    ClientState,
+    CohortQuery,
+    Floats,
+    PerClient,
+    Sum,
+)
 from securefl.core.draws import gumbel_top_k
 from securefl.core.errors import ConfigError
 from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
@@ -38,7 +47,7 @@ def aggregated(aggregation: Aggregation) -> str:
 
 Cohort = Mapping[int, int]
 """Chosen clients, and how often each was drawn."""
-Chosen = Generator[Ask, Answers, tuple[Cohort, State]]
+Chosen = Generator[CohortQuery, Answers, tuple[Cohort, State]]
 """A choice: what it asks before, and the cohort and the state that it ends in."""
 
 
@@ -57,13 +66,13 @@ class Selection(Protocol):
 
     `watch` has the numbers asked of every client once, and of the cohort in every round. `choose` may ask for
     more before it ends in the cohort and the state: what it learns, it remembers there. `number` is the
-    round's. What it asks again in a round bears a number of its own (`Ask.number`).
+    round's. What it asks again in a round bears a number of its own (`CohortQuery.number`).
     """
 
     @property
-    def offers(self) -> tuple[Offer, ...]: ...
+    def contributions(self) -> tuple[Contribution, ...]: ...
 
-    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]: ...
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]: ...
 
     def choose(
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
@@ -78,9 +87,9 @@ class Selection(Protocol):
 class Uniform:
     """Every set of K clients is as likely as any other; every set of batches where clients are in batches."""
 
-    offers: tuple[Offer, ...] = ()
+    contributions: tuple[Contribution, ...] = ()
 
-    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         return (), {}
 
     def choose(
@@ -156,16 +165,16 @@ class Averaging:
         return self.part or Whole(self.problem)
 
     @property
-    def _sums(self) -> tuple[Offer, ...]:
+    def _sums(self) -> tuple[Contribution, ...]:
         """What the part sums."""
         count = cohort_size(self.fraction, self.problem.clients)
-        return self.averaged.offers(
+        return self.averaged.contributions(
             sampling(count, self.aggregation, replacement=self.replacement, trials=self.trials)
         )
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
-        own = (*self._sums, *self.selection.offers)
+    def contributions(self) -> tuple[Contribution, ...]:
+        own = (*self._sums, *self.selection.contributions)
         counts = (self._count_of_records,) if self.aggregation == "full" else ()
         return (*own, *counts)
 
@@ -180,7 +189,7 @@ class Averaging:
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, Played]:
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
         watch, public = self.selection.watch(state)
         state = yield from self._introduce(state, population, watch, public)
         if self.aggregation == "full":
@@ -193,61 +202,63 @@ class Averaging:
                 "uniformly, such as fedavg."
             )
         cohort, state = yield from self.selection.choose(state, population, count, number, rng)
-        due = tuple(each for each in watch if each.sends.due(number))
-        ask = Ask(
+        due = tuple(per_client for per_client in watch if per_client.spec.due(number))
+        query = CohortQuery(
             cohort=tuple(sorted(cohort)),
             broadcast=state.broadcast,
-            each=due,
+            per_client=due,
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
-        step, answers = yield from self.averaged.gather(ask, population, rng, self._sums)
+        step, answers = yield from self.averaged.gather(query, population, rng, self._sums)
         state = _learn(state, answers).remember(cohort=np.array(sorted(cohort), np.int64))
         if step is not None:
             state = self.server.apply(state, step)
         figures = self.selection.figures(state)
-        return Played(state=state, drawn=cohort, survivors=answers.survivors, figures=figures)
+        return RoundResult(state=state, drawn=cohort, survivors=answers.survivors, figures=figures)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         return self.averaged.evaluate(state.broadcast, devices)
 
-    def learnt(self, state: State, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
         return self.averaged.learnt(state.broadcast, client, kept)
 
     def _introduce(
         self,
         state: State,
         population: Population,
-        watch: tuple[Each, ...],
+        watch: tuple[PerClient, ...],
         public: Mapping[str, Floats],
-    ) -> Generator[Ask, Answers, State]:
+    ) -> Generator[CohortQuery, Answers, State]:
         """Ask the clients with unknown numbers for the watched numbers. In round 1 these are all clients."""
         sizes = (ask_size(self.problem),) if "size" in self._watched() else ()
-        each = (*watch, *sizes)
+        per_client = (*watch, *sizes)
         # One at a time: a client whose budget refuses one number would otherwise give none of them.
-        for question in each:
-            known = state.memory[question.sends.name]
+        for question in per_client:
+            known = state.memory[question.spec.name]
             unknown: list[int] = np.flatnonzero(np.isnan(known)).tolist()
             cohort = tuple(k for k in unknown if k not in population.retired)
             if cohort:
-                on_model = question.sends.on_model
-                asked = Ask(
+                on_model = question.spec.on_model
+                asked = CohortQuery(
                     cohort=cohort,
                     broadcast=state.broadcast if on_model else state.broadcast[:0],
-                    each=(question,),
+                    per_client=(question,),
                     public=public if on_model else {},
                     initial=1,
                 )
                 state = _learn(state, (yield asked))
         return state
 
-    def _count_records(self, state: State, population: Population) -> Generator[Ask, Answers, State]:
+    def _count_records(self, state: State, population: Population) -> Generator[CohortQuery, Answers, State]:
         """n, from one sum over all clients in the whole run. An absent client counts as an average one."""
         # Once: sums of n_k over the changing cohorts of many rounds would give each n_k by linear algebra.
         if "records" in state.memory:
             return state
-        question = Sum(self._count_of_records.sends, 1)
-        answers = yield Ask(cohort=population.everyone(), broadcast=state.broadcast[:0], sums=(question,))
+        question = Sum(self._count_of_records.spec, 1)
+        answers = yield CohortQuery(
+            cohort=population.everyone(), broadcast=state.broadcast[:0], sums=(question,)
+        )
         counted = len(answers.survivors)
         total = self.problem.records  # public, where nobody answered
         if counted:
@@ -257,13 +268,13 @@ class Averaging:
         return state.remember(records=np.array([within]))
 
     def _watched(self) -> tuple[str, ...]:
-        return tuple(s.sends.name for s in self.offers if s.sends.how == "each")
+        return tuple(s.spec.name for s in self.contributions if s.spec.reduction == "none")
 
 
 def _learn(state: State, answers: Answers) -> State:
     """Remember each client's newest numbers. A client without an opened number keeps its older one."""
     news: dict[str, NDArray[Any]] = {}
-    for name, numbers in answers.each.items():
+    for name, numbers in answers.per_client.items():
         news[name] = state.memory[name].copy()
         for client, number in numbers.items():
             news[name][client] = number

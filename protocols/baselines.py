@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Offer, Population, State
-from securefl.algorithm.queries import Each, Floats
+from securefl.algorithm.clients import Algorithm, Contribution, Population, State
+from securefl.algorithm.queries import Floats, PerClient
 from securefl.protocols.averaging import (
     Adam,
     Averaging,
@@ -34,10 +34,10 @@ class BySize:
     problem: Problem
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
+    def contributions(self) -> tuple[Contribution, ...]:
         return (Size(self.problem),)
 
-    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         return (), {}
 
     def choose(
@@ -149,9 +149,9 @@ class FedAdam:
 class FirstCome:
     """The K fastest, those not picked in the last round first (CFCFM, Wu et al. 2021)."""
 
-    offers: tuple[Offer, ...] = ()
+    contributions: tuple[Contribution, ...] = ()
 
-    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         return (), {}
 
     def choose(
@@ -199,11 +199,11 @@ class ByLoss:
         return Loss(self.problem, self.loss_bound, initial_queries=1)
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
+    def contributions(self) -> tuple[Contribution, ...]:
         return (self._loss, Size(self.problem))
 
-    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
-        return (self._loss.ask,), {}
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
+        return (self._loss.query,), {}
 
     def choose(
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator

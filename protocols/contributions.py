@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Job
-from securefl.algorithm.queries import Each, Float32s, Floats, Sends, Value
+from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.queries import Float32s, Floats, PerClient, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
@@ -28,27 +28,27 @@ ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 
 CLIPPED: Mapping[Unit, str] = {"client": "`update_bound` in [local], and noise"}
 """What bounds an update, however it was trained."""
-UPDATE = Sends(
+UPDATE = ValueSpec(
     name="update",
-    how="sum",
+    reduction="sum",
     reveals="its model update",
-    reads="trained",
+    depends_on="trained-state",
     bounded_by={"record": 'a section [dpsgd], under adjacency = "add-remove"', **CLIPPED},
 )
-SIZE = Sends(
+SIZE = ValueSpec(
     name="size",
-    how="each",
+    reduction="none",
     reveals="its number of records",
     on_model=False,
     sensitivity={("record", "replace-one"): 1.0, ("record", "add-remove"): 1.0},
     period=0,
     initial_queries=1,
 )
-COUNT = Sends(
+COUNT = ValueSpec(
     name="count",
-    how="sum",
+    reduction="sum",
     reveals="its number of records",
-    reads="nothing",
+    depends_on="model",
     on_model=False,
     once=True,
     sensitivity={
@@ -58,9 +58,9 @@ COUNT = Sends(
         ("client", "replace-one"): 0.0,
     },
 )
-LOSS = Sends(
+LOSS = ValueSpec(
     name="loss",
-    how="each",
+    reduction="none",
     reveals="the mean loss of the model on its records",
     bounded_by={"record": "`loss_bound` in its arm, and noise"},
 )
@@ -76,7 +76,7 @@ class Sampling:
     """How a protocol draws the cohort of one sum, as far as that is known before.
 
     cohort: the least number of clients that are asked, 0 if that is not known. further: how often one asks in
-    a run beyond once a round. weighs, draws: as in `Sends`.
+    a run beyond once a round. weighs, draws: as in `ValueSpec`.
     """
 
     cohort: int = 0
@@ -84,10 +84,10 @@ class Sampling:
     weighs: Literal["equal", "draws", "counts"] = "equal"
     draws: int = 0
 
-    def of(self, sends: Sends) -> Sends:
+    def of(self, spec: ValueSpec) -> ValueSpec:
         """The description of a value that is sampled so."""
         return replace(
-            sends, cohort=self.cohort, extra_queries=self.extra_queries, weighs=self.weighs, draws=self.draws
+            spec, cohort=self.cohort, extra_queries=self.extra_queries, weighs=self.weighs, draws=self.draws
         )
 
 
@@ -95,28 +95,28 @@ UNSAMPLED: Final = Sampling()
 """Nothing is known before of how cohorts are drawn."""
 
 
-def update_sends(problem: Problem, sampling: Sampling) -> Sends:
+def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
     """A client's update. If the problem bounds it, its sensitivity per client is declared."""
-    sends = sampling.of(with_training(UPDATE, problem))
+    spec = sampling.of(with_training(UPDATE, problem))
     bound = problem.local.update_bound
     if bound is None:
-        return sends
+        return spec
     moved: Mapping[tuple[Unit, Adjacency], float] = {
         ("client", "zero-out"): bound,
         ("client", "replace-one"): 2 * bound,
     }
-    return replace(sends, sensitivity=moved, grid=_grid(bound))
+    return replace(spec, sensitivity=moved, grid=_grid(bound))
 
 
-def to_fit(problem: Problem, job: Job, start: Float32s) -> Fit:
+def to_fit(problem: Problem, context: ClientContext, start: Float32s) -> Fit:
     """The training behind an update."""
-    return Fit(problem=problem, start=start, job=fitting(problem, job))
+    return Fit(problem=problem, start=start, context=fitting(problem, context))
 
 
-def fitting(problem: Problem, job: Job) -> Job:
+def fitting(problem: Problem, context: ClientContext) -> ClientContext:
     """The job that an update is trained by. Under a bound, or privately, unusable records take no part."""
     bare = problem.local.update_bound is None and problem.private is None
-    return job if bare else usable(problem, job)
+    return context if bare else usable(problem, context)
 
 
 def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError) -> Value:
@@ -160,17 +160,17 @@ class Update:
     sampling: Sampling = UNSAMPLED
 
     @cached_property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         return update_sends(self.problem, self.sampling)
 
-    def fit(self, job: Job) -> Fit:
-        return to_fit(self.problem, job, job.broadcast)
+    def fit(self, context: ClientContext) -> Fit:
+        return to_fit(self.problem, context, context.broadcast)
 
-    def value(self, job: Job, trained: Fitted) -> Value:
-        return bounded(self.problem, job.broadcast, trained)
+    def value(self, context: ClientContext, trained: Fitted) -> Value:
+        return bounded(self.problem, context.broadcast, trained)
 
-    def compute(self, job: Job) -> Value:
-        return self.value(job, fitted(self.fit(job)))
+    def compute(self, context: ClientContext) -> Value:
+        return self.value(context, fitted(self.fit(context)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,12 +180,12 @@ class Size:
     problem: Problem
 
     @property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         return size_sends(self.problem)
 
-    def compute(self, job: Job) -> Value:
-        units = round(1 / self.sends.grid.step)  # finer than whole records: little noise would round to none
-        records = len(job.x) + (0 if job.held is None else len(job.held[0]))
+    def compute(self, context: ClientContext) -> Value:
+        units = round(1 / self.spec.grid.step)  # finer than whole records: little noise would round to none
+        records = len(context.x) + (0 if context.held is None else len(context.held[0]))
         return Value(integers=np.array([records * units], dtype=np.int64), after_noise=self._possible)
 
     def _possible(self, noised: Floats) -> Value:
@@ -203,14 +203,14 @@ class Count:
     problem: Problem
 
     @property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         """On a grid that ends at the declared records of all clients, so that nobody can claim more."""
         problem = self.problem
         return replace(COUNT, cohort=problem.clients, grid=Grid(step=1.0, bound=float(problem.records)))
 
-    def compute(self, job: Job) -> Value:
+    def compute(self, context: ClientContext) -> Value:
         # within the grid: a client whose public number is beyond it would fall silent
-        return Value(clear=np.array([float(min(job.count, self.problem.records))]))
+        return Value(clear=np.array([float(min(context.count, self.problem.records))]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ class Loss:
     of what it is asked for at once. With noise it tells noised zeros: that it has none must not show.
 
     bound: a record's largest loss, public. Without it the mean cannot be noised, for one record moves it
-    without bound. every, introductions, further: how often it is asked for, as in `Sends`.
+    without bound. every, introductions, further: how often it is asked for, as in `ValueSpec`.
     """
 
     problem: Problem
@@ -231,22 +231,22 @@ class Loss:
     extra_queries: int = 0
 
     @property
-    def sends(self) -> Sends:
-        sends = replace(
+    def spec(self) -> ValueSpec:
+        spec = replace(
             LOSS, period=self.period, initial_queries=self.initial_queries, extra_queries=self.extra_queries
         )
-        return sends if self.bound is None else replace(sends, sensitivity=_OF_LOSSES, grid=GRID)
+        return spec if self.bound is None else replace(spec, sensitivity=_OF_LOSSES, grid=GRID)
 
-    def compute(self, job: Job) -> Value:
-        model, loss = self.problem.to_read(job.broadcast), self.problem.loss
-        x, y = (job.x, job.y) if job.held is None else job.held
+    def compute(self, context: ClientContext) -> Value:
+        model, loss = self.problem.to_read(context.broadcast), self.problem.loss
+        x, y = (context.x, context.y) if context.held is None else context.held
         if self.bound is None:
-            x, y = (x, y) if len(x) else (job.x, job.y)
-            if len(usable(self.problem, replace(job, x=x, y=y)).x) < len(x):
+            x, y = (x, y) if len(x) else (context.x, context.y)
+            if len(usable(self.problem, replace(context, x=x, y=y)).x) < len(x):
                 raise DataError("Expected finite records of known labels, got others: it abstains.")
             return Value(clear=np.array([min(mean_loss(model, x, y, loss), LARGEST_LOSS)]))
         losses = Losses(bound=self.bound)
-        own_job = usable(self.problem, replace(job, x=x, y=y))
+        own_job = usable(self.problem, replace(context, x=x, y=y))
         x, y = own_job.x, own_job.y
         # without such a record it sends noised zeros all the same: silence would tell that it has none
         own = record_losses(model, x, y, loss) if len(x) else np.zeros(0)
@@ -256,8 +256,8 @@ class Loss:
         )
 
     @property
-    def ask(self) -> Each:
-        return Each(self.sends, least=0.0, most=self.bound or LARGEST_LOSS)
+    def query(self) -> PerClient:
+        return PerClient(self.spec, least=0.0, most=self.bound or LARGEST_LOSS)
 
 
 def check_loss_bound(bound: float | None) -> None:
@@ -266,12 +266,12 @@ def check_loss_bound(bound: float | None) -> None:
         raise ValueError(f"Expected 0 < loss_bound <= {LARGEST_LOSS:g}, got {bound}.")
 
 
-def ask_size(problem: Problem) -> Each:
+def ask_size(problem: Problem) -> PerClient:
     """Ask for n_k: at least 1, and at most the records that all clients have together."""
-    return Each(size_sends(problem), least=1, most=problem.records)
+    return PerClient(size_sends(problem), least=1, most=problem.records)
 
 
-def size_sends(problem: Problem) -> Sends:
+def size_sends(problem: Problem) -> ValueSpec:
     """n_k as a release. Under replace-one it is public where no record can leave its client.
 
     A record that is replaced may change between training and hold-out, of which n_k is the sum. Where a share

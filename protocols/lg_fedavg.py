@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Population
-from securefl.algorithm.queries import Ask, Float32s, Kept, Sends, Value
+from securefl.algorithm.clients import Algorithm, ClientContext, Contribution, Device, Evaluation, Population
+from securefl.algorithm.queries import ClientState, CohortQuery, Float32s, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
@@ -62,13 +62,17 @@ class LastLayers:
         problem = self.bodies.problem
         return problem.initial[self._shared(problem)]
 
-    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (LastLayersUpdate(self, sampling),)
 
     def gather(
-        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+        self,
+        query: CohortQuery,
+        population: Population,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
     ) -> Gathering:
-        return gather_mean(ask, *offers)
+        return gather_mean(query, *contributions)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         # each client's own model, on records like its own: there is no common model to test
@@ -85,7 +89,7 @@ class LastLayers:
         vector = self.model(client, shared, device.kept)
         return evaluate(problem.module(vector), device.x, device.y, problem.kind)
 
-    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         if client is not None:
             return Learnt(problem=self.bodies.of(client), vector=self.model(client, shared, kept))
         problem = self.bodies.problem
@@ -95,7 +99,7 @@ class LastLayers:
         vector[self._shared(problem)] = shared
         return Learnt(problem=problem, vector=vector, shared=names)
 
-    def model(self, client: int, shared: Float32s, kept: Kept) -> Float32s:
+    def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
         """The client's whole model (d,): what it kept, under the shared layers."""
         problem = self.bodies.of(client)
         vector: Float32s = np.array(kept.get("model", problem.initial), dtype=np.float32)
@@ -123,19 +127,19 @@ class LastLayersUpdate:
     sampling: Sampling = UNSAMPLED
 
     @property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         return update_sends(self.part.bodies.problem, self.sampling)
 
-    def fit(self, job: Job) -> Fit:
-        start = self.part.model(job.client, job.broadcast, job.kept)
-        return to_fit(self.part.bodies.of(job.client), job, start)
+    def fit(self, context: ClientContext) -> Fit:
+        start = self.part.model(context.client, context.broadcast, context.kept)
+        return to_fit(self.part.bodies.of(context.client), context, start)
 
-    def value(self, job: Job, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: Fitted) -> Value:
         problem = self.part.bodies.problem
         if isinstance(trained, DataError):  # the client keeps the body that it had
-            return bounded(problem, job.broadcast, trained)
-        shared = self.part.taken(job.client, trained)
-        return replace(bounded(problem, job.broadcast, shared), keep={"model": trained.copy()})
+            return bounded(problem, context.broadcast, trained)
+        shared = self.part.taken(context.client, trained)
+        return replace(bounded(problem, context.broadcast, shared), new_state={"model": trained.copy()})
 
-    def compute(self, job: Job) -> Value:
-        return self.value(job, fitted(self.fit(job)))
+    def compute(self, context: ClientContext) -> Value:
+        return self.value(context, fitted(self.fit(context)))

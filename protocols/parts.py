@@ -12,13 +12,22 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Device, Evaluation, Offer, Population
-from securefl.algorithm.queries import Answers, Ask, ByCount, Float32s, Floats, Kept, Sum, Total
+from securefl.algorithm.clients import Contribution, Device, Evaluation, Population
+from securefl.algorithm.queries import (
+    Answers,
+    ByCount,
+    ClientState,
+    CohortQuery,
+    Float32s,
+    Floats,
+    Sum,
+    Total,
+)
 from securefl.protocols.contributions import Sampling, Update
 from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
 
-Gathering = Generator[Ask, Answers, tuple[Floats | None, Answers]]
+Gathering = Generator[CohortQuery, Answers, tuple[Floats | None, Answers]]
 """Ends in the step, None if no sum was opened, and in the answers to the loop's own questions."""
 
 
@@ -26,18 +35,22 @@ class Part(Protocol):
     """Which part of the models is averaged, and how totals become a step. Clients keep the rest.
 
     `initial` is the part before round 1, (d,). The broadcast and the step have its length.
-    `offers` are its values, of cohorts that are drawn as `sampling` says.
+    `contributions` are its values, of cohorts that are drawn as `sampling` says.
     """
 
     @property
     def initial(self) -> Float32s: ...
 
-    def offers(self, sampling: Sampling) -> tuple[Offer, ...]: ...
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]: ...
 
     def gather(
-        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+        self,
+        query: CohortQuery,
+        population: Population,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
     ) -> Gathering:
-        """Ask for the part's sums. `ask` has cohort, broadcast, weights and numbers of the round, no sums.
+        """Ask for the part's sums. `query` has cohort, broadcast, weights and numbers of the round, no sums.
 
         Clients train in the first Ask. The loop's numbers are asked for in that one.
         """
@@ -45,7 +58,7 @@ class Part(Protocol):
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation: ...
 
-    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         """The model that is taken away (see `training.learnt.Exportable`)."""
         ...
 
@@ -60,36 +73,40 @@ class Whole:
     def initial(self) -> Float32s:
         return self.problem.initial
 
-    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (Update(self.problem, sampling),)
 
     def gather(
-        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+        self,
+        query: CohortQuery,
+        population: Population,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
     ) -> Gathering:
-        return gather_mean(ask, *offers)
+        return gather_mean(query, *contributions)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         return self.problem.evaluate(shared)
 
-    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         return common(self.problem, shared, client)
 
 
-def gather_mean(ask: Ask, offer: Offer) -> Gathering:
+def gather_mean(query: CohortQuery, contribution: Contribution) -> Gathering:
     """One sum of values of the broadcast's length, and its step."""
-    answers = yield replace(ask, sums=(Sum(offer.sends, len(ask.broadcast)),))
+    answers = yield replace(query, sums=(Sum(contribution.spec, len(query.broadcast)),))
     if not answers.survivors:
         return None, answers
-    return step_of(ask, answers.totals[offer.sends.name]), answers
+    return step_of(query, answers.totals[contribution.spec.name]), answers
 
 
-def step_of(ask: Ask, total: Total) -> Floats:
+def step_of(query: CohortQuery, total: Total) -> Floats:
     """The aggregated step: the mean over the survivors (partial), or the plain weighted sum (full).
 
     Full aggregation is w + sum over the selected of (n_k / n)(w_k - w). An absent client counts with the old
     model.
     """
-    if isinstance(ask.weights, ByCount) or total.weight == 0:
+    if isinstance(query.weights, ByCount) or total.weight == 0:
         return total.value
     return total.value / total.weight
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Offer, Population, State
-from securefl.algorithm.queries import Ask, Each, Floats
+from securefl.algorithm.clients import Algorithm, Contribution, Population, State
+from securefl.algorithm.queries import CohortQuery, Floats, PerClient
 from securefl.core.draws import gumbel_top_k
 from securefl.protocols.averaging import Averaging, Chosen, check_fraction, cohort_size, known_or_mean
 from securefl.protocols.contributions import SIZE, Loss, Size, check_loss_bound
@@ -31,10 +31,10 @@ class ByLargestLoss:
         return Loss(self.problem, self.loss_bound)
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
+    def contributions(self) -> tuple[Contribution, ...]:
         return (self._loss, Size(self.problem))
 
-    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         return (), {}
 
     def choose(
@@ -44,9 +44,9 @@ class ByLargestLoss:
         candidates = tuple(sorted(gumbel_top_k(population.among(log_sizes), self.candidates, rng)))
         losses = np.full(population.clients, np.nan)
         if candidates:
-            question = self._loss.ask
-            answers = yield Ask(cohort=candidates, broadcast=state.broadcast, each=(question,))
-            for client, loss in answers.each[question.sends.name].items():
+            question = self._loss.query
+            answers = yield CohortQuery(cohort=candidates, broadcast=state.broadcast, per_client=(question,))
+            for client, loss in answers.per_client[question.spec.name].items():
                 losses[client] = loss
         # nan sorts last, so the largest known losses come first
         order = sorted(candidates, key=lambda k: (np.isnan(losses[k]), -losses[k]))

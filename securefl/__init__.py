@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from securefl.api.selecting import select_by_profile
     from securefl.api.summing import masked_sum
     from securefl.api.sweeping import run_sweep
-    from securefl.engine.aggregator import Door
+    from securefl.engine.aggregator import SecureAggregator
     from securefl.matching import Evaluator, KeyHolder, Profile
     from securefl.training.trained import load
 

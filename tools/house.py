@@ -24,7 +24,7 @@ _WIDTH = 118
 
 
 @dataclass(frozen=True)
-class House:
+class LocalDeployment:
     """The modules of a checkout, each by its dotted name, and which others each imports."""
 
     lines: Mapping[str, int]
@@ -89,13 +89,13 @@ def levels(wants: Mapping[str, Set[str]]) -> list[list[str]]:
     return found
 
 
-def house_of(texts: Mapping[str, str]) -> House:
+def house_of(texts: Mapping[str, str]) -> LocalDeployment:
     """The house of these modules' texts, each by its path."""
     names = {_module(path): path for path in texts}
     imports = {name: set(_imported(name, texts[path], names)) for name, path in names.items()}
     lines = {name: len(texts[path].splitlines()) for name, path in names.items()}
     packages = {name for name, path in names.items() if path.endswith("__init__.py")}
-    return House(lines, imports, packages)
+    return LocalDeployment(lines, imports, packages)
 
 
 def _module(path: str) -> str:
@@ -115,7 +115,7 @@ def _imported(own: str, text: str, names: Mapping[str, str]) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name in names and alias.name != own)
 
 
-def drawn(house: House) -> Iterator[str]:
+def drawn(house: LocalDeployment) -> Iterator[str]:
     """The house from its roof down, a line or more for each room."""
     yield f"{'floor':>5}  {'room':<12}{'modules':>8}{'lines':>8}{'inside':>8}  stands on"
     for floor, rooms in reversed(list(enumerate(house.floors, 1))):

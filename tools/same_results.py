@@ -191,16 +191,16 @@ def _short(value: Any) -> str:
     return str(value[-1] if isinstance(value, list) else value)[:160]
 
 
-Kept = Mapping[str, Mapping[str, Any]]
+ClientState = Mapping[str, Mapping[str, Any]]
 """By study, what `played` gave."""
 
 
-def kept(place: Path) -> Kept:
+def kept(place: Path) -> ClientState:
     """What --keep wrote, if the place is such a file."""
     return json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
 
 
-def rows(options: argparse.Namespace, before: Kept, after: Kept) -> Iterator[dict[str, str]]:
+def rows(options: argparse.Namespace, before: ClientState, after: ClientState) -> Iterator[dict[str, str]]:
     for study in options.study:
         given = (study, options.rounds, options.records)
         old = before[study] if before else played(options.old, *given)

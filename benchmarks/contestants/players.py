@@ -71,7 +71,7 @@ class Player:
         self.missing: str | None = found.get("missing")
         self.versions: dict[str, str] = found.get("versions", {})
 
-    def ask(self, **what: Any) -> dict[str, Any]:
+    def query(self, **what: Any) -> dict[str, Any]:
         pipe: IO[str] | None = self._process.stdin
         assert pipe is not None
         pipe.write(json.dumps(what) + "\n")
@@ -79,7 +79,7 @@ class Player:
         return self._answer()
 
     def round(self) -> Times:
-        return Times(**self.ask(round=True))
+        return Times(**self.query(round=True))
 
     def close(self) -> None:
         self._process.communicate()

@@ -110,7 +110,11 @@ def others() -> float:
         number = int(path.parent.name)
         parents[number] = int(fields[1])
         ticks[number] = sum(map(int, fields[11:15]))  # its own time, and that of its children that ended
-    return ended.ru_utime + ended.ru_stime + _TICK * sum(ticks[each] for each in descendants(parents))
+    return (
+        ended.ru_utime
+        + ended.ru_stime
+        + _TICK * sum(ticks[per_client] for per_client in descendants(parents))
+    )
 
 
 def descendants(parents: dict[int, int]) -> set[int]:

@@ -18,12 +18,12 @@ DEADLINE = 60.0
 def relay(request: bytes) -> bytes:
     """The reply of the party beside this site; empty for none."""
     from securefl.core.errors import RemoteProtocolError
-    from securefl.engine.apart.line import ask
+    from securefl.engine.apart.line import query
 
     socket = Path(collab.get_app_prop("parties")) / collab.site_name / "run" / "party.sock"
     # NVFlare sends the text of an exception to the server, and no such text leaves here.
     try:
-        return ask(socket, request, timeout=DEADLINE)
+        return query(socket, request, timeout=DEADLINE)
     except RemoteProtocolError as error:
         print(f"{collab.site_name}: no answer: {error}")
         return b""

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor, nn
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.queries import Float32s, Floats
 from securefl.core.errors import DataError
 from securefl.data.dataset import hold_out
@@ -280,31 +280,31 @@ class Subnet:
     skew: float
 
 
-def search(supernet: Supernet, config: Search, job: Job) -> Subnet:
+def search(supernet: Supernet, config: Search, context: ClientContext) -> Subnet:
     """Train the broadcast supernet on the client's records, and find its subnet.
 
     Raises DataError for a client without records, or with one that is to be searched for: one at least is for
     validation. And for a training that diverges.
     """
     problem = supernet.problem
-    model = problem.module(job.broadcast)
-    uneven = skew(job.y, problem.outputs)
-    learning, held = redrawn(len(job.x), config.validation, job.rng)
-    x, y = job.x[learning], job.y[learning]
-    steps = _Steps(supernet, config, job, model, held, (x, y), uneven + config.offset)
+    model = problem.module(context.broadcast)
+    uneven = skew(context.y, problem.outputs)
+    learning, held = redrawn(len(context.x), config.validation, context.rng)
+    x, y = context.x[learning], context.y[learning]
+    steps = _Steps(supernet, config, context, model, held, (x, y), uneven + config.offset)
     steps.look()
     with masked(model, supernet, steps.gates.draw):
-        train(model, x, y, problem.local, problem.loss, job.rng, job.round - 1, before=steps)
+        train(model, x, y, problem.local, problem.loss, context.rng, context.round - 1, before=steps)
     steps.look()
     alpha = steps.alpha.detach().numpy().copy()
     return Subnet(model=to_vector(model), units=steps.gates.subnet(), alpha=alpha, skew=uneven)
 
 
-def whole(supernet: Supernet, job: Job, trained: Fitted) -> Subnet:
+def whole(supernet: Supernet, context: ClientContext, trained: Fitted) -> Subnet:
     """The subnet of all units, from a training without a search. Raises DataError if there is no model."""
     if isinstance(trained, DataError):
         raise trained
-    uneven, ones = skew(job.y, supernet.problem.outputs), np.ones(len(supernet.sampled))
+    uneven, ones = skew(context.y, supernet.problem.outputs), np.ones(len(supernet.sampled))
     return Subnet(model=trained, units=supernet.whole, alpha=ones, skew=uneven)
 
 
@@ -328,25 +328,25 @@ class _Steps:
         self,
         supernet: Supernet,
         config: Search,
-        job: Job,
+        context: ClientContext,
         model: nn.Module,
         held: NDArray[np.int64],
         learning: tuple[NDArray[Any], NDArray[Any]],
         weight: float,
     ) -> None:
         problem = supernet.problem
-        self._supernet, self._config, self._job, self._model = supernet, config, job, model
+        self._supernet, self._config, self._job, self._model = supernet, config, context, model
         self._seen = records(*learning, problem.loss, problem.hardware.device)
-        self._held = records(job.x[held], job.y[held], problem.loss, problem.hardware.device)
+        self._held = records(context.x[held], context.y[held], problem.loss, problem.hardware.device)
         self._criterion = criterion_of(problem.loss)
         self._weight = weight
         adam = config.optimizer == "adam"
         self._optimizer = Adam(rate=config.rate) if adam else SGD(rate=config.rate, momentum=0.0)
         initial = min(config.initial, MOST)
         self.alpha = torch.full((len(supernet.sampled),), initial, dtype=torch.float64, requires_grad=True)
-        epsilon = config.epsilon * config.cooling ** (job.round - 1)
+        epsilon = config.epsilon * config.cooling ** (context.round - 1)
         self.gates = Gates(
-            supernet, self.alpha, epsilon, job.rng, lasting=config.lasting, scaled=config.scaled
+            supernet, self.alpha, epsilon, context.rng, lasting=config.lasting, scaled=config.scaled
         )
 
     def __call__(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Job
-from securefl.algorithm.queries import Floats, Kept, Sends, Value
+from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.queries import ClientState, Floats, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.protocols.adds.bilevel import Search, Subnet, search, whole
@@ -26,11 +26,11 @@ from securefl.protocols.contributions import (
 )
 from securefl.training.fit import Fit, Fitted, fitted
 
-MAP = Sends(
+MAP = ValueSpec(
     name="map",
-    how="sum",
+    reduction="sum",
     reveals="which units of the model it trained",
-    reads="trained",
+    depends_on="trained-state",
     packed=True,
     bounded_by=CLIPPED,
 )
@@ -44,7 +44,7 @@ _NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
 """Fine beside any noise, with room for it."""
 
 
-def map_sends(supernet: Supernet, sampling: Sampling) -> Sends:
+def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
     """A map has 0 or 1 for each group. So it moves by sqrt(G) at most, whatever becomes of a client."""
     reach = sqrt(supernet.groups)
     noisy = supernet.problem.local.update_bound is not None  # else no update could be noised either
@@ -67,31 +67,31 @@ class Map:
     sampling: Sampling = UNSAMPLED
 
     @property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         return map_sends(self.supernet, self.sampling)
 
-    def fit(self, job: Job) -> Fit | None:
+    def fit(self, context: ClientContext) -> Fit | None:
         """With a rate of 1 there is nothing to search for: it is FedAvg's training."""
-        return to_fit(self.supernet.problem, job, job.broadcast) if self.search.initial == 1 else None
+        return to_fit(self.supernet.problem, context, context.broadcast) if self.search.initial == 1 else None
 
-    def compute(self, job: Job) -> Value:
-        fit = self.fit(job)
-        return self.value(job, None if fit is None else fitted(fit))
+    def compute(self, context: ClientContext) -> Value:
+        fit = self.fit(context)
+        return self.value(context, None if fit is None else fitted(fit))
 
-    def value(self, job: Job, trained: Fitted | None) -> Value:
+    def value(self, context: ClientContext, trained: Fitted | None) -> Value:
         supernet = self.supernet
         try:
-            own = fitting(supernet.problem, job)
+            own = fitting(supernet.problem, context)
             found = search(supernet, self.search, own) if trained is None else whole(supernet, own, trained)
         except DataError:
             if supernet.problem.local.update_bound is None:
                 raise
             # Under a bound a client is never silent, which would tell of its records. It trains no entry.
-            return Value(integers=np.zeros(supernet.groups, np.int64), keep=_nothing(job, supernet))
+            return Value(integers=np.zeros(supernet.groups, np.int64), new_state=_nothing(context, supernet))
         groups = supernet.kept_groups(found.units)
-        one = round(1 / self.sends.grid.step)
-        kept = _kept(job, found, supernet.entries(groups))
-        return Value(integers=groups.astype(np.int64) * one, keep=kept)
+        one = round(1 / self.spec.grid.step)
+        kept = _kept(context, found, supernet.entries(groups))
+        return Value(integers=groups.astype(np.int64) * one, new_state=kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,43 +102,43 @@ class SubnetUpdate:
     sampling: Sampling = UNSAMPLED
 
     @property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         own = update_sends(self.supernet.problem, self.sampling)
         return replace(own, on_model=False, packed=True, bounded_by=CLIPPED)
 
-    def compute(self, job: Job) -> Value:
-        supernet, kept = self.supernet, job.kept
-        if "before" not in kept or int(kept["round"][0]) != job.round:
+    def compute(self, context: ClientContext) -> Value:
+        supernet, kept = self.supernet, context.kept
+        if "before" not in kept or int(kept["round"][0]) != context.round:
             raise DataError(
-                f"Expected a subnet trained in round {job.round}, got a question for its update alone: it "
+                f"Expected a subnet trained in round {context.round}, got a question for its update alone: it "
                 "abstains. Ask for its map first."
             )
-        summed = supernet.entries(unpacked(job.public.get(MASK, np.zeros(0)), supernet.groups))
+        summed = supernet.entries(unpacked(context.public.get(MASK, np.zeros(0)), supernet.groups))
         own = supernet.entries(supernet.kept_groups(kept["units"]))
         before, after = np.zeros((2, len(own)), np.float32)
         if len(kept["before"]):  # else training came to nothing
             before[own], after[own] = kept["before"], kept["after"]
         value = bounded(supernet.problem, before[summed], after[summed])
-        return replace(value, keep={name: kept[name] for name in LASTING if name in kept})
+        return replace(value, new_state={name: kept[name] for name in LASTING if name in kept})
 
 
-def _kept(job: Job, found: Subnet, entries: Mask) -> Kept:
+def _kept(context: ClientContext, found: Subnet, entries: Mask) -> ClientState:
     """The subnet as it stays on the device until its update is asked for."""
     return {
-        "round": np.array([job.round]),
+        "round": np.array([context.round]),
         "units": found.units,
         "alpha": found.alpha,
         "skew": np.array([found.skew]),
-        "before": job.broadcast[entries],
+        "before": context.broadcast[entries],
         "after": found.model[entries],
     }
 
 
-def _nothing(job: Job, supernet: Supernet) -> Kept:
+def _nothing(context: ClientContext, supernet: Supernet) -> ClientState:
     """A device on which the training came to nothing."""
     nothing = np.zeros(0, np.float32)
     none = np.zeros(supernet.units, np.bool_)
-    return {"round": np.array([job.round]), "units": none, "before": nothing, "after": nothing}
+    return {"round": np.array([context.round]), "units": none, "before": nothing, "after": nothing}
 
 
 def packed(groups: Mask) -> Floats:

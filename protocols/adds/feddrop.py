@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Population
-from securefl.algorithm.queries import Ask, Float32s, Kept, Sends, Sum, Value
+from securefl.algorithm.clients import Algorithm, ClientContext, Contribution, Device, Evaluation, Population
+from securefl.algorithm.queries import ClientState, CohortQuery, Float32s, Sum, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.protocols.adds.contributions import packed, unpacked
 from securefl.protocols.adds.options import supernet_of
@@ -38,13 +38,13 @@ class FedDrop:
     """Federated dropout. keep: share of every layer's units that is trained in a round, drawn at random."""
 
     fraction: float
-    keep: float = 0.75
+    new_state: float = 0.75
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
-        if not 0 < self.keep <= 1:
+        if not 0 < self.new_state <= 1:
             raise ValueError(
-                f"Expected 0 < keep <= 1, got {self.keep}: a layer without units passes nothing."
+                f"Expected 0 < keep <= 1, got {self.new_state}: a layer without units passes nothing."
             )
 
     def build(self, problem: Problem) -> Algorithm:
@@ -53,7 +53,7 @@ class FedDrop:
             selection=Uniform(),
             fraction=self.fraction,
             aggregation="partial",
-            part=Dropped(supernet_of(problem), self.keep),
+            part=Dropped(supernet_of(problem), self.new_state),
         )
 
 
@@ -62,38 +62,42 @@ class Dropped:
     """The same subnet of random units for the whole cohort. The other entries keep their values."""
 
     supernet: Supernet
-    keep: float
+    new_state: float
 
     @property
     def initial(self) -> Float32s:
         return self.supernet.problem.initial
 
-    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (DroppedUpdate(self.supernet, sampling),)
 
     def gather(
-        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+        self,
+        query: CohortQuery,
+        population: Population,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
     ) -> Gathering:
-        (update,) = offers
+        (update,) = contributions
         units = self.drawn(rng)
         there = self.supernet.entries(self.supernet.kept_groups(units))
         answers = yield replace(
-            ask,
-            broadcast=ask.broadcast[there],
-            sums=(Sum(update.sends, int(there.sum())),),
-            public={**ask.public, UNITS: packed(units)},
+            query,
+            broadcast=query.broadcast[there],
+            sums=(Sum(update.spec, int(there.sum())),),
+            public={**query.public, UNITS: packed(units)},
         )
         if not answers.survivors:
             return None, answers
         step = np.zeros(len(there))
-        step[there] = step_of(ask, answers.totals[update.sends.name])
+        step[there] = step_of(query, answers.totals[update.spec.name])
         return step, answers
 
     def drawn(self, rng: np.random.Generator) -> Mask:
         """The units (J,) of one round: ceil(keep C) of each layer."""
         units = np.zeros(self.supernet.units, np.bool_)
         for layer in self.supernet.sampled:
-            count = max(1, ceil(self.keep * layer.units - 1e-9))
+            count = max(1, ceil(self.new_state * layer.units - 1e-9))
             units[layer.own.start + rng.permutation(layer.units)[:count]] = True
         return units
 
@@ -101,7 +105,7 @@ class Dropped:
         found = self.supernet.problem.evaluate(shared)
         return replace(found, figures=figures(self.supernet, devices))
 
-    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         return common(self.supernet.problem, shared, client)
 
 
@@ -113,28 +117,28 @@ class DroppedUpdate:
     sampling: Sampling = UNSAMPLED
 
     @property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         own = update_sends(self.supernet.problem, self.sampling)
         return replace(own, bounded_by=CLIPPED)
 
-    def compute(self, job: Job) -> Value:
+    def compute(self, context: ClientContext) -> Value:
         supernet, problem = self.supernet, self.supernet.problem
-        units = unpacked(job.public.get(UNITS, np.zeros(0)), supernet.units)
+        units = unpacked(context.public.get(UNITS, np.zeros(0)), supernet.units)
         there = supernet.entries(supernet.kept_groups(units))
         empty = not all(units[layer.own].any() for layer in supernet.sampled)
-        if empty or job.broadcast.shape != (there.sum(),):
+        if empty or context.broadcast.shape != (there.sum(),):
             raise DataError(
                 f"Expected units of every layer and the {there.sum()} values of their subnet, got others: it "
                 "abstains. Send what the units say."
             )
         start = np.zeros(len(there), np.float32)
-        start[there] = job.broadcast
+        start[there] = context.broadcast
         model = problem.hardware.put(supernet.sliced(start, units))
-        own = job if problem.local.update_bound is None else usable(problem, job)
+        own = context if problem.local.update_bound is None else usable(problem, context)
         trained: Float32s | DataError
         try:
-            train(model, own.x, own.y, problem.local, problem.loss, job.rng, job.round - 1)
+            train(model, own.x, own.y, problem.local, problem.loss, context.rng, context.round - 1)
             trained = to_vector(model)
         except DataError as error:
             trained = error
-        return replace(bounded(problem, job.broadcast, trained), keep={UNITS: units})
+        return replace(bounded(problem, context.broadcast, trained), new_state={UNITS: units})

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from securefl.algorithm.clients import Device, Evaluation, Offer, Population
-from securefl.algorithm.queries import Ask, ByDraws, Float32s, Floats, Kept, Sum, Total
+from securefl.algorithm.clients import Contribution, Device, Evaluation, Population
+from securefl.algorithm.queries import ByDraws, ClientState, CohortQuery, Float32s, Floats, Sum, Total
 from securefl.protocols.adds.bilevel import Search
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.supernet import Supernet
@@ -44,31 +44,35 @@ class Subnets:
     def initial(self) -> Float32s:
         return self.supernet.problem.initial
 
-    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (
             Map(self.supernet, self.search, sampling),
             SubnetUpdate(self.supernet, sampling),
         )
 
     def gather(
-        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+        self,
+        query: CohortQuery,
+        population: Population,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
     ) -> Gathering:
-        maps, updates = (offer.sends for offer in offers)
-        first = yield replace(ask, sums=(Sum(maps, self.supernet.groups),))
+        maps, updates = (contribution.spec for contribution in contributions)
+        first = yield replace(query, sums=(Sum(maps, self.supernet.groups),))
         if not first.survivors:
             return None, first
         counts = first.totals[maps.name].value
-        summed = counts >= max(self.fewest, population.fewest(len(ask.cohort)))
+        summed = counts >= max(self.fewest, population.fewest(len(query.cohort)))
         if not summed.any():
             return None, replace(first, survivors=(), totals={})
         there = self.supernet.entries(summed)
-        assert isinstance(ask.weights, ByDraws)  # subnets are averaged, and never weigh n_k / n
-        second = yield Ask(
+        assert isinstance(query.weights, ByDraws)  # subnets are averaged, and never weigh n_k / n
+        second = yield CohortQuery(
             cohort=first.survivors,
-            broadcast=ask.broadcast[:0],
+            broadcast=query.broadcast[:0],
             sums=(Sum(updates, int(there.sum())),),
             public={MASK: packed(summed)},
-            weights=ByDraws({k: ask.weights.draws[k] for k in first.survivors}),
+            weights=ByDraws({k: query.weights.draws[k] for k in first.survivors}),
         )
         answers = replace(first, survivors=second.survivors, totals=second.totals)
         if not second.survivors:
@@ -82,7 +86,7 @@ class Subnets:
         found = self.supernet.problem.evaluate(shared)
         return replace(found, figures=figures(self.supernet, devices))
 
-    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         return common(self.supernet.problem, shared, client)
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Offer, Population, State
-from securefl.algorithm.queries import Answers, Ask, Each, Floats
+from securefl.algorithm.clients import Algorithm, Contribution, Population, State
+from securefl.algorithm.queries import Answers, CohortQuery, Floats, PerClient
 from securefl.core.draws import gumbel_top_k
 from securefl.protocols.averaging import (
     Averaging,
@@ -22,7 +22,7 @@ from securefl.protocols.averaging import (
     weights,
 )
 from securefl.protocols.contributions import SIZE, Loss, Size, Update, check_loss_bound
-from securefl.protocols.fedcor.process import covariance, fitted, grouped, most_telling, plane
+from securefl.protocols.fedcor.process import covariance, fitted, grouped, most_informative, plane
 from securefl.protocols.parts import gather_mean
 from securefl.training.task import Problem
 
@@ -70,7 +70,7 @@ class ByCorrelation:
     """
 
     problem: Problem
-    update: Offer
+    update: Contribution
     schedule: Schedule
     dimension: int
     annealing: float
@@ -82,10 +82,10 @@ class ByCorrelation:
         return Loss(self.problem, self.loss_bound, period=0, extra_queries=self.schedule.losses)
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
+    def contributions(self) -> tuple[Contribution, ...]:
         return (self._loss, Size(self.problem))
 
-    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         return (), {}
 
     def choose(
@@ -116,30 +116,34 @@ class ByCorrelation:
             chosen=np.zeros(clients, np.int64),
         )
 
-    def _losses(self, state: State, population: Population, number: int) -> Generator[Ask, Answers, State]:
+    def _losses(
+        self, state: State, population: Population, number: int
+    ) -> Generator[CohortQuery, Answers, State]:
         """Everybody's loss of the state's broadcast; nan for who does not say."""
         found, everyone = np.full(population.clients, np.nan), population.everyone()
         if everyone:
-            question = self._loss.ask
-            answers = yield Ask(cohort=everyone, broadcast=state.broadcast, each=(question,), number=number)
-            for client, loss in answers.each[question.sends.name].items():
+            question = self._loss.query
+            answers = yield CohortQuery(
+                cohort=everyone, broadcast=state.broadcast, per_client=(question,), number=number
+            )
+            for client, loss in answers.per_client[question.spec.name].items():
                 found[client] = loss
         return state.remember(losses=found)
 
     def _tried(
         self, state: State, population: Population, cohort: tuple[int, ...], number: int
-    ) -> Generator[Ask, Answers, State]:
+    ) -> Generator[CohortQuery, Answers, State]:
         """Algorithm 2, lines 4 to 11: what training a uniform cohort would change. Its model is dropped."""
         state = yield from self._losses(state, population, LOSSES)
         if not cohort:
             return state
-        ask = Ask(
+        query = CohortQuery(
             cohort=cohort,
             broadcast=state.broadcast,
             weights=weights("partial", dict.fromkeys(cohort, 1), state),
             number=1,
         )
-        step, _ = yield from gather_mean(ask, self.update)
+        step, _ = yield from gather_mean(query, self.update)
         if step is None:  # no model came of it
             return state
         trained = State((state.broadcast + step).astype(np.float32), state.memory)
@@ -169,7 +173,7 @@ class ByCorrelation:
         sizes = known_or_mean(memory[SIZE.name])
         allowed = np.isfinite(population.among(np.zeros(population.clients)))
         scale = self.annealing ** memory["chosen"].astype(np.float64)
-        cohort = most_telling(covariance(memory["embedding"]), sizes / sizes.sum(), scale, allowed, count)
+        cohort = most_informative(covariance(memory["embedding"]), sizes / sizes.sum(), scale, allowed, count)
         times = memory["chosen"].copy()
         times[cohort] += 1
         return dict.fromkeys(cohort, 1), state.remember(chosen=times)

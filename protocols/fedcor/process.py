@@ -97,7 +97,7 @@ def covariance(embedding: Floats) -> Floats:
     return embedding.T @ embedding + RIDGE * np.eye(embedding.shape[1])
 
 
-def most_telling(
+def most_informative(
     sigma: Floats, shares: Floats, scale: Floats, allowed: NDArray[np.bool_], count: int
 ) -> list[int]:
     """Algorithm 1: up to `count` clients, one after the other, each with the largest expected loss decrease.

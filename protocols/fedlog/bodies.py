@@ -1,7 +1,7 @@
 """The bodies of FedLog's clients: public and frozen, or trained on their records under the broadcast head.
 
 Each feature of a body that was trained on the records moves with every record. The theorem of the paper holds
-phi fixed, and says nothing of such a statistic (specification of DP, 2.12). `reads` says which kind a body
+phi fixed, and says nothing of such a statistic (specification of DP, 2.12). `depends_on` says which kind a body
 is.
 """
 
@@ -17,8 +17,8 @@ import torch
 from dp_accounting import DpEvent
 from torch import Tensor, nn
 
-from securefl.algorithm.clients import Device, Evaluation, Job
-from securefl.algorithm.queries import Float32s, Floats, Kept
+from securefl.algorithm.clients import ClientContext, Device, Evaluation
+from securefl.algorithm.queries import ClientState, Float32s, Floats
 from securefl.core.errors import DataError
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.training import evaluate, pooled
@@ -37,7 +37,7 @@ class Body(Protocol):
     """
 
     @property
-    def reads(self) -> Literal["records", "trained"]: ...
+    def depends_on(self) -> Literal["records", "trained-state"]: ...
 
     @property
     def initial_queries(self) -> int: ...
@@ -48,17 +48,19 @@ class Body(Protocol):
     @property
     def once(self) -> bool: ...
 
-    def fit(self, job: Job) -> Fit | None:
+    def fit(self, context: ClientContext) -> Fit | None:
         """How the body is trained for this round's statistic. None if it is not."""
         ...
 
-    def prepared(self, job: Job, trained: Fitted | None) -> tuple[nn.Module, Kept | None]:
+    def prepared(
+        self, context: ClientContext, trained: Fitted | None
+    ) -> tuple[nn.Module, ClientState | None]:
         """The client's model with its body as `fit` left it, and the state that the client keeps."""
         ...
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation: ...
 
-    def learnt(self, head: Floats, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, head: Floats, client: int | None, kept: ClientState) -> Learnt:
         """The model that is taken away (see `training.learnt.Exportable`)."""
         ...
 
@@ -69,15 +71,17 @@ class Public:
 
     problem: Problem
     activation: Bounded | None
-    reads: Literal["records", "trained"] = "records"
+    depends_on: Literal["records", "trained-state"] = "records"
     initial_queries: int = 0
     training: DpEvent | None = None
     once: bool = True
 
-    def fit(self, job: Job) -> None:
+    def fit(self, context: ClientContext) -> None:
         return None
 
-    def prepared(self, job: Job, trained: Fitted | None) -> tuple[nn.Module, Kept | None]:
+    def prepared(
+        self, context: ClientContext, trained: Fitted | None
+    ) -> tuple[nn.Module, ClientState | None]:
         return self.problem.module(self.problem.initial), None
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
@@ -86,7 +90,7 @@ class Public:
         with activated(model, self.activation):
             return evaluate(model, self.problem.server_x, self.problem.server_y, self.problem.kind)
 
-    def learnt(self, head: Floats, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, head: Floats, client: int | None, kept: ClientState) -> Learnt:
         model = self.problem.module(self.problem.initial)
         return common(self.problem, with_head(model, head), client, self.activation)
 
@@ -109,46 +113,48 @@ class Trained:
     once: bool = False
 
     @property
-    def reads(self) -> Literal["records", "trained"]:
-        return "trained" if self.training is None else "records"
+    def depends_on(self) -> Literal["records", "trained-state"]:
+        return "trained-state" if self.training is None else "records"
 
     @property
     def training(self) -> DpEvent | None:
         private = self.bodies.problem.private
         return None if private is None else private.event
 
-    def fit(self, job: Job) -> Fit | None:
-        if _headless(job):
+    def fit(self, context: ClientContext) -> Fit | None:
+        if _headless(context):
             return None
-        problem = self.bodies.of(job.client)
+        problem = self.bodies.of(context.client)
         return Fit(
             problem=problem,
-            start=self._under_head(job),
-            job=usable(problem, job),
+            start=self._under_head(context),
+            context=usable(problem, context),
             under_head=True,
             activation=self.activation,
-            penalty=self._penalty(job.broadcast),
+            penalty=self._penalty(context.broadcast),
         )
 
-    def prepared(self, job: Job, trained: Fitted | None) -> tuple[nn.Module, Kept | None]:
-        problem = self.bodies.of(job.client)
+    def prepared(
+        self, context: ClientContext, trained: Fitted | None
+    ) -> tuple[nn.Module, ClientState | None]:
+        problem = self.bodies.of(context.client)
         if trained is None:
-            return problem.module(np.asarray(job.kept.get("model", problem.initial))), None
+            return problem.module(np.asarray(context.kept.get("model", problem.initial))), None
         # Where training diverged the body stays as it was. To fall silent would tell of the records.
-        vector = self._under_head(job) if isinstance(trained, DataError) else trained
+        vector = self._under_head(context) if isinstance(trained, DataError) else trained
         return problem.module(vector), {"model": vector}
 
-    def _under_head(self, job: Job) -> Float32s:
+    def _under_head(self, context: ClientContext) -> Float32s:
         """The client's own body under the broadcast head: its model before training."""
-        problem = self.bodies.of(job.client)
-        model = problem.module(np.asarray(job.kept.get("model", problem.initial)))
+        problem = self.bodies.of(context.client)
+        model = problem.module(np.asarray(context.kept.get("model", problem.initial)))
         width = last_dense(model).in_features
-        if job.broadcast.size != problem.outputs * (1 + width):
+        if context.broadcast.size != problem.outputs * (1 + width):
             raise DataError(
                 f"Expected a broadcast statistic of {problem.outputs} x {1 + width} values, got "
-                f"{job.broadcast.size}."
+                f"{context.broadcast.size}."
             )
-        return with_head(model, _head(job.broadcast.tobytes(), problem.outputs, self.prior))
+        return with_head(model, _head(context.broadcast.tobytes(), problem.outputs, self.prior))
 
     def _penalty(self, broadcast: Float32s) -> Clustering | None:
         if not (self.compact or self.apart):
@@ -176,16 +182,16 @@ class Trained:
         with activated(model, self.activation):
             return evaluate(model, device.x, device.y, problem.kind)
 
-    def learnt(self, head: Floats, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, head: Floats, client: int | None, kept: ClientState) -> Learnt:
         problem = self.bodies.problem if client is None else self.bodies.of(client)
         model = problem.module(np.asarray(kept.get("model", problem.initial)))
         shared = entries(model, [last_dense(model)]) if client is None else None
         return Learnt(problem=problem, vector=with_head(model, head), shared=shared, features=self.activation)
 
 
-def _headless(job: Job) -> bool:
+def _headless(context: ClientContext) -> bool:
     """Whether there is no head yet to train under."""
-    return bool(job.initial) or not job.broadcast.size
+    return bool(context.initial) or not context.broadcast.size
 
 
 def _statistic(sent: bytes, classes: int) -> Floats:

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Played, Population, State
-from securefl.algorithm.queries import Answers, Ask, Float32s, Floats, Kept, Sum
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Population, RoundResult, State
+from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Float32s, Floats, Sum
 from securefl.core.errors import ConfigError, DataError
 from securefl.protocols.fedlog.bodies import Body, Public, Trained
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
@@ -22,7 +22,7 @@ from securefl.training.heads import last_dense
 from securefl.training.learnt import Learnt
 from securefl.training.task import Bodies, Problem
 
-NOBODY = Answers(survivors=(), totals={}, each={})
+NOBODY = Answers(survivors=(), totals={}, per_client={})
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Heads:
     prior: Prior = PAPER
 
     @property
-    def offers(self) -> tuple[Statistic, ...]:
+    def contributions(self) -> tuple[Statistic, ...]:
         return (self.statistic,)
 
     def start(self) -> State:
@@ -55,23 +55,23 @@ class Heads:
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, Played]:
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
         for initial in range(self.body.initial_queries if number == 1 else 0):
             asked = self._ask(state, population.everyone(), initial + 1)
             state = self._learn(state, (yield asked))
         asked = self._ask(state, self._absent(state, population))
         answers = (yield asked) if asked.cohort else NOBODY
         state = self._learn(state, answers)
-        return Played(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
+        return RoundResult(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
 
     def _absent(self, state: State, population: Population) -> tuple[int, ...]:
         """The clients to ask: everybody, or those not in the sum yet if the statistic cannot change."""
         return absent(state.memory["counted"], population) if self.body.once else population.everyone()
 
-    def _ask(self, state: State, cohort: tuple[int, ...], initial: int = 0) -> Ask:
-        question = Sum(self.statistic.sends, len(state.memory["sum"]))
+    def _ask(self, state: State, cohort: tuple[int, ...], initial: int = 0) -> CohortQuery:
+        question = Sum(self.statistic.spec, len(state.memory["sum"]))
         sent = state.broadcast[:0] if self.body.once else state.broadcast
-        return Ask(cohort=cohort, broadcast=sent, sums=(question,), initial=initial)
+        return CohortQuery(cohort=cohort, broadcast=sent, sums=(question,), initial=initial)
 
     def _learn(self, state: State, answers: Answers) -> State:
         if not answers.survivors:
@@ -92,7 +92,7 @@ class Heads:
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         return self.body.evaluate(self._head_of(state), devices)
 
-    def learnt(self, state: State, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
         return self.body.learnt(self._head_of(state), client, kept)
 
     def _head_of(self, state: State) -> Floats:

@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Job
-from securefl.algorithm.queries import Floats, Sends, Value
+from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.queries import Floats, Value, ValueSpec
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
@@ -78,9 +78,9 @@ class Clipping:
         return clipping.to_grid(features, GRID.step, limit)
 
 
-def sends(
+def spec(
     clip: Clipping, classes: int, width: int, body: Body, client_bound: float | None, clients: int
-) -> Sends:
+) -> ValueSpec:
     """The statistic's sensitivities. They are exact for a body that was not made from the records.
 
     Adding or removing a record moves the sum by |(1, phi)|. Replacing one changes two classes by that, or one
@@ -98,12 +98,12 @@ def sends(
     if client_bound is not None:
         found["client", "zero-out"] = client_bound
         found["client", "replace-one"] = 2 * client_bound
-    return Sends(
+    return ValueSpec(
         name="statistic",
-        how="sum",
+        reduction="sum",
         reveals="the sums of its features by class (of a class that it alone holds, its own sums; and which "
         "classes nobody holds)",
-        reads=body.reads,
+        depends_on=body.depends_on,
         training=body.training,
         sensitivity=found,
         bounded_by=_BOUNDED_BY,
@@ -136,20 +136,20 @@ class Statistic:
     client_bound: float | None = None
 
     @property
-    def sends(self) -> Sends:
-        return sends(self.clip, self.classes, self.width, self.body, self.client_bound, self.clients)
+    def spec(self) -> ValueSpec:
+        return spec(self.clip, self.classes, self.width, self.body, self.client_bound, self.clients)
 
-    def fit(self, job: Job) -> Fit | None:
-        return self.body.fit(job)
+    def fit(self, context: ClientContext) -> Fit | None:
+        return self.body.fit(context)
 
-    def compute(self, job: Job) -> Value:
-        fit = self.fit(job)
-        return self.value(job, None if fit is None else fitted(fit))
+    def compute(self, context: ClientContext) -> Value:
+        fit = self.fit(context)
+        return self.value(context, None if fit is None else fitted(fit))
 
-    def value(self, job: Job, trained: Fitted | None) -> Value:
-        model, kept = self.body.prepared(job, trained)
-        y = np.asarray(job.y)
-        phi = body_features(model, job.x, self.clip.activation())
+    def value(self, context: ClientContext, trained: Fitted | None) -> Value:
+        model, kept = self.body.prepared(context, trained)
+        y = np.asarray(context.y)
+        phi = body_features(model, context.x, self.clip.activation())
         known = clipping.finite(phi) & (y >= 0) & (y < self.classes)
         integers = self.clip.integers(phi[known])
         # The count is a feature, the constant 1, and so is noised with the sums. It never travels by itself.
@@ -160,4 +160,4 @@ class Statistic:
         if self.client_bound is not None:
             whole = total.ravel()[None].astype(np.float64) * GRID.step
             total = clipping.to_grid(whole, GRID.step, _whole(self.client_bound))
-        return Value(integers=total.ravel(), keep=kept)
+        return Value(integers=total.ravel(), new_state=kept)

@@ -9,11 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Offer, Population, State
-from securefl.algorithm.queries import Each, Floats
+from securefl.algorithm.clients import Algorithm, Contribution, Population, State
+from securefl.algorithm.queries import Floats, PerClient
 from securefl.core.draws import gumbel_top_k
 from securefl.core.errors import ConfigError
-from securefl.matching.profiles import Anchor, Bounds, Query, Variant, query
+from securefl.matching.profiles import Anchor, Bounds, ProfileQuery, Variant, query
 from securefl.protocols.averaging import (
     Aggregation,
     Averaging,
@@ -45,18 +45,18 @@ class ByProfile:
     replacement: bool
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
-        own: tuple[Offer, ...] = (self.profile,)
+    def contributions(self) -> tuple[Contribution, ...]:
+        own: tuple[Contribution, ...] = (self.profile,)
         return (*own, Size(self.problem)) if self.alpha == "theorem-1" else own
 
-    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         """Line 18: the baseline profile of the current model on the server's records."""
         # The anchor comes from public inputs, not from the baseline: a rounded baseline would leak.
         anchor, baseline = self._baseline(state)
         public = {"anchor_centre": anchor.centre, "anchor_scale": anchor.scale}
-        return (self.profile.ask(baseline),), public
+        return (self.profile.query(baseline),), public
 
-    def _baseline(self, state: State) -> tuple[Anchor, Query]:
+    def _baseline(self, state: State) -> tuple[Anchor, ProfileQuery]:
         problem = self.problem
         model = problem.to_read(state.broadcast)
         # a model of text puts out a number for each character that it reads

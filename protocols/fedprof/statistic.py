@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Job
-from securefl.algorithm.queries import Each, Floats, Sends, Value
+from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.queries import Floats, PerClient, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.core.release import Adjacency, Unit
 from securefl.dp.moments import GRID, MeanVariance, Moments
-from securefl.matching.profiles import Anchor, Bounds, Query, Variant, features
+from securefl.matching.profiles import Anchor, Bounds, ProfileQuery, Variant, features
 from securefl.protocols.contributions import ADJACENCIES
 from securefl.training import outputs, profile
 from securefl.training.fit import readable
@@ -55,15 +55,15 @@ def profile_sends(
     clip: Clip | None = None,
     refresh: int = 1,
     max_releases: int | Literal["schedule"] = "schedule",
-) -> Sends:
+) -> ValueSpec:
     """A profile as a release. The server sees a score of it, and whatever the variant does not hide.
 
     With `clip` its sensitivity is declared, so that a plan can noise it. refresh: as in the options.
-    max_releases: as in `Sends`.
+    max_releases: as in `ValueSpec`.
     """
-    return Sends(
+    return ValueSpec(
         name="profile",
-        how="each",
+        reduction="none",
         reveals="its whole profile",
         reveals_encrypted=_ENCRYPTED[variant],
         sensitivity={} if clip is None else _CLIPPED,
@@ -109,7 +109,7 @@ class RepresentationProfile:
     """A client's profile on the broadcast model, anchored and clipped to public bounds.
 
     The server sees a score of it, and whatever the variant does not hide. clip, refresh: as in the options.
-    max_releases: as in `Sends`.
+    max_releases: as in `ValueSpec`.
     """
 
     problem: Problem
@@ -120,26 +120,26 @@ class RepresentationProfile:
     max_releases: int | Literal["schedule"] = "schedule"
 
     @property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         return profile_sends(self.variant, self.clip, self.refresh, self.max_releases)
 
-    def ask(self, baseline: Query) -> Each:
-        return Each(self.sends, baseline.linear(self.variant, self.bounds))
+    def query(self, baseline: ProfileQuery) -> PerClient:
+        return PerClient(self.spec, baseline.linear(self.variant, self.bounds))
 
-    def nothing(self, job: Job) -> Value:
+    def nothing(self, context: ClientContext) -> Value:
         """Without records: noised zeros, or a profile at the public bounds, which no server prefers."""
         if self.clip is not None:
-            return self.compute(job)
-        anchor = _anchor(job.public)
+            return self.compute(context)
+        anchor = _anchor(context.public)
         far = anchor.centre + 1e9 * anchor.scale
         return _value(MeanVariance(far, np.square(anchor.scale), 1), anchor, self.bounds, self.variant)
 
-    def compute(self, job: Job) -> Value:
-        model, layer = self.problem.to_read(job.broadcast), self.problem.layer
-        anchor = _anchor(job.public)
+    def compute(self, context: ClientContext) -> Value:
+        model, layer = self.problem.to_read(context.broadcast), self.problem.layer
+        anchor = _anchor(context.public)
         if self.clip is None:
-            return _value(profile(model, layer, job.x), anchor, self.bounds, self.variant)
+            return _value(profile(model, layer, context.x), anchor, self.bounds, self.variant)
         # Without records it sends noised zeros all the same: silence would tell that it has none
-        x = job.x[readable(self.problem, job.x)]
+        x = context.x[readable(self.problem, context.x)]
         own = outputs(model, layer, x) if len(x) else np.zeros((0, len(anchor.centre)))
         return profile_value(own, anchor, bounds=self.bounds, variant=self.variant, clip=self.clip)

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Played, Population, State
-from securefl.algorithm.queries import Answers, Ask, Floats, Kept, Sum
+from securefl.algorithm.clients import Algorithm, Device, Evaluation, Population, RoundResult, State
+from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Floats, Sum
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.logs import logger
 from securefl.mechanisms import mechanism_of
@@ -33,7 +33,7 @@ from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
 
 _log = logger(__name__)
-NOBODY = Answers(survivors=(), totals={}, each={})
+NOBODY = Answers(survivors=(), totals={}, per_client={})
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class ClosedForm:
     strength: float | None = None
 
     @property
-    def offers(self) -> tuple[Statistic, ...]:
+    def contributions(self) -> tuple[Statistic, ...]:
         return (self.statistic,)
 
     def start(self) -> State:
@@ -66,13 +66,13 @@ class ClosedForm:
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, Played]:
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
         cohort = absent(state.memory["counted"], population)
-        question = Sum(self.statistic.sends, self.statistic.blocks.size)
-        asked = Ask(cohort=cohort, broadcast=state.broadcast[:0], sums=(question,))
+        question = Sum(self.statistic.spec, self.statistic.blocks.size)
+        asked = CohortQuery(cohort=cohort, broadcast=state.broadcast[:0], sums=(question,))
         answers = (yield asked) if cohort else NOBODY
         state = self._learn(state, answers)
-        return Played(state=state, drawn=dict.fromkeys(cohort, 1), survivors=answers.survivors)
+        return RoundResult(state=state, drawn=dict.fromkeys(cohort, 1), survivors=answers.survivors)
 
     def _learn(self, state: State, answers: Answers) -> State:
         if not answers.survivors:
@@ -94,8 +94,8 @@ class ClosedForm:
         """The noise in an entry of one total over so many clients."""
         if self.problem.planned is None:
             return 0.0
-        sends = self.statistic.sends
-        return mechanism_of(self.problem.planned((sends,)), sends).deviation(survivors)
+        spec = self.statistic.spec
+        return mechanism_of(self.problem.planned((spec,)), spec).deviation(survivors)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         head = state.broadcast.astype(np.float64).reshape(self.statistic.blocks.classes, -1)
@@ -112,7 +112,7 @@ class ClosedForm:
             figures={"clipped": np.array(clipped)},
         )
 
-    def learnt(self, state: State, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
         """The public body, with the head behind bounded features."""
         head = state.broadcast.reshape(self.statistic.blocks.classes, -1)
         own, projection = self.statistic.bounding, self.statistic.projection
@@ -163,13 +163,13 @@ def choose(
     head: one that was chosen already. Then the width alone is.
     """
     signal = records / deviation if deviation > 0 else inf
-    each = signal / classes
+    per_client = signal / classes
     if head is None:
-        head = "lda" if each >= min(_MOMENTS_PAY, _FEW * max(features, _FEWEST)) else "prototypes"
+        head = "lda" if per_client >= min(_MOMENTS_PAY, _FEW * max(features, _FEWEST)) else "prototypes"
     most = features if head == "prototypes" else min(features, widest(classes))
     if not ordered:
         return Choice(head=head, width=most)
-    worth = each**2 / _NARROW if head == "prototypes" else signal / _PER_FEATURE
+    worth = per_client**2 / _NARROW if head == "prototypes" else signal / _PER_FEATURE
     return Choice(head=head, width=int(min(most, max(worth, 2 * classes, 64))))
 
 
@@ -272,8 +272,8 @@ class Heads:
         if problem.planned is None:
             return 0.0
         one = Choice(head="prototypes", width=features)
-        sends = self._statistic(problem, features, one).sends
-        return mechanism_of(problem.planned((sends,)), sends).deviation(problem.clients)
+        spec = self._statistic(problem, features, one).spec
+        return mechanism_of(problem.planned((spec,)), spec).deviation(problem.clients)
 
     def _statistic(self, problem: Problem, features: int, chosen: Choice) -> Statistic:
         # features that the rule leaves out without an order are left out at random

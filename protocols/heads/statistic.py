@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Job
-from securefl.algorithm.queries import Floats, Sends, Value
+from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.queries import Floats, Value, ValueSpec
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.protocols.heads.blocks import UNIT, Blocks, Integers
@@ -93,7 +93,7 @@ class Statistic:
     client_bound: float | None = None
 
     @cached_property
-    def sends(self) -> Sends:
+    def spec(self) -> ValueSpec:
         """The declared sensitivities. Per client it is the bound on the whole vector, or twice that."""
         found: dict[tuple[Unit, Adjacency], float] = {
             ("record", "add-remove"): self.blocks.sensitivity("add-remove") + self._rescaled(),
@@ -102,9 +102,9 @@ class Statistic:
         if self.client_bound is not None:
             found["client", "zero-out"] = self.client_bound
             found["client", "replace-one"] = 2 * self.client_bound
-        return Sends(
+        return ValueSpec(
             name="statistic",
-            how="sum",
+            reduction="sum",
             reveals=self.reveals,
             sensitivity=found,
             bounded_by=_BOUNDED_BY,
@@ -128,18 +128,18 @@ class Statistic:
         """Records (n, ...) as projected features (n, k), not yet bounded."""
         return body_features(self.problem.module(self.problem.initial), x, self.projection)
 
-    def compute(self, job: Job) -> Value:
-        y = np.asarray(job.y)
+    def compute(self, context: ClientContext) -> Value:
+        y = np.asarray(context.y)
         total, beyond = np.zeros(self.blocks.size, np.int64), 0
         for start in range(0, len(y), _ROWS):
-            own, over = self._summed(job.x[start : start + _ROWS], y[start : start + _ROWS])
+            own, over = self._summed(context.x[start : start + _ROWS], y[start : start + _ROWS])
             total, beyond = total + own, beyond + over
         total = self.blocks.on_grid(total)
         if self.client_bound is not None:
             step = self.blocks.grid.step
             whole = total[None].astype(np.float64) * step
             total = clipping.to_grid(whole, step, self._limit(self.client_bound))[0]
-        return Value(integers=total, clipped=beyond, keep={"clipped": np.array([beyond])})
+        return Value(integers=total, clipped=beyond, new_state={"clipped": np.array([beyond])})
 
     def _summed(self, x: NDArray[Any], y: Integers) -> tuple[Integers, int]:
         """The exact sums of these records, and how many of them lay beyond the bound."""

@@ -13,7 +13,7 @@ Counts = frozenset[tuple[Item, int]]
 NOTHING: Counts = frozenset()
 
 
-class Alike(Generic[H]):
+class GroupedCounts(Generic[H]):
     """What was counted of each holder, and the holders of equal counts.
 
     To count costs the same however many holders there are. Whoever asks what each history costs looks at the

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from securefl.accounting.alike import Alike, Counts
+from securefl.accounting.alike import Counts, GroupedCounts
 from securefl.accounting.chain import Head
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import ReleaseKey
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Asked:
     """Which of the declared asks of its value a release answers.
 
-    initial, number: as in `algorithm.queries.Ask`.
+    initial, number: as in `algorithm.queries.CohortQuery`.
     most: how many introductions, or further asks, a holder was promised at most. None is not counted.
     max_releases: how many releases of the value a holder lets out at all, whatever they answer. None is no
     limit.
@@ -32,7 +32,7 @@ class Asked:
     max_releases: int | None = None
 
 
-class Filed:
+class ReleaseTable:
     """The releases in a ledger's file.
 
     Counts are kept as of one head of the chain. The ledger tells what it wrote (`add`, `move`). If the head
@@ -44,7 +44,7 @@ class Filed:
         """newest: the newest link of the chain, of a change at hand too."""
         self._db = db
         self._newest = newest
-        self._counts: Alike[str] = Alike()
+        self._counts: GroupedCounts[str] = GroupedCounts()
         self._at: int | None = None
 
     def counted(self, holder: str) -> Counts:
@@ -68,11 +68,11 @@ class Filed:
         """What was written is not on file: the counts are taken anew."""
         self._at = None
 
-    def _now(self) -> Alike[str]:
+    def _now(self) -> GroupedCounts[str]:
         at = self._newest().count
         if at != self._at:
             query = "SELECT holder, name, charge, COUNT(*) FROM releases GROUP BY holder, name, charge"
-            self._counts = Alike()
+            self._counts = GroupedCounts()
             for holder, name, charge, count in self._db.rows(query):
                 self._counts.add(holder, (name, charge), count)
             self._at = at

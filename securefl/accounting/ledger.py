@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from securefl.accounting.budget import Budget
 from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge
-from securefl.accounting.filed import Asked, Filed, by_holder
-from securefl.accounting.note import Note
+from securefl.accounting.filed import Asked, ReleaseTable, by_holder
+from securefl.accounting.note import HeadNote
 from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, row_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.core.release import _LEDGER_ONLY, Charge, Permit, Release, ReleaseKey
@@ -61,11 +61,11 @@ class Ledger:
         self._db = connect(path, terms, counter)
         self._link: Head | None = None
         self._fresh: set[ReleaseKey] = set()  # what the newest wave reserved, and nobody had before
-        self._filed = Filed(self._db, self._newest)
+        self._filed = ReleaseTable(self._db, self._newest)
         self._budget = Budget(self._filed, terms, allotted)
         try:
             with self._db.explaining():
-                self._note = Note(path, counter)
+                self._note = HeadNote(path, counter)
                 self._note.write(self.head)
         except BaseException:
             self._db.close()

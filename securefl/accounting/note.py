@@ -44,7 +44,7 @@ def noted_in(file: Path) -> Head | None:
     return Head(int.from_bytes(body[:_COUNT], "little"), body[_COUNT:])
 
 
-class Note:
+class HeadNote:
     """The open note beside a ledger, and its counter. Raises OSError if a file cannot be made."""
 
     def __init__(self, ledger: Path | str, counter: Path | None = None) -> None:

@@ -39,7 +39,7 @@ from dp_accounting import DpEvent
 from securefl.accounting.chain import Head
 from securefl.accounting.composition import Filter
 from securefl.accounting.events import History, load_charge
-from securefl.accounting.note import Note, noted
+from securefl.accounting.note import HeadNote, noted
 from securefl.accounting.store import IDENTITY, Terms, now, written
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.renamed import first_words, renamed
@@ -205,7 +205,7 @@ class SharedLedger:
                 _same_records(path, stored, records)
                 _entries(self._db.rows, before)
             with self._db.explaining():
-                self._note = Note(path)
+                self._note = HeadNote(path)
                 self._note.write(_head(self._db.rows))
         except BaseException:
             self._db.close()

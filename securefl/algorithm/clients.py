@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.queries import Answers, Ask, Float32s, Floats, Kept, Sends, Value
+from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Float32s, Floats, Value, ValueSpec
 from securefl.dp.noise import Source
 
 
@@ -64,7 +64,7 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class RoundResult:
     """The end of an algorithm's round: the next state, and figures for the observer of a study.
 
     Attributes:
@@ -80,7 +80,7 @@ class Played:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ClientContext:
     """The inputs of a client when it computes a value: its records, the broadcast, and its kept state.
 
     `kept` is the state kept before this Ask. Changes apply once the exchange is over, so that a retry
@@ -98,7 +98,7 @@ class Job:
     broadcast: Float32s
     public: Mapping[str, NDArray[Any]]
     rng: np.random.Generator
-    kept: Kept = field(default_factory=dict)
+    kept: ClientState = field(default_factory=dict)
     count: int = 0
     initial: int = 0
     number: int = 0
@@ -127,43 +127,43 @@ class Device:
 
     x: NDArray[Any]
     y: NDArray[Any]
-    kept: Kept
+    kept: ClientState
 
 
-class Offer(Protocol):
+class Contribution(Protocol):
     """A client's side: a value that it sends, and how it computes that value."""
 
     @property
-    def sends(self) -> Sends: ...
+    def spec(self) -> ValueSpec: ...
 
-    def compute(self, job: Job) -> Value: ...
+    def compute(self, context: ClientContext) -> Value: ...
 
 
 class Algorithm(Protocol):
     """A federated learning system: what its clients compute, and its server's rounds."""
 
     @property
-    def offers(self) -> tuple[Offer, ...]: ...
+    def contributions(self) -> tuple[Contribution, ...]: ...
 
     def start(self) -> State: ...
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, Played]: ...
+    ) -> Generator[CohortQuery, Answers, RoundResult]: ...
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         """The quality of the models. It is an observer's figure, and no party of the protocol sees it."""
         ...
 
 
-def play(
+def run_round(
     algorithm: Algorithm,
     state: State,
     population: Population,
     number: int,
     rng: np.random.Generator,
-    ask: Callable[[Ask, int], Answers],
-) -> Played:
+    query: Callable[[CohortQuery, int], Answers],
+) -> RoundResult:
     """Play one round: answer the algorithm's asks until it returns the round's end.
 
     Args:
@@ -176,6 +176,6 @@ def play(
         question = next(turn)
         # `send` raises StopIteration with the generator's result, which ends the loop
         while True:
-            question, stage = turn.send(ask(question, stage)), stage + 1
+            question, stage = turn.send(query(question, stage)), stage + 1
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]  # a generator's result is untyped here

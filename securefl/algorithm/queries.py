@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]
-Kept = Mapping[str, NDArray[Any]]
+ClientState = Mapping[str, NDArray[Any]]
 """Named arrays that a client keeps on its device between rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sends:
+class ValueSpec:
     """One kind of value that clients release.
 
     Attributes:
         name: its name in the ledger and in `[privacy] non_private`.
-        how: summed over the cohort, or opened for each client.
+        reduction: "sum": summed over the cohort, or opened for each client.
         reveals: what the server sees of it in the clear, in words, for the privacy card.
         reveals_encrypted: what the server sees of it if scores are encrypted. Empty if it never is.
         on_model: whether clients compute it on the broadcast model.
-        reads: what it depends on beside the broadcast. "records": the records alone. "trained": also state
+        depends_on: what it depends on beside the broadcast. "records": the records alone. "trained-state": also state
             that was trained on them. Removing one record moves such state without bound, so record-level
-            epsilon is infinite, whatever `sensitivity` says of the rest. "nothing": only a model whose
+            epsilon is infinite, whatever `sensitivity` says of the rest. "model": only a model whose
             training is accounted.
         training: the cost of the training before it, if a model was broadcast, per record added or removed.
         sensitivity: in L2, by (unit, adjacency). It is unbounded for a pair that is absent.
@@ -67,11 +67,11 @@ class Sends:
     """
 
     name: str
-    how: Literal["sum", "each"]
+    reduction: Literal["sum", "none"]
     reveals: str
     reveals_encrypted: str = ""
     on_model: bool = True
-    reads: Literal["records", "trained", "nothing"] = "records"
+    depends_on: Literal["records", "trained-state", "model"] = "records"
     training: DpEvent | None = None
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     bounded_by: Mapping[Unit, str] = field(default_factory=dict)
@@ -88,16 +88,16 @@ class Sends:
 
     def __post_init__(self) -> None:
         require_legible(self.name, "the name of a value")
-        if self.packed and self.how != "sum":
+        if self.packed and self.reduction != "sum":
             raise LocalProtocolError(f"Expected a sum to be packed, got {self.name!r}, one number a client.")
         most = self.max_releases
         if most is None:
-            if self.how == "each" and self.reveals_encrypted:
+            if self.reduction == "none" and self.reveals_encrypted:
                 raise undeclared(self.name)
-        elif self.how != "each" or (most != "schedule" and (type(most) is not int or most < 1)):
+        elif self.reduction != "none" or (most != "schedule" and (type(most) is not int or most < 1)):
             raise LocalProtocolError(
                 f'Expected `max_releases` as a whole number from 1, or "schedule", of one number a client, '
-                f"got {most!r} of {self.name!r} ({self.how!r})."
+                f"got {most!r} of {self.name!r} ({self.reduction!r})."
             )
 
     def due(self, number: int) -> bool:
@@ -127,7 +127,7 @@ def undeclared(name: str) -> LocalProtocolError:
 class Sum:
     """Ask for the weighted sum of a vector of `size` values over the cohort."""
 
-    sends: Sends
+    spec: ValueSpec
     size: int
 
 
@@ -135,9 +135,9 @@ class Sum:
 class Value:
     """A client's value before protection: integers of its grid, or vectors of floats that no noise can be on.
 
-    `integers` are in units of the grid of its `sends`. Noise is put on nothing else: rounding afterwards
+    `integers` are in units of the grid of its `spec`. Noise is put on nothing else: rounding afterwards
     would add to the sensitivity. The floats of a sum are all `clear`, of float64 or, as models, of float32.
-    `keep` stays on the client's device, in place of the state kept before. None leaves that state as it is.
+    `new_state` stays on the client's device, in place of the state kept before. None leaves that state as it is.
     `after_noise`, if there is one, makes the value from the integers times the grid's step. It runs after
     noise was added, if the plan adds any, so it is post-processing.
     `clipped` and `floored` count the entries that were moved into public bounds. No server learns them.
@@ -146,7 +146,7 @@ class Value:
     integers: NDArray[np.int64] | None = None
     clear: NDArray[np.floating[Any]] = field(default_factory=lambda: np.zeros(0))
     hidden: Floats = field(default_factory=lambda: np.zeros(0))
-    keep: Kept | None = None
+    new_state: ClientState | None = None
     after_noise: Callable[[Floats], Value] | None = None
     clipped: int = 0
     floored: int = 0
@@ -170,7 +170,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Each:
+class PerClient:
     """Ask every client of the cohort for one number.
 
     Without a `query` the client's value is the number. With one, the value is a vector, and the number is its
@@ -180,14 +180,14 @@ class Each:
     it is refused. LocalProtocolError for a query of a value that declares no `max_releases`.
     """
 
-    sends: Sends
+    spec: ValueSpec
     query: LinearQuery | None = None
     least: float = -np.inf
     most: float = np.inf
 
     def __post_init__(self) -> None:
-        if self.query is not None and self.sends.max_releases is None:
-            raise undeclared(self.sends.name)
+        if self.query is not None and self.spec.max_releases is None:
+            raise undeclared(self.spec.name)
 
     def lengths(self) -> tuple[int, int]:
         """Number of values in the hidden and in the clear part."""
@@ -222,22 +222,22 @@ class ByDraws:
         if not self.draws or min(self.draws.values()) < 1:
             raise LocalProtocolError(f"Expected one draw or more of each client, got {dict(self.draws)}.")
 
-    def weight(self, client: int, sends: Sends) -> float:
+    def weight(self, client: int, spec: ValueSpec) -> float:
         """The weight: draws / K. For values with a sensitivity, draws over the largest number of any client.
 
         Noise does not shrink with the weights, so K would only make the values small beside it.
         """
-        return self.whole_weight((client,), sends)
+        return self.whole_weight((client,), spec)
 
-    def whole_weight(self, clients: Sequence[int], sends: Sends) -> float:
+    def whole_weight(self, clients: Sequence[int], spec: ValueSpec) -> float:
         """The weight of these clients together."""
         whole, most = sum(self.draws.values()), max(self.draws.values())
-        return sum(draw_weight(self.draws[client], whole, most, sends) for client in clients)
+        return sum(draw_weight(self.draws[client], whole, most, spec) for client in clients)
 
 
-def draw_weight(own: int, whole: int, most: int, sends: Sends) -> float:
+def draw_weight(own: int, whole: int, most: int, spec: ValueSpec) -> float:
     """The weight of a client with `own` of `whole` draws. `most` is the largest number of any client."""
-    return own / (most if sends.sensitivity else whole)
+    return own / (most if spec.sensitivity else whole)
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class ByCount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class CohortQuery:
     """One exchange with a cohort.
 
     Attributes:
@@ -269,7 +269,7 @@ class Ask:
     cohort: tuple[int, ...]
     broadcast: Float32s
     sums: tuple[Sum, ...] = ()
-    each: tuple[Each, ...] = ()
+    per_client: tuple[PerClient, ...] = ()
     public: Mapping[str, Floats] = field(default_factory=dict)
     weights: ByDraws | ByCount | None = None
     initial: int = 0
@@ -285,24 +285,24 @@ class Ask:
             raise LocalProtocolError(
                 f"Expected draws of the cohort {self.cohort} alone, got {sorted(self.weights.draws)}."
             )
-        names = [sends.name for sends in self.wants()]
+        names = [spec.name for spec in self.wants()]
         # A client that is named twice would count as two towards a threshold.
         if len(set(self.cohort)) < len(self.cohort) or len(set(names)) < len(names):
             raise LocalProtocolError(
                 f"Expected each client and each want once, got {self.cohort} and {names}."
             )
 
-    def wants(self) -> tuple[Sends, ...]:
-        return (*(s.sends for s in self.sums), *(e.sends for e in self.each))
+    def wants(self) -> tuple[ValueSpec, ...]:
+        return (*(s.spec for s in self.sums), *(e.spec for e in self.per_client))
 
     def total(self, question: Sum, integers: NDArray[Any], survivors: Sequence[int]) -> Total:
         """The answer to one sum from the grid integers of these survivors."""
         weight = float(len(survivors))
         if isinstance(self.weights, ByDraws):
-            weight = self.weights.whole_weight(survivors, question.sends)
+            weight = self.weights.whole_weight(survivors, question.spec)
         elif self.weights is not None:
             weight = np.nan  # each client multiplied by its own n_k, which the server does not know
-        return Total(integers.astype(np.float64) * question.sends.grid.step, weight)
+        return Total(integers.astype(np.float64) * question.spec.grid.step, weight)
 
 
 @dataclass(frozen=True)
@@ -323,4 +323,4 @@ class Answers:
 
     survivors: tuple[int, ...]
     totals: Mapping[str, Total]
-    each: Mapping[str, Mapping[int, float]]
+    per_client: Mapping[str, Mapping[int, float]]

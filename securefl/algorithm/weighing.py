@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from securefl.algorithm.plan import Plan, Weighing
-from securefl.algorithm.queries import Sends, draw_weight
+from securefl.algorithm.queries import ValueSpec, draw_weight
 from securefl.core.cohort import exact, heaviest_share, share_within
 from securefl.core.errors import ConfigError
 from securefl.core.messages import Order
@@ -45,9 +45,9 @@ class Weights:
         return cls(order.draws, order.whole, order.records)
 
     @classmethod
-    def usual(cls, plan: Plan, sends: Sends, clients: int) -> Self:
+    def usual(cls, plan: Plan, spec: ValueSpec, clients: int) -> Self:
         """What an order of this sum says if each client of a cohort of this size was drawn once."""
-        match sends.weighs:
+        match spec.weighs:
             case "draws":
                 return cls((1,) * clients, whole=clients)
             case "counts":
@@ -69,14 +69,14 @@ class Weights:
         return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
-def require_allowed(plan: Plan, sums: Sequence[Sends], weights: Weights) -> None:
+def require_allowed(plan: Plan, sums: Sequence[ValueSpec], weights: Weights) -> None:
     """Raises ConfigError for a cohort, weights or an n that the plan does not let into these hidden sums."""
     counted = False
-    for sends in sums:
-        said = plan.weights.get(sends.name, "equal")
-        if weights.kind != sends.weighs or weights.kind not in (said, "equal"):
+    for spec in sums:
+        said = plan.weights.get(spec.name, "equal")
+        if weights.kind != spec.weighs or weights.kind not in (said, "equal"):
             raise ConfigError(
-                f"Expected an order that weighs {sends.name!r} {_WORDS[sends.weighs]}, as it declares, "
+                f"Expected an order that weighs {spec.name!r} {_WORDS[spec.weighs]}, as it declares, "
                 f"under a plan by which it weighs {_WORDS[said]}, got one that weighs it "
                 f"{_WORDS[weights.kind]}."
             )
@@ -84,13 +84,13 @@ def require_allowed(plan: Plan, sums: Sequence[Sends], weights: Weights) -> None
         counted |= said == "counts"
     _require_weights(plan, weights, counted=counted)
     least, largest = min(weights.draws), max(weights.draws)
-    for sends in sums:
+    for spec in sums:
         match weights.kind:
             case "draws":
-                _require_kept(sends, draw_weight(least, weights.whole, largest, sends))
+                _require_kept(spec, draw_weight(least, weights.whole, largest, spec))
             case "counts":
                 low, _ = plan.counts
-                _require_kept(sends, low / max(weights.records, low))
+                _require_kept(spec, low / max(weights.records, low))
 
 
 def require_batches(plan: Plan, members: Sequence[int], draws: Sequence[int]) -> None:
@@ -199,14 +199,14 @@ _KEPT = 2**16
 """Of the steps of a grid, how many a value at its end must keep under a weight below 1."""
 
 
-def _require_kept(sends: Sends, weight: float) -> None:
+def _require_kept(spec: ValueSpec, weight: float) -> None:
     """The least weight must leave a client's values something on the grid, and small ones too.
 
     Values are far smaller than the grid's end. Below a step of it a client's values round to 0, and hide
     nobody, while a heavier client's do not.
     """
-    if weight < 1 and weight * sends.grid.limit < _KEPT:
+    if weight < 1 and weight * spec.grid.limit < _KEPT:
         raise ConfigError(
-            f"Expected weights that the grid of {sends.name!r} keeps, got {weight:.3g}, by which small "
+            f"Expected weights that the grid of {spec.name!r} keeps, got {weight:.3g}, by which small "
             "values of a client round to 0: it would hide nobody."
         )

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Each, Sends, Value
+from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
 from securefl.api.arguments import number, whole
 from securefl.api.ledgers import RECORDS, ledger_of
 from securefl.api.vectors import named
@@ -20,7 +20,7 @@ from securefl.core.errors import ConfigError, DataError, ProtocolError
 from securefl.core.messages import client_name
 from securefl.core.release import PARTIES
 from securefl.dp.moments import MeanVariance
-from securefl.engine.aggregator import Door, Given
+from securefl.engine.aggregator import ClientFunction, SecureAggregator
 from securefl.engine.privacy_card import learns
 from securefl.matching import Options, Profile
 from securefl.matching.profiles import Anchor, Bounds
@@ -106,9 +106,9 @@ def select_by_profile(
     if ledger is not None and delta is None:
         raise ConfigError("Expected `delta` with a ledger, whose terms it is one of.")
     options = Options(bounds=bounds or Bounds(weight=1024), anchor=anchor)
-    sends = Sends(
+    spec = ValueSpec(
         name=_NAME,
-        how="each",
+        reduction="none",
         reveals="its whole profile",
         reveals_encrypted="one score, its profile's divergence from the baseline",
         on_model=False,
@@ -123,28 +123,32 @@ def select_by_profile(
         non_private=(_NAME,),
         max_rounds=1,
     )
-    each = Each(sends, options.query(middle).linear(options.variant, options.bounds))
+    per_client = PerClient(spec, options.query(middle).linear(options.variant, options.bounds))
     with ledger_of(ledger, plan, list(given)) as (path, numbers):
         names = {number: name for name, number in numbers.items()}
 
-        def compute(job: Job) -> Value:
-            found = options.features(given[names[job.client]])
+        def compute(context: ClientContext) -> Value:
+            found = options.features(given[names[context.client]])
             parts = found.split(options.variant)
             return Value(hidden=parts.hidden, clear=parts.clear)
 
-        ask = Ask(cohort=tuple(sorted(names)), broadcast=np.zeros(0, np.float32), each=(each,))
+        query = CohortQuery(
+            cohort=tuple(sorted(names)), broadcast=np.zeros(0, np.float32), per_client=(per_client,)
+        )
         records = [RECORDS] * (1 + max(names))
-        with Door(plan, [Given(sends, compute)], records, ledger=path, parameters=parameters) as door:
-            known = {names[k]: score for k, score in door.ask(ask).each[_NAME].items()}
-            why = {names[k]: door.log.abstained.get(client_name(k), "") for k in names}
-            epsilon = {party: door.ledger.worst(party) for party in PARTIES}
+        with SecureAggregator(
+            plan, [ClientFunction(spec, compute)], records, ledger=path, parameters=parameters
+        ) as aggregator:
+            known = {names[k]: score for k, score in aggregator.query(query).per_client[_NAME].items()}
+            why = {names[k]: aggregator.log.abstained.get(client_name(k), "") for k in names}
+            epsilon = {party: aggregator.ledger.worst(party) for party in PARTIES}
     absent = {name: why[name] for name in given if name not in known}
     if not known:
         raise ProtocolError(f"Expected a score of some client, got none: {'; '.join(absent.values())}")
     found = {name: known[name] for name in given if name in known}
     drawn = gumbel_top_k(-alpha * np.array(list(found.values())), min(count, len(found)), rng)
     chosen = tuple(list(found)[place] for place in drawn)
-    learnt = {party: learns(plan, [sends], party) for party in PARTIES}
+    learnt = {party: learns(plan, [spec], party) for party in PARTIES}
     return Selected(chosen, found, absent, learnt, epsilon)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import NO_NOISE, Plan
-from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.api.arguments import number, whole
 from securefl.api.ledgers import RECORDS, ledger_of
 from securefl.api.vectors import Vectors, vectors
@@ -23,7 +23,7 @@ from securefl.core.grid import Grid
 from securefl.core.messages import client_name
 from securefl.core.release import PARTIES
 from securefl.dp.clipping import to_grid
-from securefl.engine.aggregator import Door, Given
+from securefl.engine.aggregator import ClientFunction, SecureAggregator
 from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import charge_of
 from securefl.mechanisms.distributed import Distributed
@@ -127,7 +127,7 @@ def masked_sum(
             number(what, chosen)
     whole("min_honest", min_honest)
     number("max_client_weight", max_client_weight)
-    sends = _sends(given, bound, clip, noise_multiplier)
+    spec = _sends(given, bound, clip, noise_multiplier)
     plan = _plan(
         given, corrupt, dropout, min_honest, max_client_weight, noise_multiplier, delta, budget, ledger
     )
@@ -136,10 +136,10 @@ def masked_sum(
     if strange := [name for name in silent if name not in given.names]:
         raise ConfigError(f"Expected silent clients among {', '.join(given.names)}, got {strange[0]!r}.")
     with ledger_of(ledger, plan, given.names) as (path, numbers):
-        return _summed(given, sends, plan, path, numbers, frozenset(silent))
+        return _summed(given, spec, plan, path, numbers, frozenset(silent))
 
 
-def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float) -> Sends:
+def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float) -> ValueSpec:
     """What a client sends, with its grid."""
     if (bound is None) == (clip is None):
         raise ConfigError("Expected `bound` or `clip`, one of the two, got both or none.")
@@ -161,9 +161,9 @@ def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float
         # a power of two, on which whole numbers stand exactly
         else Grid(step=2.0 ** ceil(log2(largest)) * _FINE, bound=largest)
     )
-    return Sends(
+    return ValueSpec(
         name=_NAME,
-        how="sum",
+        reduction="sum",
         reveals="its vector",
         on_model=False,
         sensitivity={("client", "zero-out"): largest} if clip else {},
@@ -214,7 +214,7 @@ def _plan(
 
 def _summed(
     given: Vectors,
-    sends: Sends,
+    spec: ValueSpec,
     plan: Plan,
     path: Path,
     numbers: Mapping[str, int],
@@ -222,37 +222,39 @@ def _summed(
 ) -> MaskedSum:
     names = {number: name for name, number in numbers.items()}
     place = {numbers[name]: at for at, name in enumerate(given.names)}
-    clip = next(iter(sends.sensitivity.values()), None)
+    clip = next(iter(spec.sensitivity.values()), None)
 
-    def compute(job: Job) -> Value:
-        if names[job.client] in silent:
+    def compute(context: ClientContext) -> Value:
+        if names[context.client] in silent:
             raise DataError("It fell silent, as it was told to.")
-        row = given.rows[place[job.client]]
+        row = given.rows[place[context.client]]
         if clip is None:
             return Value(clear=row)
-        return Value(integers=to_grid(row[None], sends.grid.step, round(clip / sends.grid.step))[0])
+        return Value(integers=to_grid(row[None], spec.grid.step, round(clip / spec.grid.step))[0])
 
     records = [RECORDS] * (1 + max(numbers.values()))
-    ask = Ask(
+    query = CohortQuery(
         cohort=tuple(sorted(place)),
         broadcast=np.zeros(0, np.float32),
-        sums=(Sum(sends, given.rows.shape[1]),),
+        sums=(Sum(spec, given.rows.shape[1]),),
     )
-    with Door(plan, [Given(sends, compute)], records, ledger=path) as door:
-        answers = door.ask(ask)
+    with SecureAggregator(plan, [ClientFunction(spec, compute)], records, ledger=path) as aggregator:
+        answers = aggregator.query(query)
         absent = {
-            names[k]: door.log.abstained.get(client_name(k), "") for k in place if k not in answers.survivors
+            names[k]: aggregator.log.abstained.get(client_name(k), "")
+            for k in place
+            if k not in answers.survivors
         }
         if not answers.survivors:
-            _require_sum(absent, [names[k] for k in place if client_name(k) in door.log.refused], plan)
+            _require_sum(absent, [names[k] for k in place if client_name(k) in aggregator.log.refused], plan)
         return MaskedSum(
             total=answers.totals[_NAME].value.reshape(given.shape),
             survivors=tuple(name for name in given.names if name not in absent),
             absent=absent,
-            learns={party: learns(plan, [sends], party) for party in PARTIES},
-            event=charge_of(plan, sends).server,
-            epsilon={party: door.ledger.worst(party) for party in PARTIES},
-            error=len(answers.survivors) * sends.grid.step * (0.5 if clip is None else 1.0),
+            learns={party: learns(plan, [spec], party) for party in PARTIES},
+            event=charge_of(plan, spec).server,
+            epsilon={party: aggregator.ledger.worst(party) for party in PARTIES},
+            error=len(answers.survivors) * spec.grid.step * (0.5 if clip is None else 1.0),
         )
 
 

@@ -10,7 +10,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Grown(Mapping[K, V]):
+class AppendMap(Mapping[K, V]):
     """An immutable mapping. `having` gives a larger one, and this one stays as it is.
 
     A copy for each message would make a cohort quadratic. So successive mappings share one table, of which
@@ -21,11 +21,11 @@ class Grown(Mapping[K, V]):
         self._table: dict[K, tuple[int, V]] = {}
         self._size = 0
 
-    def having(self, key: K, value: V) -> Grown[K, V]:
+    def having(self, key: K, value: V) -> AppendMap[K, V]:
         """This mapping with one more entry. ValueError for a key that it has."""
         if key in self:
             raise ValueError(f"Expected a new key, got {key!r} again.")
-        larger: Grown[K, V] = Grown()
+        larger: AppendMap[K, V] = AppendMap()
         newest = len(self._table) == self._size
         larger._table = self._table if newest else dict(islice(self._table.items(), self._size))
         larger._table[key] = (self._size, value)

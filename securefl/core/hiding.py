@@ -27,7 +27,7 @@ Conceal = Callable[[NDArray[Any]], Concealed]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Hide:
+class ComputeAndConceal:
     """Slow work of a client in a hidden sum: compute, charge and hide one release per vector; None abstains.
 
     conceal: by the name of each vector, in their order, what hides its integers. It works once: two values

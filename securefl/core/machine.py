@@ -23,7 +23,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class Envelope:
+class Outgoing:
     """One message for one or several receivers; it is encoded once."""
 
     to: tuple[str, ...]
@@ -48,7 +48,7 @@ class Step(Generic[S]):
     """What a machine does next. `result` is set once, when the machine is done."""
 
     state: S
-    out: tuple[Envelope, ...] = ()
+    out: tuple[Outgoing, ...] = ()
     need: Need | None = None
     result: Any = None
 

@@ -76,7 +76,7 @@ def task(header: Header, order: Order, broadcast: Broadcast) -> bytes:
 
 @message("contribution", version=1, sender="client")
 @dataclass(frozen=True, kw_only=True)
-class Contribution:
+class ContributionMessage:
     """A client's releases, in the order of `Order.wants`."""
 
     releases: tuple[Release, ...]

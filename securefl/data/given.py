@@ -25,7 +25,7 @@ FORMS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Given:
+class InMemory:
     """parts: each portion of the training records under a name for errors; test: the server's, or None.
     divided: whether each part is a client's. network: which one computed the records, as files say, or ""."""
 
@@ -35,29 +35,29 @@ class Given:
     network: str = ""
 
 
-def given(thing: object, layout: Layout, where: str) -> Given:
+def given(thing: object, layout: Layout, where: str) -> InMemory:
     """What somebody handed over, in one of FORMS. Raises DataError for anything else.
 
     where: a name of it for errors.
     """
     if isinstance(thing, Split):
-        return Given(parts={where: thing.train}, test=thing.test)
+        return InMemory(parts={where: thing.train}, test=thing.test)
     if isinstance(thing, Mapping) and set(map(str, thing)) in ({"train", "test"}, {"train"}):
         train = given(thing["train"], layout, f"{where} train")
         test = portion(thing["test"], layout, f"{where} test") if "test" in thing else None
-        return Given(parts=train.parts, test=test, divided=train.divided)
+        return InMemory(parts=train.parts, test=test, divided=train.divided)
     if isinstance(thing, Mapping) and not _has_arrays(thing):
         return _divided({f"{where}, client {name}": one for name, one in thing.items()}, layout, where)
     if isinstance(thing, list) or (isinstance(thing, tuple) and not _is_pair(thing)):
         return _divided({f"{where}, client {k}": one for k, one in enumerate(thing)}, layout, where)
-    return Given(parts={where: portion(thing, layout, where)})
+    return InMemory(parts={where: portion(thing, layout, where)})
 
 
-def _divided(clients: Mapping[str, object], layout: Layout, where: str) -> Given:
+def _divided(clients: Mapping[str, object], layout: Layout, where: str) -> InMemory:
     if not clients:
         raise DataError(f"{where}: expected records of at least one client, got none.")
     parts = {name: portion(one, layout, name) for name, one in clients.items()}
-    return Given(parts=parts, divided=True)
+    return InMemory(parts=parts, divided=True)
 
 
 def portion(thing: object, layout: Layout, where: str) -> Portion:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.columns import Place, word_of
 from securefl.data.dataset import Dataset, Split
-from securefl.data.given import Given
+from securefl.data.given import InMemory
 from securefl.data.layout import Arrays, Layout, arrays_of, clients_of, features_of, values_of
 from securefl.data.networks import one_network
 from securefl.data.sides import Sides, parted
@@ -50,7 +50,7 @@ class Own:
     parted: bool = False
 
 
-def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
+def from_files(source: Path, test: Path | None, layout: Layout) -> InMemory:
     """What a file holds, or a folder with a file for each client.
 
     test: the server's records, a file that is no client's.
@@ -64,7 +64,7 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
     apart = [] if test is None else [test]
     if not source.is_dir():
         parts = {source.name: read_table(source, layout.client_column)}
-        return Given(parts=parts, test=own, network=one_network([source, *apart]))
+        return InMemory(parts=parts, test=own, network=one_network([source, *apart]))
     if layout.client_column is not None:
         raise ConfigError(
             f"Expected no client_column for {source}, a folder with a file for each client. Leave it out, "
@@ -75,7 +75,7 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
     full = [path for path in files if not _is_blank(path)] or files
     read = {path: read_table(path) for path in full}
     parts = {path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files}
-    return Given(parts=parts, test=own, divided=True, network=one_network([*full, *apart]))
+    return InMemory(parts=parts, test=own, divided=True, network=one_network([*full, *apart]))
 
 
 def _is_blank(path: Path) -> bool:
@@ -88,7 +88,7 @@ def _without_rows(part: pd.DataFrame | Arrays) -> pd.DataFrame | Arrays:
 
 
 def own(
-    found: Given,
+    found: InMemory,
     layout: Layout,
     *,
     name: str,
@@ -197,7 +197,7 @@ def _require_said(part: Portion, layout: Layout, where: str) -> None:
 
 def _joined(
     parts: Mapping[str, tuple[Dataset, NDArray[np.object_] | None]],
-    found: Given,
+    found: InMemory,
     layout: Layout,
     claimed: bool,
 ) -> tuple[Dataset, tuple[str, ...]]:

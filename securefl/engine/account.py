@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from securefl.accounting.alike import Alike, Counts
+from securefl.accounting.alike import Counts, GroupedCounts
 from securefl.accounting.budget import Budget
 from securefl.accounting.events import dump_charge
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.mechanisms.charges import charge_of
 
 Asked = tuple[str, bool, tuple[int, ...]]
@@ -23,10 +23,10 @@ Asked = tuple[str, bool, tuple[int, ...]]
 class Account:
     """Public charges of all clients under one plan."""
 
-    def __init__(self, plan: Plan, offers: Mapping[str, Sends], clients: int) -> None:
+    def __init__(self, plan: Plan, contributions: Mapping[str, ValueSpec], clients: int) -> None:
         self._plan = plan
-        self._offers = offers
-        self._counts = Alike(range(clients))
+        self._contributions = contributions
+        self._counts = GroupedCounts(range(clients))
         self._budget = Budget(self, plan.terms())
         self._new: list[Asked] = []
         self._refused: dict[tuple[tuple[str, ...], Counts], bool] = {}
@@ -38,7 +38,7 @@ class Account:
     def histories(self) -> Iterable[Counts]:
         return self._counts.histories()
 
-    def ask(self, names: Sequence[str], clients: Sequence[int], *, initial: bool) -> None:
+    def query(self, names: Sequence[str], clients: Sequence[int], *, initial: bool) -> None:
         """Count what these clients are about to be asked for."""
         # Before the call goes out: nobody can say whom it reached, and a count that is too large retires a
         # client early at worst.
@@ -48,7 +48,7 @@ class Account:
 
     def _count(self, asked: Asked) -> None:
         name, initial, clients = asked
-        charge = dump_charge(charge_of(self._plan, self._offers[name], trained=not initial))
+        charge = dump_charge(charge_of(self._plan, self._contributions[name], trained=not initial))
         for client in clients:
             self._counts.add(client, (name, charge))
 
@@ -72,9 +72,9 @@ class Account:
         """The clients whose budget does not bear what a client can be asked for in round `number`."""
         # What cannot change is given once in a session, so it weighs on the first round only.
         wants = [
-            (sends.name, charge_of(self._plan, sends))
-            for sends in self._offers.values()
-            if sends.due(number) and not (sends.once and number > 1)
+            (spec.name, charge_of(self._plan, spec))
+            for spec in self._contributions.values()
+            if spec.due(number) and not (spec.once and number > 1)
         ]
         names, retired, known = tuple(name for name, _ in wants), set[int](), self._refused
         self._refused = {}
@@ -91,7 +91,7 @@ class Account:
     def _spent(self, counts: Counts, names: Sequence[str]) -> bool:
         """Whether a client that was asked so lets no more out of one of these linear queries' values."""
         for name in names:
-            most = self._offers[name].most_releases(self._plan.max_rounds)
+            most = self._contributions[name].most_releases(self._plan.max_rounds)
             if most is not None and sum(n for (own, _), n in counts if own == name) >= most:
                 return True
         return False

@@ -1,6 +1,6 @@
 """A door in somebody else's training loop: through it values leave their clients, and in no other way.
 
-    weights = Given(Sends(name="update", how="sum", reveals="its update"), lambda job: Value(clear=...))
+    weights = Given(Sends(name="update", reduction="sum", reveals="its update"), lambda job: Value(clear=...))
     with Door(plan, [weights], records, ledger="ledger.sqlite") as door:
         answers = door.ask(Ask(cohort=(0, 1, 2, 3), broadcast=w, sums=(Sum(weights.sends, len(w)),)))
         w = w + answers.totals["update"].value / answers.totals["update"].weight
@@ -21,9 +21,9 @@ from pathlib import Path
 from securefl import linear, sums
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.shared import Allotment, SharedLedger, shared_terms
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, Sends, Value
+from securefl.algorithm.queries import Answers, CohortQuery, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.core.messages import client_name
 from securefl.core.streams import client_stream
@@ -38,30 +38,30 @@ from securefl.storage.journal import Journal
 
 
 @dataclass(frozen=True)
-class Given:
+class ClientFunction:
     """What clients send, and the loop's own function that computes it on a client's device."""
 
-    sends: Sends
-    compute: Callable[[Job], Value]
+    spec: ValueSpec
+    compute: Callable[[ClientContext], Value]
 
 
-class Door:
+class SecureAggregator:
     """Runs a loop's questions as exchanges between all parties, with the ledger in front of the clients.
 
         >>> import numpy as np, securefl
-        >>> from securefl.engine.aggregator import Given
-        >>> from securefl.algorithm.queries import Ask, Sends, Sum, Value
-        >>> mean = Sends(name="mean", how="sum", reveals="its mean")
-        >>> own = Given(mean, lambda job: Value(clear=job.x.mean(0)))
+        >>> from securefl.engine.aggregator import ClientFunction
+        >>> from securefl.algorithm.queries import CohortQuery, ValueSpec, Sum, Value
+        >>> mean = ValueSpec(name="mean", reduction="sum", reveals="its mean")
+        >>> own = ClientFunction(mean, lambda context: Value(clear=context.x.mean(0)))
         >>> clients = [(np.full((4, 2), k), np.zeros(4)) for k in (1.0, 2.0, 6.0)]
         >>> plan = securefl.Plan(
         ...     sum="masked", corrupt=0, min_cohort_size=3, max_cohort_size=3, min_honest=2,
         ...     max_client_weight=0.4, delta=1e-5, non_private=("mean",), max_rounds=1,
         ... )
-        >>> with securefl.Door(plan, [own], clients, ledger="door.sqlite") as door:
+        >>> with securefl.SecureAggregator(plan, [own], clients, ledger="door.sqlite") as aggregator:
         ...     model = np.zeros(0, np.float32)
-        ...     answers = door.ask(Ask(cohort=(0, 1, 2), broadcast=model, sums=(Sum(mean, 2),)))
-        ...     answers.totals["mean"].value / 3, door.ledger.worst("server")
+        ...     answers = aggregator.query(CohortQuery(cohort=(0, 1, 2), broadcast=model, sums=(Sum(mean, 2),)))
+        ...     answers.totals["mean"].value / 3, aggregator.ledger.worst("server")
         (array([3., 3.]), inf)
 
     Args:
@@ -72,7 +72,7 @@ class Door:
         ledger: the file; an older one goes on, with what was spent in it, under the same terms only.
         parameters: of the key for encrypted numbers; it lives as long as this object and opens as many as
             `max_rounds` asks of all clients need.
-        seed: of the stream that a `Job` carries. Noise, masks and keys come from the operating system.
+        seed: of the stream that a `ClientContext` carries. Noise, masks and keys come from the operating system.
         shared: the file of a ledger that all runs over the same records share (`[privacy] ledger` of a
             study). All that the plan lets out is reserved there before anything is asked, once for `ledger`,
             however often that is opened. It needs a budget, which then holds over all of them together.
@@ -92,7 +92,7 @@ class Door:
     def __init__(
         self,
         plan: Plan,
-        gives: Sequence[Given],
+        functions: Sequence[ClientFunction],
         records: Sequence[Records],
         *,
         ledger: Path | str,
@@ -101,28 +101,28 @@ class Door:
         shared: Path | str | None = None,
         people: Sequence[Records] | None = None,
     ) -> None:
-        names = [given.sends.name for given in gives]
+        names = [function.spec.name for function in functions]
         if len(set(names)) < len(names):
             raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
         require_mechanism(plan)
-        way = sums.way_of(plan)
-        for given in gives:
+        scheme = sums.scheme_of(plan)
+        for function in functions:
             # Before the ledger is opened: a value that can never leave must not put the plan's terms into a
             # file.
-            charge_of(plan, given.sends)
-            if way is not None and given.sends.how == "sum":
-                way.check(given.sends, given.sends.cohort or len(records))
-        scoring = linear.way_of(
+            charge_of(plan, function.spec)
+            if scheme is not None and function.spec.reduction == "sum":
+                scheme.check(function.spec, function.spec.cohort or len(records))
+        scoring = linear.scheme_of(
             plan.scores,
             parameters=parameters,
-            asks=plan.max_rounds * max(1, sum(given.sends.how == "each" for given in gives)),
+            asks=plan.max_rounds * max(1, sum(function.spec.reduction == "none" for function in functions)),
             clients=len(records),
         )
         # A fresh nonce: an older ledger goes on, and its releases have the keys of other sessions.
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
         self._asked = 0
         self.log = Log()
-        allotted = None if shared is None else allotment(plan, [given.sends for given in gives])
+        allotted = None if shared is None else allotment(plan, [function.spec for function in functions])
         self.ledger = Ledger(ledger, plan.terms(), allotted=allotted)
         if shared is not None and allotted is not None:
             try:
@@ -133,7 +133,7 @@ class Door:
         self._journal = Journal()
         self._engine = simulated(
             plan,
-            gives,
+            functions,
             self.ledger,
             records,
             rng=partial(client_stream, seed),
@@ -152,17 +152,17 @@ class Door:
         self._journal.close()
         self.ledger.close()
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> SecureAggregator:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, ask: Ask) -> Answers:
+    def query(self, query: CohortQuery) -> Answers:
         """Whoever answers well is a survivor; clients whose ledger refuses are named in `log.refused`.
 
         A masked sum that too many abstained from is not opened: there are no survivors and no totals then.
-        Every ask is a round of its own, in `Job.round` and in the ledger.
+        Every ask is a round of its own, in `ClientContext.round` and in the ledger.
 
         Raises:
             BudgetExceeded: every client refused; the reason is that of the first.
@@ -170,10 +170,10 @@ class Door:
         """
         self._asked += 1
         header = Header(self._session, self._asked, 0, 0)
-        answers, self.log = self._engine.ask(ask, header)
+        answers, self.log = self._engine.query(query, header)
         # Whoever answers, or abstains for another reason, has no refusal here. Only refusals by all are an
         # error.
-        reasons = [self.log.refused.get(client_name(k)) for k in ask.cohort]
+        reasons = [self.log.refused.get(client_name(k)) for k in query.cohort]
         if reasons and reasons[0] is not None and None not in reasons:
             raise BudgetExceeded(f"All {len(reasons)} clients refused. {reasons[0]}")
         return answers

@@ -11,20 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from securefl.algorithm.queries import Sends, Sum
+from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.linear import LinearBounds, Range
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, decode, encode, message, peek
-from securefl.linear.way import Questions
+from securefl.linear.scheme import Questions
 
 T = TypeVar("T")
 
 
 @message("ask-call", version=2, sender="server")
 @dataclass(frozen=True, kw_only=True)
-class AskCall:
+class QueryCall:
     """An exchange of orders, numbers and sums in the clear begins.
 
     Attributes:
@@ -46,7 +46,7 @@ class AskCall:
     key: bytes = b""
 
     @classmethod
-    def of(cls, most: Limit, asked: Questions | None, key: bytes = b"") -> AskCall:
+    def of(cls, most: Limit, asked: Questions | None, key: bytes = b"") -> QueryCall:
         if asked is None:
             return cls(most_bytes=most.bytes, most_elements=most.elements)
         own = asked.bounds
@@ -126,22 +126,25 @@ class SumCall:
     task: bytes
     key: bytes = b""
 
-    def sums(self, offers: dict[str, Sends]) -> tuple[Sum, ...]:
+    def sums(self, contributions: dict[str, ValueSpec]) -> tuple[Sum, ...]:
         """The vectors, as offered. RemoteProtocolError for a name that nobody offers as a sum."""
         # Checked here, where the server is to blame. Inside a machine the same would look like this party's
         # error.
         fits = len(self.names) == len(self.lengths) > 0 and min(self.lengths) >= 1
         fits = fits and len(set(self.names)) == len(self.names)
-        known = all(name in offers and offers[name].how == "sum" for name in self.names)
+        known = all(name in contributions and contributions[name].reduction == "sum" for name in self.names)
         # each stands in the signed agreement as four bytes
         counts = (self.whole, self.records, self.initial, self.number, self.again, *self.draws)
         counts_fit = all(0 <= one < 2**31 for one in counts) and not (self.initial and self.number)
         counts_fit = counts_fit and len(self.draws) > 0 and not (self.whole and self.records)
         if not fits or not known or len(self.task) != 32 or not counts_fit:
             raise RemoteProtocolError(
-                f"Expected sums among {sorted(offers)} with a length each, got {self.names}.", sender=SERVER
+                f"Expected sums among {sorted(contributions)} with a length each, got {self.names}.",
+                sender=SERVER,
             )
-        return tuple(Sum(offers[name], size) for name, size in zip(self.names, self.lengths, strict=True))
+        return tuple(
+            Sum(contributions[name], size) for name, size in zip(self.names, self.lengths, strict=True)
+        )
 
     @property
     def weights(self) -> Weights:
@@ -155,17 +158,19 @@ _MOST = Limit(2**26, 2**21)
 """The largest call: it holds a key and a cohort."""
 
 
-def said(header: Header, call: AskCall | SumCall) -> bytes:
+def encode_call(header: Header, call: QueryCall | SumCall) -> bytes:
     """The bytes of a call."""
     return encode(header, call)
 
 
-def beyond(number: int) -> tuple[int, int, int]:
+def last_place(number: int) -> tuple[int, int, int]:
     """The last place of a round; of round 0, what is before every place."""
     return (number, _LAST, _LAST) if number else (0, 0, -1)
 
 
-def heard(data: bytes, session: bytes, after: tuple[int, int, int]) -> tuple[Header, AskCall | SumCall]:
+def decode_call(
+    data: bytes, session: bytes, after: tuple[int, int, int]
+) -> tuple[Header, QueryCall | SumCall]:
     """A call of this session, at a later place than the last.
 
     Raises RemoteProtocolError for another session, a place that is over, and other bytes than a call's.
@@ -180,5 +185,5 @@ def heard(data: bytes, session: bytes, after: tuple[int, int, int]) -> tuple[Hea
         raise RemoteProtocolError(
             f"Expected a place after {after}, got {header.place()}: places go up.", sender=SERVER
         )
-    kinds: dict[type[Any], Limit] = {AskCall: _MOST, SumCall: _MOST}
+    kinds: dict[type[Any], Limit] = {QueryCall: _MOST, SumCall: _MOST}
     return header, decode(data, header, kinds, SERVER)

@@ -24,7 +24,7 @@ class Worker(Protocol):
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Packet:
     """One message on its way to one receiver."""
 
     sender: str
@@ -42,7 +42,7 @@ class Traffic:
 
     sent: dict[str, int] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
-    blamed: dict[str, str] = field(default_factory=dict)
+    rejected_from: dict[str, str] = field(default_factory=dict)
     late: int = 0
 
     def add(self, other: Traffic) -> None:
@@ -50,11 +50,11 @@ class Traffic:
         for mine, theirs in ((self.sent, other.sent), (self.received, other.received)):
             for party, count in theirs.items():
                 mine[party] = mine.get(party, 0) + count
-        self.blamed |= other.blamed
+        self.rejected_from |= other.rejected_from
         self.late += other.late
 
 
-class Drive:
+class Driver:
     """The machines of one party at one place, in whatever state each is.
 
     Attributes:
@@ -79,10 +79,10 @@ class Drive:
     def unfinished(self) -> list[str]:
         return [party for party in self.machines if party not in self.results]
 
-    def begin(self) -> list[Parcel]:
+    def begin(self) -> list[Packet]:
         return self._absorb({party: machine.begin() for party, machine in self.machines.items()})
 
-    def deliver(self, parcel: Parcel) -> list[Parcel]:
+    def deliver(self, parcel: Packet) -> list[Packet]:
         """Decode and hand over one parcel. A bad one is remembered against its sender.
 
         What comes before `begin` is lost, as on a network.
@@ -103,7 +103,7 @@ class Drive:
             return self._absorb({parcel.to: machine.receive(state, parcel.sender, body)})
         except RemoteProtocolError as error:
             self._refused.add(link)
-            self.traffic.blamed[parcel.sender] = str(error)
+            self.traffic.rejected_from[parcel.sender] = str(error)
             return []
 
     @property
@@ -111,7 +111,7 @@ class Drive:
         """Whether a machine waits for slow work."""
         return bool(self._needs)
 
-    def work(self) -> list[Parcel]:
+    def work(self) -> list[Packet]:
         """Do all slow work that machines wait for, in one wave."""
         # Taken out first: an answer may bring a new need, which waits for the next wave.
         needs, self._needs = self._needs, []
@@ -125,7 +125,7 @@ class Drive:
             }
         )
 
-    def deadline(self) -> tuple[bool, list[Parcel]]:
+    def deadline(self) -> tuple[bool, list[Packet]]:
         """Tell all machines that a deadline passed. Returns whether anything moved, and what is sent."""
         before = {party: self._states[party] for party in self.unfinished}
         steps = {party: self.machines[party].deadline(state) for party, state in before.items()}
@@ -134,7 +134,7 @@ class Drive:
         out = self._absorb(steps)
         return moved or bool(out) or self.working, out
 
-    def _absorb(self, steps: Mapping[str, Step[Any]]) -> list[Parcel]:
+    def _absorb(self, steps: Mapping[str, Step[Any]]) -> list[Packet]:
         outbox = [(party, envelope) for party, step in steps.items() for envelope in step.out]
         for party, step in steps.items():
             self._take(party, step)
@@ -146,7 +146,7 @@ class Drive:
         for (party, envelope), data in zip(outbox, encoded, strict=True):
             for to in envelope.to:
                 self.traffic.sent[party] = self.traffic.sent.get(party, 0) + len(data)
-                parcels.append(Parcel(party, to, data))
+                parcels.append(Packet(party, to, data))
         return parcels
 
     def _take(self, party: str, step: Step[Any]) -> None:
@@ -156,7 +156,7 @@ class Drive:
         if step.result is not None:
             self.results[party] = step.result
 
-    def _read(self, parcel: Parcel, expects: Expects) -> Any:
+    def _read(self, parcel: Packet, expects: Expects) -> Any:
         """The message, or None for one that is late."""
         here = expects.header
         try:

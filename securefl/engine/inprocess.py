@@ -26,9 +26,9 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import Offer
+from securefl.algorithm.clients import Contribution
 from securefl.algorithm.plan import CLEAR, Plan
-from securefl.algorithm.queries import Answers, Ask, Each, Kept
+from securefl.algorithm.queries import Answers, ClientState, CohortQuery, PerClient
 from securefl.core import signing, wire
 from securefl.core.agreement import Directory, Member
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -38,7 +38,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header, Limit
 from securefl.core.wire.kinds import KEYS, element
-from securefl.engine.drive import Drive
+from securefl.engine.drive import Driver
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.party import Party
@@ -46,10 +46,10 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.computing import Records, Streams
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
-from securefl.linear import Way as ScoreWay
+from securefl.linear import LinearScheme
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
-from securefl.sums import way_of
+from securefl.sums import scheme_of
 from securefl.training.fit import Trainer, one_by_one
 
 T = TypeVar("T")
@@ -144,23 +144,25 @@ class InProcess:
         self._once = once
 
     @property
-    def kept(self) -> Mapping[int, Kept]:
+    def kept(self) -> Mapping[int, ClientState]:
         """What each client has kept on its device so far, for whoever saves or watches the run."""
         if len(self._clients) == 1:  # a study's: it is looked at in every round, and not copied
             return self._clients[0].kept
         return {k: own for party in self._clients for k, own in party.kept.items()}
 
-    def ask(self, ask: Ask, header: Header, network: Network | None = None) -> tuple[Answers, Log]:
+    def query(
+        self, query: CohortQuery, header: Header, network: Network | None = None
+    ) -> tuple[Answers, Log]:
         """Run one Ask over the network, by default one without faults. Returns the answers and a log.
 
-        Errors as for `ServerParty.ask`.
+        Errors as for `ServerParty.query`.
         """
         if header.session != self._session:
             self._enter(header.session)
         for log in (self.server.log, *(party.log for party in self._parties)):
             log.take()  # what an Ask that ended in an error left behind
         carrier = _Carrier(self._parties, network or Network(), self._once)
-        answers = self.server.ask(ask, header, carrier)
+        answers = self.server.query(query, header, carrier)
         # Gathered after the last machine has ended: nothing that a party noted can feed one.
         log = Log()
         log.add(self.server.log.take())
@@ -169,7 +171,7 @@ class InProcess:
         log.add(carrier.log)
         for clients in self._clients:
             clients.settle()
-        _tell_unanswered(ask, answers, log)
+        _tell_unanswered(query, answers, log)
         return answers, log
 
     def _enter(self, session: bytes) -> None:
@@ -211,12 +213,12 @@ class _Carrier:
                 answer = party.call(own, data)
             except RemoteProtocolError as error:
                 # The server sees silence only, as from a party far away. Who is to blame stands in the log.
-                self.log.traffic.blamed[error.sender] = str(error)
+                self.log.traffic.rejected_from[error.sender] = str(error)
                 continue
             answers.update(dict.fromkeys(own, answer))
         return answers
 
-    def run(self, drive: Drive) -> None:
+    def run(self, drive: Driver) -> None:
         # A party that was not called, or refused the call, still has machines of an earlier place. They stay
         # out.
         here = [party.drive for party in self._parties if party.drive is not None]
@@ -237,16 +239,16 @@ class _Carrier:
 
 def simulated(
     plan: Plan,
-    offers: Sequence[Offer],
+    contributions: Sequence[Contribution],
     ledger: Ledger,
     records: Sequence[Records],
     *,
     rng: Streams,
     held: Sequence[Records] | None = None,
     journal: Journal | None = None,
-    scores: ScoreWay | None = None,
-    kept: Mapping[int, Kept] | None = None,
-    culprits: Iterable[int] = (),
+    scores: LinearScheme | None = None,
+    kept: Mapping[int, ClientState] | None = None,
+    proven_cheaters: Iterable[int] = (),
     retries_left: int | None = None,
     trainer: Trainer = one_by_one,
 ) -> InProcess:
@@ -266,11 +268,11 @@ def simulated(
             f"Expected a way of scoring if scores are hidden, and only then, got scores = {plan.scores!r}."
         )
     journal = journal or Journal()
-    sends = {offer.sends.name: offer.sends for offer in offers}
+    spec = {contribution.spec.name: contribution.spec for contribution in contributions}
     numbered = dict(enumerate(records))
     clients = ClientParty(
         plan,
-        offers,
+        contributions,
         ledger,
         journal,
         numbered,
@@ -282,27 +284,33 @@ def simulated(
     )
     server = ServerParty(
         plan,
-        sends,
+        spec,
         OwnRecord(SERVER, journal),
         clients=len(records),
         scores=scores,
-        culprits=culprits,
+        proven_cheaters=proven_cheaters,
         retries_left=retries_left,
     )
-    way = way_of(plan)
-    if scores is None and (way is None or not way.key_holder_learns):
+    scheme = scheme_of(plan)
+    if scores is None and (scheme is None or not scheme.key_holder_learns):
         return InProcess(server, [clients], once=Once())
-    holder = KeyHolderParty(plan, sends, OwnRecord(KEY_HOLDER, journal), scores=scores)
+    holder = KeyHolderParty(plan, spec, OwnRecord(KEY_HOLDER, journal), scores=scores)
     return InProcess(server, [clients], holder, once=Once())
 
 
-def _tell_unanswered(ask: Ask, answers: Answers, log: Log) -> None:
+def _tell_unanswered(query: CohortQuery, answers: Answers, log: Log) -> None:
     """Name the key holder where numbers are missing and nobody is named for it."""
-    told = {*log.abstained, *log.traffic.blamed}
-    concealed: list[Each] = [each for each in ask.each if each.query is not None]
+    told = {*log.abstained, *log.traffic.rejected_from}
+    concealed: list[PerClient] = [
+        per_client for per_client in query.per_client if per_client.query is not None
+    ]
     # Who is in a sum, or gave another number, was not silent: its concealed number alone is missing.
-    answered = {k for each in ask.each for k in answers.each[each.sends.name]} | set(answers.survivors)
-    missing = {k for each in concealed for k in answered - set(answers.each[each.sends.name])}
+    answered = {k for per_client in query.per_client for k in answers.per_client[per_client.spec.name]} | set(
+        answers.survivors
+    )
+    missing = {
+        k for per_client in concealed for k in answered - set(answers.per_client[per_client.spec.name])
+    }
     untold = [k for k in missing if client_name(k) not in told]
     if untold and not told & {SERVER, KEY_HOLDER}:
         log.abstained[KEY_HOLDER] = (

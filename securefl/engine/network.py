@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefl.core.errors import ConfigError
-from securefl.engine.drive import Drive, Parcel
+from securefl.engine.drive import Driver, Packet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class _Posted:
-    parcel: Parcel
+    parcel: Packet
     due: int
 
 
@@ -65,7 +65,7 @@ class Network:
         self._posted: list[_Posted] = []
         self._tick = 0
 
-    def run(self, drives: Sequence[Drive]) -> None:
+    def run(self, drives: Sequence[Driver]) -> None:
         """Run one exchange to its end. ConfigError where two drives stand for one party."""
         names = [name for drive in drives for name in drive.machines]
         if len(set(names)) < len(names):
@@ -87,7 +87,7 @@ class Network:
                 if not self._deadline(drives):
                     break
 
-    def _deliver(self, drives: Sequence[Drive]) -> bool:
+    def _deliver(self, drives: Sequence[Driver]) -> bool:
         due = [posted for posted in self._posted if posted.due <= self._tick]
         self._posted = [posted for posted in self._posted if posted.due > self._tick]
         if self._faults.reorder:
@@ -98,25 +98,25 @@ class Network:
                 self._post(drive.deliver(posted.parcel))
         return bool(due)
 
-    def _work(self, drives: Sequence[Drive]) -> bool:
+    def _work(self, drives: Sequence[Driver]) -> bool:
         working = [drive for drive in drives if drive.working]
         for drive in working:
             self._post(drive.work())
         return bool(working)
 
-    def _deadline(self, drives: Sequence[Drive]) -> bool:
+    def _deadline(self, drives: Sequence[Driver]) -> bool:
         """Tell all drives that a deadline passed. Returns whether anything moved."""
         told = [drive.deadline() for drive in drives]
         for _, parcels in told:
             self._post(parcels)
         return any(moved for moved, _ in told) or bool(self._posted)
 
-    def _post(self, parcels: Sequence[Parcel]) -> None:
+    def _post(self, parcels: Sequence[Packet]) -> None:
         faults, rng = self._faults, self._rng
         for parcel in parcels:
             if self._tamper is not None:
                 data = self._tamper(parcel.sender, parcel.to, parcel.data)
-                parcel = Parcel(parcel.sender, parcel.to, data)
+                parcel = Packet(parcel.sender, parcel.to, data)
             copies = 1 + (rng.random() < faults.duplicate) if faults.duplicate else 1
             # Each copy is lost or slow by itself, as on a real network.
             for _ in range(copies):

@@ -6,66 +6,66 @@ from collections.abc import Sequence
 from math import floor
 
 from securefl.algorithm.plan import CLEAR, Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.linear import key_holder_learns
 from securefl.mechanisms import mechanism_of
-from securefl.sums import way_of
+from securefl.sums import scheme_of
 
 
-def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
+def learns(plan: Plan, specs: Sequence[ValueSpec], party: str) -> str:
     """What `party` sees of clients that send these values under this plan, in words for the privacy card."""
-    encrypted = [s for s in sends if plan.scores != CLEAR and s.reveals_encrypted]
+    encrypted = [s for s in specs if plan.scores != CLEAR and s.reveals_encrypted]
     match party:
         case "server":
-            single = [s for s in sends if s.how == "each" or not plan.hidden]
+            single = [s for s in specs if s.reduction == "none" or not plan.hidden]
             seen = [_score(plan, s) if s in encrypted else _told(plan, s, s.reveals) for s in single]
             summed = [
-                f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in sends if s not in single
+                f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in specs if s not in single
             ]
             told = ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
-            return f"{told} ({_held(plan, [s for s in sends if s not in single])})" if summed else told
+            return f"{told} ({_held(plan, [s for s in specs if s not in single])})" if summed else told
         case "key-holder":
-            way = way_of(plan) if any(s.how == "sum" for s in sends) else None
+            scheme = scheme_of(plan) if any(s.reduction == "sum" for s in specs) else None
             seen = [key_holder_learns(plan.scores)] if encrypted else []
-            seen += [way.key_holder_learns] if way is not None and way.key_holder_learns else []
-            seen += [noise for s in sends if (noise := mechanism_of(plan, s).learns(KEY_HOLDER))]
+            seen += [scheme.key_holder_learns] if scheme is not None and scheme.key_holder_learns else []
+            seen += [noise for s in specs if (noise := mechanism_of(plan, s).learns(KEY_HOLDER))]
             return ", and ".join(dict.fromkeys(seen)) or "nothing: it takes no part"
         case _:
             return "the broadcast models, and each client whether it was selected itself"
 
 
-def _score(plan: Plan, sends: Sends) -> str:
+def _score(plan: Plan, spec: ValueSpec) -> str:
     """What the server sees of a value that answers linear queries concealed, and how often."""
-    often = sends.most_releases(plan.max_rounds)
+    often = spec.most_releases(plan.max_rounds)
     return (
-        f"{_told(plan, sends, sends.reveals_encrypted)} (one linear function of its vector, at most "
+        f"{_told(plan, spec, spec.reveals_encrypted)} (one linear function of its vector, at most "
         f"{often} time{'' if often == 1 else 's'})"
     )
 
 
-def _held(plan: Plan, summed: Sequence[Sends]) -> str:
+def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
     """What a hidden sum holds against: who may collude, what of one client shows, and which server."""
     words = ["none may collude with it"]
     if plan.corrupt:
         words = [f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"]
-    error = min(plan.guess_error(sends.name) for sends in summed)
+    error = min(plan.guess_error(spec.name) for spec in summed)
     words.append(
         "if values spread alike, a guess of one client's from one sum errs by "
         f"{floor(100 * error) / 100:g} of its spread or more"
     )
     if plan.fixed_batch is not None:
         words.append(f"differences of rounds tell sums of fixed batches of {plan.fixed_batch}, and no client")
-    elif not all(mechanism_of(plan, sends).noised for sends in summed):
+    elif not all(mechanism_of(plan, spec).noised for spec in summed):
         words.append("sums of several rounds are not held against each other")
     if plan.sum == "masked" and plan.secagg == "semi-honest":
         words.append("a server that lies opens a single one: it must follow the protocol")
     return "; ".join(words)
 
 
-def _told(plan: Plan, sends: Sends, reveals: str) -> str:
+def _told(plan: Plan, spec: ValueSpec, reveals: str) -> str:
     """`reveals`, and its protection."""
-    mechanism = mechanism_of(plan, sends)
+    mechanism = mechanism_of(plan, spec)
     if not mechanism.noised:
-        return reveals if sends.training is None else f"{reveals}, trained privately"
+        return reveals if spec.training is None else f"{reveals}, trained privately"
     return f"{reveals}{mechanism.learns(SERVER)}"

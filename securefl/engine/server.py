@@ -1,6 +1,6 @@
 """The server of a run: it asks, hears answers, and has nobody's ledger, records or kept state.
 
-`ask` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed by
+`query` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed by
 attempts at the sum. How many attempts there were, who was proven to cheat and what clients have been charged
 it knows from its own count.
 
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, Each, Sends
+from securefl.algorithm.queries import Answers, CohortQuery, PerClient, ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed, require_batches
 from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
@@ -24,19 +24,18 @@ from securefl.core.messages import client_name, task
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, encode
 from securefl.engine.account import Account
-from securefl.engine.calls import AskCall, SumCall, said
-from securefl.engine.drive import Drive
+from securefl.engine.calls import QueryCall, SumCall, encode_call
+from securefl.engine.drive import Driver
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.engine.observer import Log
-from securefl.linear import Questions, Scoring
-from securefl.linear import Way as ScoreWay
-from securefl.linear.way import ServerSide, Tell
+from securefl.linear import LinearScheme, Questions, Scoring
+from securefl.linear.scheme import ServerSide, Tell
 from securefl.mechanisms import mechanism_of, require_mechanism
 from securefl.mechanisms.charges import fewest_contributions, sparse
 from securefl.mechanisms.totals import with_noise
 from securefl.storage.own_record import Own, OwnRecord
-from securefl.sums import Attempt, Opened, way_of
+from securefl.sums import Attempt, Opened, scheme_of
 
 
 class Transport(Protocol):
@@ -46,7 +45,7 @@ class Transport(Protocol):
         """Give a call to these parties. Returns what each said of its own key; an absent one is silent."""
         ...
 
-    def run(self, drive: Drive) -> None:
+    def run(self, drive: Driver) -> None:
         """Move messages between this drive and the parties that were called, until the drive is finished."""
         ...
 
@@ -59,24 +58,33 @@ class Scores:
     asked: Questions | None = None
     key: bytes = b""
     fits: bool = True
-    others: tuple[Each, ...] = ()
+    others: tuple[PerClient, ...] = ()
 
 
 NO_SCORES = Scores()
 
 
-def begin(side: ServerSide | None, ask: Ask, header: Header, transport: Transport, tell: Tell) -> Scores:
+def begin(
+    side: ServerSide | None, query: CohortQuery, header: Header, transport: Transport, tell: Tell
+) -> Scores:
     """What the numbers of this Ask are concealed with. The key holder is called first, for its key."""
-    concealed = {each.sends.name: each.query for each in ask.each if each.query is not None}
+    concealed = {
+        per_client.spec.name: per_client.query
+        for per_client in query.per_client
+        if per_client.query is not None
+    }
     if side is None or not concealed:
         return NO_SCORES
-    asked, (told, _) = Questions.of(concealed, len(ask.cohort)), limits(ask, 0)
-    key = transport.call([KEY_HOLDER], said(header, AskCall.of(told, asked))).get(KEY_HOLDER, b"")
+    asked, (told, _) = Questions.of(concealed, len(query.cohort)), limits(query, 0)
+    key = transport.call([KEY_HOLDER], encode_call(header, QueryCall.of(told, asked))).get(KEY_HOLDER, b"")
     try:
-        scoring = side.begin(concealed, len(ask.cohort), header, key, tell)
+        scoring = side.begin(concealed, len(query.cohort), header, key, tell)
     except CryptoError:  # to ask would cost budgets, and open nothing
         tell(KEY_HOLDER, "It gave no key of its own, so nobody was asked for a number.")
-        return Scores(fits=False, others=tuple(each for each in ask.each if each.query is None))
+        return Scores(
+            fits=False,
+            others=tuple(per_client for per_client in query.per_client if per_client.query is None),
+        )
     return Scores(scoring, asked, key)
 
 
@@ -101,30 +109,30 @@ class ServerParty:
     def __init__(
         self,
         plan: Plan,
-        offers: Mapping[str, Sends],
+        contributions: Mapping[str, ValueSpec],
         record: OwnRecord,
         *,
         clients: int,
-        scores: ScoreWay | None = None,
-        culprits: Iterable[int] = (),
+        scores: LinearScheme | None = None,
+        proven_cheaters: Iterable[int] = (),
         retries_left: int | None = None,
     ) -> None:
         require_mechanism(plan)
-        self.account = Account(plan, offers, clients)
+        self.account = Account(plan, contributions, clients)
         self.log = Log()
         self.retries_left = plan.max_retries if retries_left is None else retries_left
         self._plan = plan
-        self._offers = dict(offers)
+        self._contributions = dict(contributions)
         self._record = record
         self._clients = clients
-        self._culprits = set(culprits)
+        self._culprits = set(proven_cheaters)
         self._scoring = scores
         # made when it joins: a resumed run may have nobody left to ask
         self.scores: ServerSide | None = None
-        self._way = way_of(plan)
+        self._way = scheme_of(plan)
 
     @property
-    def culprits(self) -> frozenset[int]:
+    def proven_cheaters(self) -> frozenset[int]:
         """The clients that were proven to cheat."""
         return frozenset(self._culprits)
 
@@ -143,48 +151,50 @@ class ServerParty:
         self._sums = None if self._way is None else self._way.server(own)
         self.scores = None if self._scoring is None else self._scoring.server(own)
 
-    def ask(self, ask: Ask, header: Header, transport: Transport) -> Answers:
+    def query(self, query: CohortQuery, header: Header, transport: Transport) -> Answers:
         """Run one Ask. The answers hold whoever answered well and in time.
 
         Raises LocalProtocolError for an Ask that describes a value otherwise than its clients do, or that
         asks clients that do not exist.
         """
-        self._check(ask)
+        self._check(query)
         enough = max(
             self._plan.min_cohort_size or 1,
-            fewest_contributions(self._plan, len(ask.cohort), [question.sends for question in ask.sums]),
+            fewest_contributions(self._plan, len(query.cohort), [question.spec for question in query.sums]),
         )
-        if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
-            self.log.tell(SERVER, f"{len(ask.cohort)} clients are left, a sum needs {enough}.")
-            return nobody(ask)
-        if self._sums is not None and ask.sums:
+        if query.sums and len(query.cohort) < enough:  # to ask would cost budgets, and open nothing
+            self.log.tell(SERVER, f"{len(query.cohort)} clients are left, a sum needs {enough}.")
+            return no_answers(query)
+        if self._sums is not None and query.sums:
             try:  # every client would refuse the order, and the numbers asked for with it
-                weights = _weights(ask)
-                require_allowed(self._plan, [question.sends for question in ask.sums], weights)
-                require_batches(self._plan, ask.cohort, weights.draws)
+                weights = _weights(query)
+                require_allowed(self._plan, [question.spec for question in query.sums], weights)
+                require_batches(self._plan, query.cohort, weights.draws)
             except ConfigError as error:
                 self.log.tell(SERVER, str(error))
-                return nobody(ask)
-        scores = begin(self.scores, ask, header, transport, self.log.tell)
-        asked = ask if scores.fits else replace(ask, each=scores.others)
-        if self._sums is None or not ask.sums:
+                return no_answers(query)
+        scores = begin(self.scores, query, header, transport, self.log.tell)
+        asked = query if scores.fits else replace(query, per_client=scores.others)
+        if self._sums is None or not query.sums:
             answers = self._exchange(asked, header, transport, scores)
         else:
             answers = self._hidden(asked, header, transport, scores)
-        answers = replace(answers, each={**nobody(ask).each, **answers.each})
-        return with_noise(self._plan, self._record, ask, self._enough(ask, answers), header)
+        answers = replace(answers, per_client={**no_answers(query).per_client, **answers.per_client})
+        return with_noise(self._plan, self._record, query, self._with_enough_noise(query, answers), header)
 
-    def _check(self, ask: Ask) -> None:
+    def _check(self, query: CohortQuery) -> None:
         """Noise, thresholds and grid follow from the Ask, charges from what clients offer: one text."""
-        for how, questions in (("sum", ask.sums), ("each", ask.each)):
+        for reduction, questions in (("sum", query.sums), ("none", query.per_client)):
             for question in questions:
-                sends = question.sends
-                if self._offers.get(sends.name) != sends or sends.how != how:
+                spec = question.spec
+                if self._contributions.get(spec.name) != spec or spec.reduction != reduction:
                     raise LocalProtocolError(
-                        f"Expected a description that clients offer, got another of {sends.name!r} "
-                        f"({sends.how!r}) in a question for {how!r}. Ask with the `sends` of what is offered."
+                        f"Expected a description that clients offer, got another of {spec.name!r} "
+                        f"({spec.reduction!r}) in a query of reduction {reduction!r}. Ask with the `spec` of what is offered."
                     )
-        strange = [k for k in ask.cohort if not isinstance(k, int | np.integer) or not 0 <= k < self._clients]
+        strange = [
+            k for k in query.cohort if not isinstance(k, int | np.integer) or not 0 <= k < self._clients
+        ]
         if strange:  # a number from the end would be a second name of a client, with a budget of its own
             raise LocalProtocolError(
                 f"Expected a cohort among the clients 0 to {self._clients - 1}, got {strange}."
@@ -194,7 +204,7 @@ class ServerParty:
 
     def _exchange(
         self,
-        ask: Ask,
+        query: CohortQuery,
         header: Header,
         transport: Transport,
         scores: Scores,
@@ -203,10 +213,10 @@ class ServerParty:
         again: int = 0,
     ) -> Answers:
         scoring = scores.scoring
-        told, contribution = limits(ask, 0 if scoring is None else scoring.sealed_bytes)
-        sums = [question.sends for question in ask.sums]
+        told, contribution = limits(query, 0 if scoring is None else scoring.sealed_bytes)
+        sums = [question.spec for question in query.sums]
         machine = Server(
-            ask=ask,
+            query=query,
             header=header,
             most=contribution,
             hidden=hidden,
@@ -214,80 +224,86 @@ class ServerParty:
             scoring=scoring,
             whole=frozenset(own.name for own in sums if not sparse(self._plan, own)),
         )
-        now = [s.sends.name for s in (() if hidden else ask.sums)] + [e.sends.name for e in ask.each]
-        self.account.ask(now, ask.cohort, initial=ask.initial > 0)
-        call = AskCall.of(told, scores.asked, scores.key)
-        transport.call([client_name(k) for k in ask.cohort], said(header, call))
+        now = [s.spec.name for s in (() if hidden else query.sums)] + [e.spec.name for e in query.per_client]
+        self.account.query(now, query.cohort, initial=query.initial > 0)
+        call = QueryCall.of(told, scores.asked, scores.key)
+        transport.call([client_name(k) for k in query.cohort], encode_call(header, call))
         answers: Answers | None = self._run(machine, header, transport)
-        return nobody(ask) if answers is None else answers
+        return no_answers(query) if answers is None else answers
 
     def _run(self, machine: Any, header: Header, transport: Transport) -> Any:
-        drive = Drive({SERVER: machine}, header, self)
+        drive = Driver({SERVER: machine}, header, self)
         transport.run(drive)
         self.log.traffic.add(drive.traffic)
         return drive.results.get(SERVER)
 
     # Hidden sums --------------------------------------------------------------------------------------
 
-    def _hidden(self, ask: Ask, header: Header, transport: Transport, scores: Scores) -> Answers:
+    def _hidden(self, query: CohortQuery, header: Header, transport: Transport, scores: Scores) -> Answers:
         """Orders and numbers, then attempts at the sums.
 
         An attempt that ends before anybody has signed is tried again while there is a spare one. Afterwards a
         noised question may be put anew, with fresh noise and a fresh charge; any other one is lost.
         """
-        each, again = self._exchange(ask, header, transport, scores, hidden=True).each, 0
+        per_client, again = self._exchange(query, header, transport, scores, hidden=True).per_client, 0
         while True:
             told = task(
-                header, order_of(ask, sorted(ask.cohort), hidden=True, again=again), broadcast_of(ask)
+                header, order_of(query, sorted(query.cohort), hidden=True, again=again), broadcast_of(query)
             )
-            found, header, final = self._attempts(ask, header, told, again, transport)
+            found, header, final = self._attempts(query, header, told, again, transport)
             if found is not None:
-                return replace(found, each=each)
-            anew = final and all(mechanism_of(self._plan, question.sends).noised for question in ask.sums)
+                return replace(found, per_client=per_client)
+            anew = final and all(mechanism_of(self._plan, question.spec).noised for question in query.sums)
             if not anew or not self.retries_left:
-                return replace(nobody(ask), each=each)
+                return replace(no_answers(query), per_client=per_client)
             self.retries_left -= 1
             again, header = again + 1, _next(header)
-            ask = replace(ask, each=())
-            self._exchange(ask, header, transport, NO_SCORES, hidden=True, again=again)
+            query = replace(query, per_client=())
+            self._exchange(query, header, transport, NO_SCORES, hidden=True, again=again)
 
     def _attempts(
-        self, ask: Ask, header: Header, told: bytes, again: int, transport: Transport
+        self, query: CohortQuery, header: Header, told: bytes, again: int, transport: Transport
     ) -> tuple[Answers | None, Header, bool]:
         """Attempts without proven culprits: the sums or None, the last place, and whether it was final."""
         assert self._sums is not None
         while True:
             header = _next(header)
-            cohort = sorted(k for k in ask.cohort if k not in self._culprits)
+            cohort = sorted(k for k in query.cohort if k not in self._culprits)
             try:
-                machine = self._machine(ask, header, cohort, told, again, transport)
+                machine = self._machine(query, header, cohort, told, again, transport)
             except (ConfigError, CryptoError) as error:  # the cohort is too small for what the plan asks for
                 self.log.tell(SERVER, str(error))
                 return None, header, False
             found = self._sums.outcome(machine, self._run(machine, header, transport))
-            self.log.traffic.blamed |= found.culprits
-            self._culprits |= {k for k in cohort if client_name(k) in found.culprits}
+            self.log.traffic.rejected_from |= found.proven_cheaters
+            self._culprits |= {k for k in cohort if client_name(k) in found.proven_cheaters}
             if isinstance(found, Opened):
-                return _answers(ask, found), header, True
+                return _answers(query, found), header, True
             self.log.tell(SERVER, found.reason)
             if found.final or not self.retries_left:
                 return None, header, found.final
             self.retries_left -= 1
 
     def _machine(
-        self, ask: Ask, header: Header, cohort: Sequence[int], told: bytes, again: int, transport: Transport
+        self,
+        query: CohortQuery,
+        header: Header,
+        cohort: Sequence[int],
+        told: bytes,
+        again: int,
+        transport: Transport,
     ) -> Any:
         """The server's machine of one attempt; key holder and clients are called to theirs."""
         assert self._sums is not None
         assert self._way is not None
         attempt = Attempt(
             header=header,
-            sums=ask.sums,
-            initial=ask.initial,
-            number=ask.number,
+            sums=query.sums,
+            initial=query.initial,
+            number=query.number,
             again=again,
             cohort=tuple(sorted(map(client_name, cohort))),
-            weights=_weights(ask),
+            weights=_weights(query),
             task=told,
         )
         call = SumCall(
@@ -295,34 +311,34 @@ class ServerParty:
             draws=attempt.weights.draws,
             whole=attempt.weights.whole,
             records=attempt.weights.records,
-            names=tuple(question.sends.name for question in ask.sums),
-            lengths=tuple(question.size for question in ask.sums),
-            initial=ask.initial,
-            number=ask.number,
+            names=tuple(question.spec.name for question in query.sums),
+            lengths=tuple(question.size for question in query.sums),
+            initial=query.initial,
+            number=query.number,
             again=again,
             task=told,
         )
         self._sums.check(attempt)
         if self._way.key_holder_learns:
-            answered = transport.call([KEY_HOLDER], said(header, call))
+            answered = transport.call([KEY_HOLDER], encode_call(header, call))
             if KEY_HOLDER not in answered:
                 raise CryptoError("Expected the key holder to answer its call, got silence: no sum opens.")
             call = replace(call, key=answered[KEY_HOLDER])
         machine = self._sums.machine(attempt, call.key)
         # Not before the key holder answered: an attempt that cannot be opened costs nobody anything.
-        self.account.ask(call.names, cohort, initial=ask.initial > 0)
-        transport.call([client_name(k) for k in cohort], said(header, call))
+        self.account.query(call.names, cohort, initial=query.initial > 0)
+        transport.call([client_name(k) for k in cohort], encode_call(header, call))
         return machine
 
-    def _enough(self, ask: Ask, answers: Answers) -> Answers:
+    def _with_enough_noise(self, query: CohortQuery, answers: Answers) -> Answers:
         """The answers, without the sums if too few shares of noise came."""
-        promised = (mechanism_of(self._plan, question.sends) for question in ask.sums)
-        enough = max((one.min_contributions(len(ask.cohort)) for one in promised), default=0)
+        promised = (mechanism_of(self._plan, question.spec) for question in query.sums)
+        enough = max((one.min_contributions(len(query.cohort)) for one in promised), default=0)
         if len(answers.survivors) >= enough:
             return answers
         short = f"Expected at least {enough} contributions, got {len(answers.survivors)}"
         self.log.tell(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")
-        return replace(nobody(ask), each=answers.each)
+        return replace(no_answers(query), per_client=answers.per_client)
 
     # Beside its machines ------------------------------------------------------------------------------
 
@@ -337,31 +353,33 @@ class ServerParty:
         """Largest error of an encrypted score (probability 1 - 1e-6); None where none was made."""
         return None if self.scores is None else self.scores.error_bound()
 
-    def number_bytes(self, each: Each) -> int:
+    def number_bytes(self, per_client: PerClient) -> int:
         """Bytes of the answer to one question for a number, headers left out."""
-        hidden, clear = each.lengths()
+        hidden, clear = per_client.lengths()
         sealed = None
-        if self.scores is not None and each.query is not None:
-            sealed = self.scores.sealed_bytes(each.query.bounds)
+        if self.scores is not None and per_client.query is not None:
+            sealed = self.scores.sealed_bytes(per_client.query.bounds)
         return 8 * (hidden + clear) if sealed is None else sealed + 8 * clear
 
 
-def _answers(ask: Ask, opened: Opened) -> Answers:
+def _answers(query: CohortQuery, opened: Opened) -> Answers:
     """What the server has of a hidden sum; the numbers of the ask come from elsewhere."""
     there = set(opened.survivors)
-    survivors = tuple(k for k in ask.cohort if client_name(k) in there)
-    totals = {s.sends.name: ask.total(s, opened.totals[s.sends.name], survivors) for s in ask.sums}
-    return Answers(survivors=survivors, totals=totals, each={})
+    survivors = tuple(k for k in query.cohort if client_name(k) in there)
+    totals = {s.spec.name: query.total(s, opened.totals[s.spec.name], survivors) for s in query.sums}
+    return Answers(survivors=survivors, totals=totals, per_client={})
 
 
-def nobody(ask: Ask) -> Answers:
+def no_answers(query: CohortQuery) -> Answers:
     """No sum was opened."""
-    return Answers(survivors=(), totals={}, each={each.sends.name: {} for each in ask.each})
+    return Answers(
+        survivors=(), totals={}, per_client={per_client.spec.name: {} for per_client in query.per_client}
+    )
 
 
-def _weights(ask: Ask) -> Weights:
+def _weights(query: CohortQuery) -> Weights:
     """What the order of a hidden sum says of its weights."""
-    return Weights.of(order_of(ask, sorted(ask.cohort), hidden=True))
+    return Weights.of(order_of(query, sorted(query.cohort), hidden=True))
 
 
 def _next(header: Header) -> Header:

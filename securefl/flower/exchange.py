@@ -32,7 +32,7 @@ _log = logger(__name__)
 
 
 class GridExchange:
-    """`exchange` over a Grid: what `engine.apart.waves.Waves` sends its frames through.
+    """`exchange` over a Grid: what `engine.apart.waves.RemoteTransport` sends its frames through.
 
     Args:
         grid: Flower's, or whatever has its methods.

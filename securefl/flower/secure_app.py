@@ -46,7 +46,7 @@ def by_node_config(context: Context) -> tuple[str, Path]:
 
 
 def in_house(folder: Path, clients: int) -> Beside:
-    """In a simulation: the parties of a `House` in this folder, by partition. One more is the key holder."""
+    """In a simulation: the parties of a `LocalDeployment` in this folder, by partition. One more is the key holder."""
     # A node that has its party beside it needs no house, and stock nodes load this module for every message:
     # a house takes seconds to load.
     from securefl.core.messages import client_name
@@ -100,14 +100,14 @@ class _SecureApp(ClientApp):
     def _asked(self, path: Path, request: bytes, message: Message, context: Context) -> bytes:
         with reached(path, timeout=self._patience) as line:
 
-            def ask(frame: bytes) -> bytes:
+            def query(frame: bytes) -> bytes:
                 line.send(frame)
                 reply = line.receive()
                 if reply is None:
                     raise RemoteProtocolError("Expected a reply, got the connection's end.", sender="party")
                 return reply
 
-            return answered(ask, request, lambda compute: self._computed(compute, message, context))
+            return answered(query, request, lambda compute: self._computed(compute, message, context))
 
     def _computed(self, compute: Compute, message: Message, context: Context) -> Computed | None:
         """What the inner app makes of it, or None. Why not is for this node's log."""

@@ -38,12 +38,12 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore.run import Run
 
-from securefl.algorithm.queries import Ask, Sum
+from securefl.algorithm.queries import CohortQuery, Sum
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engine.apart.asking import Asking, ServerSide
+from securefl.engine.apart.asking import ServerSession, ServerSide
 from securefl.engine.apart.updates import EVALUATION, UPDATE, Mean, Updates, as_public
 from securefl.flower.exchange import GridExchange, found
 from securefl.flower.records import Layout, Task
@@ -131,7 +131,7 @@ class SecureGrid(Grid):
         names = sorted(set(server.pinned.members) - {SERVER})
         nodes = found(grid, names, deadline=patience, clock=monotonic, pause=sleep)
         exchange = GridExchange(grid, nodes, deadline=deadline)
-        self._asking = Asking(server, updates.sends(), updates.digest, exchange)
+        self._asking = ServerSession(server, updates.spec(), updates.digest, exchange)
         self._clients = {
             nodes[name]: number for number, name in enumerate(server.pinned.clients) if name in nodes
         }
@@ -233,13 +233,13 @@ class SecureGrid(Grid):
         cohort = self._cohort(posted)
         if not cohort:
             return []
-        ask = Ask(
+        query = CohortQuery(
             cohort=cohort,
             broadcast=start.astype(np.float32),
             public=as_public(task.encoded()),
-            sums=(Sum(self._updates.sends()[name], self._updates.size(self._plan, name, layout.size)),),
+            sums=(Sum(self._updates.spec()[name], self._updates.size(self._plan, name, layout.size)),),
         )
-        answers = self._asking.ask(ask, number=self._round, stage=self._stage)
+        answers = self._asking.query(query, number=self._round, stage=self._stage)
         if not answers.survivors:
             why = self._asking.server.log.take().abstained.get(SERVER, "nobody answered")
             _log.warning("Round %d: no sum was opened: %s", self._round, why)

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
-from securefl.engine.apart.waves import Exchange
+from securefl.engine.apart.waves import SendAndReceive
 from securefl.flower.exchange import GridExchange, found
 
 Tell = Callable[[Mapping[str, Any]], None]
 """Is told the record of every finished round: its `round`, and figures by name."""
-Play = Callable[[Exchange, Tell], Mapping[str, NDArray[Any]]]
+Play = Callable[[SendAndReceive, Tell], Mapping[str, NDArray[Any]]]
 """Runs the rounds over an exchange. Returns the model's arrays by name."""
 _log = logger(__name__)
 

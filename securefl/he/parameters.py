@@ -25,7 +25,7 @@ GUARD: Final = 1 / 8
 class Parameters:
     """A CKKS parameter set. `primes` carry the data. `special_prime` only shrinks fresh noise.
 
-    data_scale is the least one. `ScoreTerms` takes a larger one if the declared bounds leave room.
+    data_scale is the least one. `LinearTerms` takes a larger one if the declared bounds leave room.
     """
 
     name: str

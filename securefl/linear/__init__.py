@@ -26,7 +26,7 @@ from securefl.linear.ckks import Ckks
 from securefl.linear.isolation import Batches
 from securefl.linear.opener import KeyHolder
 from securefl.linear.padded import Pads
-from securefl.linear.way import Asked, Found, Questions, Scoring, Sent, Way
+from securefl.linear.scheme import Asked, Found, LinearScheme, Questions, Scoring, Sent
 
 __all__ = [
     "Asked",
@@ -53,7 +53,7 @@ def require(word: str, parameters: str) -> None:
         _named(word)(parameters, 1, 1)
 
 
-def way_of(word: str, *, parameters: str, asks: int, clients: int) -> Way | None:
+def scheme_of(word: str, *, parameters: str, asks: int, clients: int) -> LinearScheme | None:
     """The way of scoring of this word; None in the clear.
 
     Args:

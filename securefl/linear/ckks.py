@@ -21,10 +21,9 @@ from securefl.core.wire import Header, Limit
 from securefl.he.keys import EncryptionKey, KeyPair, checked
 from securefl.he.parameters import Parameters, by_name
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Baseline, Blinded, ScoreEvaluator
-from securefl.linear.opener import KeyHolder, Opener, opened_by
-from securefl.linear.terms import ScoreTerms
-from securefl.linear.way import (
+from securefl.linear.evaluator import Baseline, Blinded, LinearEvaluator
+from securefl.linear.opener import KeyHolder, Opener, open_each
+from securefl.linear.scheme import (
     NOTHING,
     Asked,
     Found,
@@ -36,6 +35,7 @@ from securefl.linear.way import (
     Tell,
     blaming,
 )
+from securefl.linear.terms import LinearTerms
 from securefl.storage.own_record import Own
 
 MOST_KINDS: Final = 16
@@ -65,7 +65,7 @@ class Ckks:
     def key_holder(self, own: Own, tell: Tell) -> CkksKeyHolder:
         return CkksKeyHolder(self, own, tell)
 
-    def terms(self, bounds: LinearBounds) -> ScoreTerms:
+    def terms(self, bounds: LinearBounds) -> LinearTerms:
         """Of a key for profiles of this bounds: every party works them out for itself."""
         return terms_of(bounds, self._parameters, scores=self._asks * self._clients)
 
@@ -73,7 +73,7 @@ class Ckks:
         """The server's first work."""
         return Match(part, sent)
 
-    def error_bound(self, terms: ScoreTerms) -> float:
+    def error_bound(self, terms: LinearTerms) -> float:
         """Of one score, except with probability 1e-6."""
         return terms.error_bound()
 
@@ -81,8 +81,8 @@ class Ckks:
 class CkksClients:
     """The clients' side: they encrypt under the key that the key holder signed for these bounds."""
 
-    def __init__(self, way: Ckks, directory: Directory) -> None:
-        self._way = way
+    def __init__(self, scheme: Ckks, directory: Directory) -> None:
+        self._way = scheme
         self._directory = directory
         self._known: dict[LinearBounds, tuple[bytes, Encryptor]] = {}
 
@@ -99,10 +99,10 @@ class CkksClients:
 class CkksServer:
     """The server's side: it multiplies ciphertexts by its baselines, and signs what it asks for."""
 
-    def __init__(self, way: Ckks, own: Own) -> None:
-        self._way = way
+    def __init__(self, scheme: Ckks, own: Own) -> None:
+        self._way = scheme
         self._own = own
-        self._known: dict[LinearBounds, tuple[bytes, ScoreTerms, EncryptionKey, ScoreEvaluator]] = {}
+        self._known: dict[LinearBounds, tuple[bytes, LinearTerms, EncryptionKey, LinearEvaluator]] = {}
 
     def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
         bounds = Questions.of(queries, cohort).bounds
@@ -110,7 +110,7 @@ class CkksServer:
         if known is None or known[0] != key:
             terms = self._way.terms(bounds)
             public = _public(self._own.directory, terms, key)
-            evaluator = ScoreEvaluator(public, terms, self._own.identity.signing)
+            evaluator = LinearEvaluator(public, terms, self._own.identity.signing)
             known = self._known[bounds] = key, terms, public, evaluator
         _, terms, public, evaluator = known
         return CiphertextScoring(
@@ -137,8 +137,8 @@ class CkksKeyHolder:
     Keys live as long as the process: after a restart there are others, and openings count anew.
     """
 
-    def __init__(self, way: Ckks, own: Own, tell: Tell) -> None:
-        self._way = way
+    def __init__(self, scheme: Ckks, own: Own, tell: Tell) -> None:
+        self._way = scheme
         self._own = own
         self._tell = tell
         self._known: dict[LinearBounds, tuple[bytes, Opener]] = {}
@@ -159,18 +159,18 @@ class CkksKeyHolder:
         return KeyHolder(header=header, most=most, turns=self._way.turns, part=part), key
 
 
-def _purpose(terms: ScoreTerms) -> bytes:
+def _purpose(terms: LinearTerms) -> bytes:
     """A key is for queries under these terms: its flooding was sized for them."""
     return b"scores" + terms.digest()
 
 
-def _public(directory: Directory, terms: ScoreTerms, key: bytes) -> EncryptionKey:
+def _public(directory: Directory, terms: LinearTerms, key: bytes) -> EncryptionKey:
     return checked(terms.parameters, directory.vouched(_purpose(terms), key))
 
 
-def terms_of(bounds: LinearBounds, parameters: Parameters, *, scores: int, classes: int = 1) -> ScoreTerms:
+def terms_of(bounds: LinearBounds, parameters: Parameters, *, scores: int, classes: int = 1) -> LinearTerms:
     """The terms of a key for profiles within these bounds."""
-    return ScoreTerms(
+    return LinearTerms(
         parameters=parameters,
         bounds=bounds,
         scores=scores,
@@ -182,9 +182,9 @@ def terms_of(bounds: LinearBounds, parameters: Parameters, *, scores: int, class
 class CiphertextScoring:
     """One exchange, as the server has it. first: what makes its first work."""
 
-    terms: ScoreTerms
+    terms: LinearTerms
     public: EncryptionKey
-    evaluator: ScoreEvaluator
+    evaluator: LinearEvaluator
     queries: Queries
     cohort: int
     tell: Tell
@@ -279,4 +279,4 @@ class OpensCiphertexts:
     tell: Tell
 
     def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        return opened_by(partial(self.opener.open, sender=SERVER), items, self.tell)
+        return open_each(partial(self.opener.open, sender=SERVER), items, self.tell)

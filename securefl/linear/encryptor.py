@@ -9,13 +9,13 @@ from securefl.core.linear import Floats, LinearQuery
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 
 
 class Encryptor:
     """Made once per session; holds nothing secret."""
 
-    def __init__(self, public: EncryptionKey, terms: ScoreTerms) -> None:
+    def __init__(self, public: EncryptionKey, terms: LinearTerms) -> None:
         self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
         self._session = public.session
@@ -46,7 +46,7 @@ class Encryptor:
         return tag + b"".join(gate.pack(each, p.primes) for each in residues)
 
 
-def weight_row(query: LinearQuery, terms: ScoreTerms) -> Floats:
+def weight_row(query: LinearQuery, terms: LinearTerms) -> Floats:
     """The weights of a row. ConfigError for a query of other bounds, or above them: flooding hangs on it."""
     if query.bounds != terms.bounds:
         own, found = (f"{b.hidden_length} + {b.clear_length} entries" for b in (terms.bounds, query.bounds))

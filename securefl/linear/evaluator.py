@@ -54,7 +54,7 @@ from securefl.he.ring import Ring
 from securefl.linear.batches import combine, cosines, places
 from securefl.linear.encryptor import of_class, spread, weight_row
 from securefl.linear.opener import Score
-from securefl.linear.terms import ScoreTerms, clear_part
+from securefl.linear.terms import LinearTerms, clear_part
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +89,13 @@ class Blinded(Guarded):
     senders: tuple[str, ...]
 
 
-class ScoreEvaluator:
+class LinearEvaluator:
     """The server's part; built once per session. `rng` is the operating system's outside of tests."""
 
     def __init__(
         self,
         public: EncryptionKey,
-        terms: ScoreTerms,
+        terms: LinearTerms,
         signing: SigningKey,
         *,
         rng: random.Random | None = None,

@@ -20,8 +20,8 @@ from securefl.core.release import KEY_HOLDER
 from securefl.he.parameters import Parameters
 from securefl.linear.ckks import CiphertextScoring, Ckks, Match, terms_of
 from securefl.linear.evaluator import Arrived, Baseline, Blinded
-from securefl.linear.terms import ScoreTerms
-from securefl.linear.way import Asked, Found, Place, Sent, blaming
+from securefl.linear.scheme import Asked, Found, Place, Sent, blaming
+from securefl.linear.terms import LinearTerms
 
 LARGEST_BATCH = 32
 """The server encodes a baseline once for each place of a batch; beyond, that costs more than it saves."""
@@ -44,20 +44,20 @@ class Batches(Ckks):
                 "needs a baseline in plaintext. Open each client alone, or take other parameters."
             )
 
-    def terms(self, bounds: LinearBounds) -> ScoreTerms:
+    def terms(self, bounds: LinearBounds) -> LinearTerms:
         return batch_terms(bounds, self._parameters, self._asks, self._clients)
 
     def first(self, part: CiphertextScoring, sent: tuple[Sent, ...]) -> Work:
         return MatchBatches(part, sent)
 
-    def error_bound(self, terms: ScoreTerms) -> float:
+    def error_bound(self, terms: LinearTerms) -> float:
         return max(terms.error_bound(), terms.error_bound(terms.classes, batch=terms.classes > 1))
 
 
-def batch_terms(bounds: LinearBounds, parameters: Parameters, asks: int, clients: int) -> ScoreTerms:
+def batch_terms(bounds: LinearBounds, parameters: Parameters, asks: int, clients: int) -> LinearTerms:
     """Terms with the most clients in a batch; ConfigError where not even one fits."""
 
-    def of(size: int) -> ScoreTerms:
+    def of(size: int) -> LinearTerms:
         # a batch counts as K openings, and each of its members may have to be opened again
         most = size * ceil(clients / size) + (clients if size > 1 else 0)
         return terms_of(bounds, parameters, scores=asks * most, classes=size)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.keys import Guarded, PublicKey, Signature
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import REFUSED, OpenReply, OpenRequest
 from securefl.core.release import SERVER
 from securefl.core.signing import SIGNATURE_BYTES, verify
@@ -28,7 +28,7 @@ from securefl.he.integers import products
 from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings, Reply
 from securefl.linear.batches import rows
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Opener(Guarded):
     def __init__(
         self,
         keys: KeyPair,
-        terms: ScoreTerms,
+        terms: LinearTerms,
         evaluator: PublicKey,
         *,
         openings: Openings | None = None,
@@ -149,7 +149,7 @@ class Opener(Guarded):
         return (value + grid // 2) // grid * grid % self._terms.parameters.modulus
 
 
-def _powers(secret: NDArray[np.int64], terms: ScoreTerms) -> list[dict[int, NDArray[np.int64]]]:
+def _powers(secret: NDArray[np.int64], terms: LinearTerms) -> list[dict[int, NDArray[np.int64]]]:
     """For s, and s^2 in mode E: the rows that give one integer, and those that give one per class."""
     powers = [secret]
     if terms.parameters.encrypted_baseline:
@@ -172,7 +172,7 @@ class Opens(Protocol):
         ...
 
 
-def opened_by(
+def open_each(
     open_: Callable[[bytes], bytes], items: tuple[bytes, ...], tell: Callable[[str, str], None]
 ) -> tuple[bytes, ...]:
     """What each item opens to, or `REFUSED`; `tell` is told why."""
@@ -249,12 +249,12 @@ class KeyHolder:
             )
         if message.turn == len(state.replies):  # still at work
             return Step(state)
-        return Step(state, out=(Envelope((SERVER,), state.replies[message.turn]),))
+        return Step(state, out=(Outgoing((SERVER,), state.replies[message.turn]),))
 
     def provide(self, state: Ready, answer: tuple[bytes, ...]) -> Step[Ready]:
         reply = OpenReply(turn=len(state.replies), items=tuple(answer))
         done = replace(state, replies=(*state.replies, reply))
-        return Step(done, out=(Envelope((SERVER,), reply),), result="opened")
+        return Step(done, out=(Outgoing((SERVER,), reply),), result="opened")
 
     def deadline(self, state: Ready) -> Step[Ready]:
         return Step(state, result="unused")

@@ -36,11 +36,11 @@ from securefl.he.keys import EncryptionKey, KeyPair, agreed, checked
 from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
 from securefl.he.ring import Ring
-from securefl.linear.opener import KeyHolder, Score, opened_by
+from securefl.linear.opener import KeyHolder, Score, open_each
 from securefl.linear.pad_terms import KEY, PARAMETERS, WORD_BITS, PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, admit, framed, integer_residues, mask, scaled
+from securefl.linear.scheme import Asked, Found, Place, Queries, Questions, Scoring, Sent, Tell, blaming
 from securefl.linear.terms import clear_part
-from securefl.linear.way import Asked, Found, Place, Queries, Questions, Scoring, Sent, Tell, blaming
 from securefl.storage.own_record import Own
 
 _FLOOD_BITS = 40
@@ -334,11 +334,11 @@ class Pads:
 class PadClients:
     """The clients' side: they agree on pads with the key that the key holder signed."""
 
-    way: Pads
+    scheme: Pads
     directory: Directory
 
     def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
-        terms = self.way.terms(asked.bounds, header)
+        terms = self.scheme.terms(asked.bounds, header)
         agreement, _ = _public(self.directory, key)
         return dict.fromkeys(asked.names, partial(_masked, terms, agreement))
 
@@ -346,8 +346,8 @@ class PadClients:
 class PadServer:
     """The server's side: it lists fresh keys, and has masked sums opened."""
 
-    def __init__(self, way: Pads, own: Own) -> None:
-        self._way = way
+    def __init__(self, scheme: Pads, own: Own) -> None:
+        self._way = scheme
         self._own = own
         self._ring = Ring(PARAMETERS)
         self._terms: dict[LinearBounds, PadTerms] = {}
@@ -376,8 +376,8 @@ class PadServer:
 class PadKeyHolderSide:
     """The key holder's side. Its keys live as long as the process, and so does its count of openings."""
 
-    def __init__(self, way: Pads, own: Own, tell: Tell) -> None:
-        self._way = way
+    def __init__(self, scheme: Pads, own: Own, tell: Tell) -> None:
+        self._way = scheme
         self._own = own
         self._tell = tell
         # For pads alone: sums under pads are opened exactly, so a malicious server reads this key in a few
@@ -444,7 +444,7 @@ class OpensPads:
 
     def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
         own = self._pads if turn == 0 else self._sums
-        return opened_by(own, items, self.tell)
+        return open_each(own, items, self.tell)
 
     def _pads(self, listed: bytes) -> bytes:
         # A reply has room for one ciphertext a list, as has the limit on replies at the server.

@@ -42,7 +42,7 @@ _FREE_BITS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreTerms:
+class LinearTerms:
     """Public terms of one key: queries inside one set of bounds, at most `scores` (tau) openings in all.
 
     scores: flooding is sized for it, against a semi-honest evaluator; it does not hold a malicious one off.

@@ -16,8 +16,8 @@ from securefl.core.errors import CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.signing import AgreementKey, SigningKey, unseal
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Baseline, ScoreEvaluator
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.evaluator import Baseline, LinearEvaluator
+from securefl.linear.terms import LinearTerms
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
 from securefl.matching.document import Document
 from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement
@@ -75,7 +75,7 @@ class Evaluator:
         if options is None or not found:
             raise NothingLeft(_in_order(refused))
         terms = options.terms(length, public.openings)
-        matcher = ScoreEvaluator(public.of(terms.parameters), terms, self.signing)
+        matcher = LinearEvaluator(public.of(terms.parameters), terms, self.signing)
         weights, floored = self._baseline(public, baseline, matcher, options, terms, length)
         requests, labels = [], []
         for one in found:
@@ -124,7 +124,9 @@ class Evaluator:
                 refused.append(Refused(place=place, label=label, why=str(error)))
         return found, refused
 
-    def _addressed(self, one: Sealed, matcher: ScoreEvaluator, weights: Baseline, terms: ScoreTerms) -> bytes:
+    def _addressed(
+        self, one: Sealed, matcher: LinearEvaluator, weights: Baseline, terms: LinearTerms
+    ) -> bytes:
         message = self._unsealed(one)
         clear = message[terms.ciphertext_bytes :]
         if len(clear) != 8 * terms.clear_length:
@@ -140,9 +142,9 @@ class Evaluator:
         self,
         public: PublicKeys,
         baseline: Profile | Sealed,
-        matcher: ScoreEvaluator,
+        matcher: LinearEvaluator,
         options: Options,
-        terms: ScoreTerms,
+        terms: LinearTerms,
         length: int,
     ) -> tuple[Baseline, int]:
         """The baseline to match with, and how many of its variances were floored, if that is known."""

@@ -12,8 +12,8 @@ import numpy as np
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.linear.terms import ScoreTerms
-from securefl.matching.profiles import Anchor, Bounds, Features, Query, Variant, features, query
+from securefl.linear.terms import LinearTerms
+from securefl.matching.profiles import Anchor, Bounds, Features, ProfileQuery, Variant, features, query
 
 Word = Literal["strong", "compact"]
 LONGEST: Final = 2**20
@@ -64,9 +64,9 @@ class Options:
             case "compact":
                 return COMPACT
 
-    def terms(self, length: int, openings: int) -> ScoreTerms:
+    def terms(self, length: int, openings: int) -> LinearTerms:
         """The terms for profiles of `length` elements. Raises ConfigError if scores could wrap around."""
-        return ScoreTerms(
+        return LinearTerms(
             parameters=self.parameter_set(),
             bounds=self.bounds.linear(length, self.variant),
             scores=openings,
@@ -87,7 +87,7 @@ class Options:
         """A client's values: floored, anchored, clipped."""
         return features(profile, self._anchor(len(profile)), self.bounds)
 
-    def query(self, baseline: MeanVariance) -> Query:
+    def query(self, baseline: MeanVariance) -> ProfileQuery:
         """The baseline's values, treated alike. Raises ConfigError if bounds would change the baseline."""
         made = query(baseline, self._anchor(len(baseline)), self.bounds)
         if made.clipped:

@@ -187,7 +187,7 @@ class Features:
 
 
 @dataclass(frozen=True, eq=False)
-class Query:
+class ProfileQuery:
     """The baseline as weights: q * div = <hidden, w.hidden> + <clear, w.clear> + constant.
 
     clipped: how many variances were moved into the bounds. If any were, it is another baseline. floored: how
@@ -245,11 +245,11 @@ def features(profile: MeanVariance, anchor: Anchor, bounds: Bounds) -> Features:
     return Features(inside_mean, inside_variance, int(moved), _floored(profile))
 
 
-def query(baseline: MeanVariance, anchor: Anchor, bounds: Bounds) -> Query:
+def query(baseline: MeanVariance, anchor: Anchor, bounds: Bounds) -> ProfileQuery:
     """The baseline's anchored mean and variance, floored and clipped like those of the clients."""
     mean, variance = _anchored(baseline, anchor)
     inside = np.clip(variance, bounds.variance_low, bounds.variance_high)
-    return Query(mean, inside, int(np.count_nonzero(inside != variance)), _floored(baseline))
+    return ProfileQuery(mean, inside, int(np.count_nonzero(inside != variance)), _floored(baseline))
 
 
 def linear_query(

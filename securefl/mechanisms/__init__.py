@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from securefl.mechanisms.base import (
     KEY_HOLDER_ADDS,
-    GaussianMechanism,
+    BaseMechanism,
     Headroom,
     Kind,
     Mechanism,

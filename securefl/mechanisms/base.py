@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Protocol
 
 from securefl.accounting.events import NON_PRIVATE
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import Charge
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
@@ -136,7 +136,7 @@ class Kind(Protocol):
     @property
     def total_by(self) -> str | None: ...
 
-    def __call__(self, plan: Plan, spec: Sends, /) -> Mechanism: ...
+    def __call__(self, plan: Plan, spec: ValueSpec, /) -> Mechanism: ...
 
 
 @dataclass(frozen=True)
@@ -175,14 +175,14 @@ class NoNoise:
 
 
 @dataclass(frozen=True)
-class GaussianMechanism:
+class BaseMechanism:
     """What the mechanisms of this package share: sigma is the plan's multiplier times the sensitivity.
 
     Each adds what is its own. Without that it draws nothing, and asks for nothing.
     """
 
     plan: Plan
-    spec: Sends
+    spec: ValueSpec
     mutual: ClassVar[bool] = False
     noised: ClassVar[bool] = True
     exposed: ClassVar[Charge] = NON_PRIVATE
@@ -201,7 +201,7 @@ class GaussianMechanism:
         return self.sensitivity / self.spec.grid.step
 
     @property
-    def sigma_on_grid(self) -> float:
+    def sigma(self) -> float:
         """The deviation of all the noise that is promised, in grid units."""
         return self.plan.noise_multiplier * self.sensitivity_on_grid
 

@@ -13,10 +13,10 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from securefl.core.release import SERVER, Charge
 from securefl.dp.gaussian import Integers, rounded
 from securefl.dp.noise import Source
-from securefl.mechanisms.base import GaussianMechanism
+from securefl.mechanisms.base import BaseMechanism
 
 
-class Central(GaussianMechanism):
+class Central(BaseMechanism):
     """Rounded Gaussian noise by the server, before anybody else sees a total."""
 
     word: Final = "central"
@@ -31,7 +31,7 @@ class Central(GaussianMechanism):
         return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
 
     def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
-        return rounded(size, self.sigma_on_grid, rows[0]) if party == SERVER else None
+        return rounded(size, self.sigma, rows[0]) if party == SERVER else None
 
     def learns(self, party: str) -> str:
         if party != SERVER:

@@ -14,10 +14,10 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER, Charge
 from securefl.dp.gaussian import TAIL, Integers, discrete, discrete_event, share
 from securefl.dp.noise import Source
-from securefl.mechanisms.base import GaussianMechanism, Headroom
+from securefl.mechanisms.base import BaseMechanism, Headroom
 
 
-class Distributed(GaussianMechanism):
+class Distributed(BaseMechanism):
     """Discrete Gaussian shares, sized for the fewest honest survivors of the declared cohort."""
 
     word: Final = "distributed"
@@ -89,7 +89,7 @@ class Distributed(GaussianMechanism):
         """Sigma of the sum of the honest shares, in grid units."""
         # `discrete_event` takes 4 off sigma^2 for discreteness; added here, the event has the plan's
         # multiplier.
-        return sqrt(self.sigma_on_grid**2 + 4)
+        return sqrt(self.sigma**2 + 4)
 
     def _one_share(self) -> DpEvent:
         """The event against a server that sums in the clear, and sees values with one share of noise each."""

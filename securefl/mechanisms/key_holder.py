@@ -15,10 +15,10 @@ from securefl.accounting.events import EXPOSED
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.gaussian import TAIL, Integers, rounded
 from securefl.dp.noise import Source
-from securefl.mechanisms.base import GaussianMechanism, Headroom
+from securefl.mechanisms.base import BaseMechanism, Headroom
 
 
-class KeyHolder(GaussianMechanism):
+class KeyHolder(BaseMechanism):
     """Rounded Gaussian noise by the key holder, on the sum of pads that it tells the server."""
 
     word: Final = "key-holder"
@@ -42,7 +42,7 @@ class KeyHolder(GaussianMechanism):
         return Headroom(total=ceil(TAIL * self.plan.noise_multiplier * self.sensitivity_on_grid) + 1)
 
     def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
-        return rounded(size, self.sigma_on_grid, rows[0]) if party == KEY_HOLDER else None
+        return rounded(size, self.sigma, rows[0]) if party == KEY_HOLDER else None
 
     def learns(self, party: str) -> str:
         if party == KEY_HOLDER:

@@ -13,10 +13,10 @@ from dp_accounting import GaussianDpEvent, NoOpDpEvent
 from securefl.core.release import SERVER, Charge
 from securefl.dp.gaussian import Integers, rounded
 from securefl.dp.noise import Source
-from securefl.mechanisms.base import GaussianMechanism, Headroom
+from securefl.mechanisms.base import BaseMechanism, Headroom
 
 
-class Local(GaussianMechanism):
+class Local(BaseMechanism):
     """Rounded Gaussian noise by each client. A number that nobody sums is always noised so."""
 
     word: Final = "local"
@@ -30,7 +30,7 @@ class Local(GaussianMechanism):
         return Headroom(share=None)
 
     def client_noise(self, size: int, source: Source) -> Integers:
-        return rounded(size, self.sigma_on_grid, source)
+        return rounded(size, self.sigma, source)
 
     def deviation(self, contributions: int) -> float:
         return super().deviation(contributions) * sqrt(contributions)

@@ -23,7 +23,7 @@ import numpy as np
 
 from securefl.accounting.events import EXPOSED, NON_PRIVATE, dump_charge
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError, LocalProtocolError, UnsupportedEvent
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.gaussian import Integers
@@ -50,7 +50,7 @@ class Outside:
     word: str
     kind: Kind
     plan: Plan
-    spec: Sends
+    spec: ValueSpec
 
     @cached_property
     def _own(self) -> Mechanism:

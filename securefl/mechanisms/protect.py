@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Floats, Sends, Value, undeclared
+from securefl.algorithm.queries import Floats, Value, ValueSpec, undeclared
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.entropy import derived, fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
@@ -28,7 +28,7 @@ _EXACT = 2**52
 
 def protect(
     plan: Plan,
-    sends: Sends,
+    spec: ValueSpec,
     value: Value,
     *,
     key: ReleaseKey,
@@ -70,78 +70,78 @@ def protect(
             value and there is nothing to hide it with. Or it answers linear queries, and declares no number
             of releases.
     """
-    charge = charge_of(plan, sends, trained=trained)
+    charge = charge_of(plan, spec, trained=trained)
     told: NDArray[Any]
     source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
-    _require_integers(plan, sends, value)
+    _require_integers(plan, spec, value)
     hidden = None
-    if sends.how == "sum":
-        told = _summand(plan, sends, value, weight, source, speaks)
+    if spec.reduction == "sum":
+        told = _summand(plan, spec, value, weight, source, speaks)
         if plan.hidden:
-            hidden = _concealed(sends, conceal, told.astype(np.int64))
+            hidden = _concealed(spec, conceal, told.astype(np.int64))
     else:
-        value = _number(plan, sends, value, source)
-        if value.hidden.size and sends.max_releases is None:
-            raise undeclared(sends.name)
+        value = _number(plan, spec, value, source)
+        if value.hidden.size and spec.max_releases is None:
+            raise undeclared(spec.name)
         told = np.concatenate([value.hidden, value.clear])
         # a way that waits for a hidden part is not sent one in the clear: it refuses an empty one
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):
-            hidden = _concealed(sends, conceal, value.hidden)
+            hidden = _concealed(spec, conceal, value.hidden)
             hidden = replace(hidden, numbers=np.concatenate([hidden.numbers, value.clear]))
     return Release(
         key=key,
         unit=plan.unit,
-        form=hidden.form if hidden is not None else "sparse" if sparse(plan, sends) else "open",
+        form=hidden.form if hidden is not None else "sparse" if sparse(plan, spec) else "open",
         charge=charge,
         _numbers=told if hidden is None else hidden.numbers,
         _sealed=b"" if hidden is None else hidden.sealed,
-        content=_content(plan, sends, secret, key, told),
+        content=_content(plan, spec, secret, key, told),
     )
 
 
-def _require_integers(plan: Plan, sends: Sends, value: Value) -> None:
+def _require_integers(plan: Plan, spec: ValueSpec, value: Value) -> None:
     """LocalProtocolError for floats where noise is charged."""
-    if value.integers is None and mechanism_of(plan, sends).noised:
+    if value.integers is None and mechanism_of(plan, spec).noised:
         raise LocalProtocolError(
-            f"Expected integers of the grid for {sends.name!r}, which is charged as noised, got floats. "
+            f"Expected integers of the grid for {spec.name!r}, which is charged as noised, got floats. "
             "Rounded afterwards, they would move by more than was declared. Send Value(integers=...), each "
             "record put on the grid by itself (`dp.clipping.to_grid`)."
         )
 
 
 def _summand(
-    plan: Plan, sends: Sends, value: Value, weight: float, source: Source, speaks: bool
+    plan: Plan, spec: ValueSpec, value: Value, weight: float, source: Source, speaks: bool
 ) -> NDArray[Any]:
     """What a client adds to a sum: its weighted value on the grid, with its part of the noise."""
     if not 0 < weight <= 1:
         raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
-    if value.integers is not None and mechanism_of(plan, sends).noised:
-        return _noised_sum(plan, sends, value.integers, weight, source)
-    floats = value.floats(sends.grid)
+    if value.integers is not None and mechanism_of(plan, spec).noised:
+        return _noised_sum(plan, spec, value.integers, weight, source)
+    floats = value.floats(spec.grid)
     if speaks:  # nan stays, and is refused: the client then sends what it would without records
-        floats = np.clip(floats, -sends.grid.bound, sends.grid.bound)
-    return sends.grid.quantise(floats, weight)
+        floats = np.clip(floats, -spec.grid.bound, spec.grid.bound)
+    return spec.grid.quantise(floats, weight)
 
 
-def _number(plan: Plan, sends: Sends, value: Value, source: Source) -> Value:
+def _number(plan: Plan, spec: ValueSpec, value: Value, source: Source) -> Value:
     """The floats of a value that nobody sums, with its client's noise where the plan says so."""
     if value.integers is not None:
-        sums = _with_noise(plan, sends, value.integers, source)
+        sums = _with_noise(plan, spec, value.integers, source)
         try:
             value = Value(clear=sums) if value.after_noise is None else value.after_noise(sums)
         except DataError as error:
-            if not mechanism_of(plan, sends).noised:
+            if not mechanism_of(plan, spec).noised:
                 raise
             raise Abstains(Reason.NOISED, str(error)) from None
     if not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
-        raise DataError(f"Expected a finite {sends.name}, got one that is not finite. Clean the records.")
+        raise DataError(f"Expected a finite {spec.name}, got one that is not finite. Clean the records.")
     return value
 
 
-def _concealed(sends: Sends, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:
+def _concealed(spec: ValueSpec, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:
     if conceal is None:
         raise LocalProtocolError(
-            f"Expected something to hide {sends.name!r} with, as the plan says, got nothing: it is not sent."
+            f"Expected something to hide {spec.name!r} with, as the plan says, got nothing: it is not sent."
         )
     return conceal(numbers)
 
@@ -152,26 +152,24 @@ def _place(key: ReleaseKey) -> bytes:
 
 
 def _content(
-    plan: Plan, sends: Sends, secret: SecretKey | None, key: ReleaseKey, numbers: NDArray[Any]
+    plan: Plan, spec: ValueSpec, secret: SecretKey | None, key: ReleaseKey, numbers: NDArray[Any]
 ) -> bytes:
     """A fingerprint of a value that is noised, hidden or privately trained. Others have none."""
     # Two versions of such a value under one draw of noise, or under one mask, would show their difference.
     # The ledger compares fingerprints, and sends one version only.
-    if secret is None or (
-        not plan.hidden and not mechanism_of(plan, sends).noised and sends.training is None
-    ):
+    if secret is None or (not plan.hidden and not mechanism_of(plan, spec).noised and spec.training is None):
         return b""
     return fingerprint(secret, b"content" + _place(key), np.ascontiguousarray(numbers).tobytes())
 
 
 def _noised_sum(
-    plan: Plan, sends: Sends, value: Integers, weight: float, source: Source
+    plan: Plan, spec: ValueSpec, value: Integers, weight: float, source: Source
 ) -> NDArray[np.int32]:
     """Grid integers (d,) with this client's part of the noise, or without noise if another party adds it.
 
     A sum beyond the grid is clipped to it. To abstain would tell of the records, without a charge.
     """
-    limit, mechanism = sends.grid.limit, mechanism_of(plan, sends)
+    limit, mechanism = spec.grid.limit, mechanism_of(plan, spec)
     numbers = _weighted(np.clip(value, -limit, limit), weight)
     # A share that the grid cuts off would be missing in the sum.
     inside = limit - (mechanism.headroom().share or 0)
@@ -194,9 +192,9 @@ def _weighted(numbers: Integers, weight: float) -> Integers:
     return found
 
 
-def _with_noise(plan: Plan, sends: Sends, integers: Integers, source: Source) -> Floats:
+def _with_noise(plan: Plan, spec: ValueSpec, integers: Integers, source: Source) -> Floats:
     """Sums on the grid as floats, with a client's own noise on them if the plan says so."""
-    drawn = mechanism_of(plan, sends).client_noise(len(integers), source)
+    drawn = mechanism_of(plan, spec).client_noise(len(integers), source)
     if drawn is not None:
         integers = np.clip(integers, -_EXACT, _EXACT) + drawn
-    return integers.astype(np.float64) * sends.grid.step
+    return integers.astype(np.float64) * spec.grid.step

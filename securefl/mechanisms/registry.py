@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from securefl.algorithm.plan import NO_NOISE, Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER
@@ -86,12 +86,12 @@ def require_mechanism(plan: Plan) -> Kind | None:
     return kind
 
 
-def mechanism_of(plan: Plan, spec: Sends) -> Mechanism:
+def mechanism_of(plan: Plan, spec: ValueSpec) -> Mechanism:
     """The mechanism that noises these values under this plan. ConfigError as for `require_mechanism`."""
     kind = require_mechanism(plan)
     if kind is None or not spec.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0:
         return NoNoise()
-    if spec.how == "each":  # nobody sums it, so its client noises it
+    if spec.reduction == "none":  # nobody sums it, so its client noises it
         return Local(plan, spec)
     if plan.noise in OURS:
         return kind(plan, spec)

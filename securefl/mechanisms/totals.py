@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, Sum, Total
+from securefl.algorithm.queries import Answers, CohortQuery, Sum, Total
 from securefl.core.agreement import fields, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import LocalProtocolError
@@ -17,18 +17,18 @@ from securefl.mechanisms.registry import mechanism_of
 from securefl.storage.own_record import OwnRecord
 
 
-def with_noise(plan: Plan, record: OwnRecord, ask: Ask, answers: Answers, header: Header) -> Answers:
+def with_noise(plan: Plan, record: OwnRecord, ask: CohortQuery, answers: Answers, header: Header) -> Answers:
     """The answers with the server's noise on each total, where the plan says so."""
     if not answers.totals:  # nothing was opened
         return answers
     totals = dict(answers.totals)
     for question in ask.sums:
-        mechanism, total = mechanism_of(plan, question.sends), totals[question.sends.name]
+        mechanism, total = mechanism_of(plan, question.spec), totals[question.spec.name]
         if mechanism.total_by != SERVER:
             continue
         drawn = mechanism.total_noise(SERVER, question.size, [_source(record, question, total, header)])
         assert drawn is not None
-        totals[question.sends.name] = replace(total, value=total.value + drawn * question.sends.grid.step)
+        totals[question.spec.name] = replace(total, value=total.value + drawn * question.spec.grid.step)
     return replace(answers, totals=totals)
 
 
@@ -43,6 +43,6 @@ def _source(record: OwnRecord, question: Sum, total: Total, header: Header) -> S
         raise LocalProtocolError(
             f"Expected a round that is not over, got {header.round}: rounds go up. Ask in a later one."
         )
-    name = question.sends.name.encode()
+    name = question.spec.name.encode()
     of = hashlib.sha256(total.value.tobytes()).digest()
     return Source(derived(secret, b"central|" + fields(u32(*header.place()), name, of)))

@@ -16,9 +16,9 @@ from securefl.core.acts import Act, Begin, RecordAct, entering
 from securefl.core.agreement import digest
 from securefl.core.entropy import drawn
 from securefl.core.errors import CryptoError, LocalProtocolError
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import Commitment, SecretKey, Share
-from securefl.core.machine import Envelope, Need, Step
+from securefl.core.machine import Need, Outgoing, Step
 from securefl.core.release import SERVER, Release
 from securefl.core.signing import AgreementKey
 from securefl.secagg import checks
@@ -110,7 +110,7 @@ class Holding(Waiting):
 
     @property
     def awaits(self) -> tuple[Awaited, ...]:
-        return (Survivors if self.sent else Hide,)
+        return (Survivors if self.sent else ComputeAndConceal,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ class Rounds:
         held = Holding(closed=state.closed, dealers=opened.dealers, pairs=pairs)
         masker = self._masker(state, [dealer for dealer in pairs if dealer != self.channels.own])
         conceal = {vector.name: partial(masker, i) for i, vector in enumerate(self.agreement.vectors)}
-        order = Hide(client=self.name, header=self.agreement.header, conceal=conceal)
+        order = ComputeAndConceal(client=self.name, header=self.agreement.header, conceal=conceal)
         return Step(held, need=Need(order))
 
     def _masker(self, state: Dealing, near: Sequence[int]) -> Masker:
@@ -313,7 +313,7 @@ class Rounds:
 
     @staticmethod
     def _say(state: ClientState, message: Any, result: str | None = None) -> Step[ClientState]:
-        return Step(state, out=(Envelope((SERVER,), message),), result=result)
+        return Step(state, out=(Outgoing((SERVER,), message),), result=result)
 
 
 def _refused() -> Step[ClientState]:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Final, Literal, Protocol
 
 from securefl.core.acts import Act, Begin
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.machine import Step
 from securefl.core.release import SERVER as TO_SERVER
 from securefl.secagg import client_rounds as client
@@ -71,7 +71,7 @@ class Row:
     again: bool = False
     checked: str
     follows: type[Any] | None = None
-    sends: tuple[type[Any], type[Any] | str] | None = None
+    spec: tuple[type[Any], type[Any] | str] | None = None
     asks: Asked | None = None
     result: str | None = None
 
@@ -163,44 +163,44 @@ _UNDER_WAY = (Beginning, Advertised, Dealing, Holding, client.Agreeing)
 CLIENT: Final = Table((
     Row(None, BEGIN, Rounds.begin, follows=Beginning, asks=Begin,
         checked="The parameters are those of its own plan, and protect as much as the plan asks."),
-    Row(Beginning, Begin, Rounds.advertise, follows=Advertised, sends=(Advertise, TO_SERVER),
+    Row(Beginning, Begin, Rounds.advertise, follows=Advertised, spec=(Advertise, TO_SERVER),
         checked="The record lets it enter this attempt, and gives its secret."),
     Row(Beginning, Begin, Rounds.advertise, follows=Finished, result="refused",
         checked="The record forbids to enter."),
     Row(Advertised, RosterClosed, Rounds.shown_roster, follows=Advertised, asks="deal",
         checked="The roster has at least the least survivors, all pinned. Each signed its key and nonce "
                 "for this place. Its own entry is unchanged."),
-    Row(Advertised, "deal", Rounds.deal, follows=Dealing, sends=(Shares, TO_SERVER),
+    Row(Advertised, "deal", Rounds.deal, follows=Dealing, spec=(Shares, TO_SERVER),
         checked="The record holds this roster."),
     Row(Advertised, "deal", Rounds.deal, follows=Finished, result="refused",
         checked="The record holds another roster, or a newer attempt."),
     Row(Dealing, Dealt, Rounds.open, follows=Dealing, asks="mask",
         checked="There are at least the least survivors as dealers, itself among them. The box of each "
                 "neighbour among them opens to shares that match their hashes."),
-    Row(Dealing, Dealt, Rounds.open, follows=Finished, sends=(Complaint, TO_SERVER), result="complained",
+    Row(Dealing, Dealt, Rounds.open, follows=Finished, spec=(Complaint, TO_SERVER), result="complained",
         checked="A box does not, and its dealer signed it."),
-    Row(Dealing, "mask", Rounds.hold, follows=Holding, asks=Hide,
+    Row(Dealing, "mask", Rounds.hold, follows=Holding, asks=ComputeAndConceal,
         checked="The record holds these dealers."),
     Row(Dealing, "mask", Rounds.hold, follows=Finished, result="refused",
         checked="The record holds other dealers, or a newer attempt."),
-    Row(Holding, Hide, Rounds.send, follows=Holding, sends=(MaskedInput, TO_SERVER),
+    Row(Holding, ComputeAndConceal, Rounds.send, follows=Holding, spec=(MaskedInput, TO_SERVER),
         checked="There is one masked release for each vector."),
-    Row(Holding, Hide, Rounds.send, follows=Finished, result="abstained",
+    Row(Holding, ComputeAndConceal, Rounds.send, follows=Finished, result="abstained",
         checked="The host abstains."),
     Row(Holding, Survivors, Rounds.shown, follows=client.Agreeing, asks="sign",
         checked="Its input is out. Survivors and dropped partition the dealers. At least the least "
                 "survivors survive, itself among them, each with the least degree among them."),
     Row(client.Agreeing, Survivors, Rounds.shown_again, again=True,
         checked="They are the survivors that it was shown before. Any others are refused."),
-    Row(client.Agreeing, "sign", Rounds.sign, follows=client.Agreeing, sends=(Consistent, TO_SERVER),
+    Row(client.Agreeing, "sign", Rounds.sign, follows=client.Agreeing, spec=(Consistent, TO_SERVER),
         checked="Active mode. The record holds these survivors."),
     Row(client.Agreeing, "sign", Rounds.sign,
-        follows=client.Agreeing, sends=(Unmask, TO_SERVER), result="answered",
+        follows=client.Agreeing, spec=(Unmask, TO_SERVER), result="answered",
         checked="Semi-honest mode. The record holds these survivors."),
     Row(client.Agreeing, "sign", Rounds.sign, follows=Finished, result="refused",
         checked="The record holds other survivors, or a newer attempt."),
     Row(client.Agreeing, Quorum, Rounds.unmask,
-        follows=client.Agreeing, sends=(Unmask, TO_SERVER), result="answered",
+        follows=client.Agreeing, spec=(Unmask, TO_SERVER), result="answered",
         checked="Its own signature is out. A quorum signed these survivors. Each surviving neighbour "
                 "signed them, or signed its input under the same dealers."),
     Row(_UNDER_WAY, DEADLINE,
@@ -217,7 +217,7 @@ SERVER: Final = Table((
     Row(Advertising, Advertise, server.advertised, follows=Advertising,
         checked="The pinned member signed its key and nonce for this place. The key is not weak."),
     Row(Advertising, (Advertise, DEADLINE), (server.advertised, server.close_roster),
-        follows=Sharing, sends=(RosterClosed, Advertise),
+        follows=Sharing, spec=(RosterClosed, Advertise),
         checked="Everybody advertised; at the deadline, at least the least survivors did."),
     Row(Advertising, DEADLINE, server.close_roster, follows=Closing, result="aborted",
         checked="Fewer advertised."),
@@ -225,7 +225,7 @@ SERVER: Final = Table((
         checked="It is in the closed roster. Hashes and boxes have their number and lengths. It signed "
                 "the root of their tree."),
     Row(Sharing, (Shares, DEADLINE), (server.shared, server.close_dealing),
-        follows=Summing, sends=(Dealt, Shares),
+        follows=Summing, spec=(Dealt, Shares),
         checked="Everybody of the closed roster dealt; at the deadline, at least the least survivors "
                 "did."),
     Row(Sharing, DEADLINE, server.close_dealing, follows=Closing, result="aborted",
@@ -239,17 +239,17 @@ SERVER: Final = Table((
         checked="A box opens to shares that do not match their hashes, or more accuse its dealer than "
                 "may lie."),
     Row(Summing, (MaskedInput, Complaint, DEADLINE), _SUMS,
-        follows=server.Agreeing, sends=(Survivors, MaskedInput),
+        follows=server.Agreeing, spec=(Survivors, MaskedInput),
         checked="Active mode. Of every dealer an input or a complaint came, or the deadline passed. At "
                 "least the least survivors survive, each with the least degree among them."),
-    Row(Summing, (MaskedInput, Complaint, DEADLINE), _SUMS, follows=Opening, sends=(Survivors, MaskedInput),
+    Row(Summing, (MaskedInput, Complaint, DEADLINE), _SUMS, follows=Opening, spec=(Survivors, MaskedInput),
         checked="Semi-honest mode. The same."),
     Row(Summing, (MaskedInput, Complaint, DEADLINE), _SUMS, follows=Closing, result="aborted",
         checked="The same, but fewer survive, or one has a lower degree."),
     Row(server.Agreeing, Consistent, server.signed, follows=server.Agreeing,
         checked="A survivor signed these dealers and survivors."),
     Row(server.Agreeing, (Consistent, DEADLINE), (server.signed, server.close_signatures),
-        follows=Opening, sends=(Quorum, Consistent),
+        follows=Opening, spec=(Quorum, Consistent),
         checked="Every survivor signed; at the deadline, at least a quorum did."),
     Row(server.Agreeing, DEADLINE, server.close_signatures, follows=Closing, result="aborted",
         checked="Fewer signed."),

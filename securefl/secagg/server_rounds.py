@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.grown import Grown
+from securefl.core.grown import AppendMap
 from securefl.core.keys import SecretKey, Share, Signature
-from securefl.core.machine import Envelope, Need, Step
+from securefl.core.machine import Need, Outgoing, Step
 from securefl.core.release import Delivered
 from securefl.core.signing import AgreementKey
 from securefl.secagg.agreement import Agreement, ClosedRoster, Entry
@@ -62,7 +62,7 @@ class Advertising:
 
     phase: ClassVar[str] = ADVERTISE
     awaits: ClassVar[tuple[type[Any], ...]] = (Advertise,)
-    entries: Grown[int, Entry]
+    entries: AppendMap[int, Entry]
     waited: int = 0
 
     def heard(self, number: int) -> bool:
@@ -76,7 +76,7 @@ class Sharing:
     phase: ClassVar[str] = SHARE
     awaits: ClassVar[tuple[type[Any], ...]] = (Shares,)
     closed: ClosedRoster = field(repr=False)
-    dealt: Grown[int, Published] = field(repr=False)
+    dealt: AppendMap[int, Published] = field(repr=False)
     waited: int = 0
 
     def heard(self, number: int) -> bool:
@@ -96,7 +96,7 @@ class Summing:
     closed: ClosedRoster = field(repr=False)
     dealt: Mapping[int, Published] = field(repr=False)
     sums: tuple[Words, ...] = field(repr=False)
-    inputs: Grown[int, Signature] = field(repr=False)
+    inputs: AppendMap[int, Signature] = field(repr=False)
     gone: frozenset[int] = frozenset()
     accused: Mapping[int, frozenset[int]] = field(default_factory=dict)
     waited: int = 0
@@ -120,7 +120,7 @@ class Agreeing:
     phase: ClassVar[str] = CONSISTENCY
     awaits: ClassVar[tuple[type[Any], ...]] = (Consistent,)
     summed: Summing
-    signatures: Grown[int, Signature] = field(repr=False)
+    signatures: AppendMap[int, Signature] = field(repr=False)
     waited: int = 0
 
     def heard(self, number: int) -> bool:
@@ -136,7 +136,7 @@ class Opening:
     summed: Summing
     asked: tuple[int, ...]
     answered: frozenset[int]
-    shares: Mapping[int, Grown[int, bytes]] = field(repr=False)
+    shares: Mapping[int, AppendMap[int, bytes]] = field(repr=False)
     waited: int = 0
 
     def heard(self, number: int) -> bool:
@@ -167,7 +167,7 @@ ServerState = Advertising | Sharing | Summing | Agreeing | Opening | Working | C
 
 def begin(agreement: Agreement) -> Step[ServerState]:
     """Wait for advertisements. Every client begins by itself."""
-    return Step(Advertising(Grown()))
+    return Step(Advertising(AppendMap()))
 
 
 def advertised(agreement: Agreement, state: Advertising, number: int, said: Advertise) -> Step[ServerState]:
@@ -193,7 +193,7 @@ def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
         nonces=tuple(entry.nonce for entry in entries),
         signatures=tuple(entry.signature for entry in entries),
     )
-    return Step(Sharing(closed, Grown()), out=(_to(agreement, closed.members, roster),))
+    return Step(Sharing(closed, AppendMap()), out=(_to(agreement, closed.members, roster),))
 
 
 # Round 1 ----------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def close_dealing(agreement: Agreement, state: Sharing) -> Step[ServerState]:
         return _too_few(agreement, SHARE, "dealt shares", len(dealers))
     out = tuple(_to(agreement, (holder,), _dealt(state, holder, dealers)) for holder in dealers)
     sums = tuple(np.zeros(vector.length, word(vector.bits)) for vector in agreement.vectors)
-    return Step(Summing(closed=state.closed, dealt=state.dealt, sums=sums, inputs=Grown()), out=out)
+    return Step(Summing(closed=state.closed, dealt=state.dealt, sums=sums, inputs=AppendMap()), out=out)
 
 
 def _dealt(state: Sharing, holder: int, dealers: tuple[int, ...]) -> Dealt:
@@ -287,7 +287,7 @@ def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
     dropped = tuple(dealer for dealer in state.dealers if dealer not in state.inputs)
     out = (_to(agreement, survivors, Survivors(survivors=survivors, dropped=dropped)),)
     if agreement.parameters.mode == "active":
-        return Step(Agreeing(state, Grown()), out=out)
+        return Step(Agreeing(state, AppendMap()), out=out)
     return Step(_opening(state, survivors), out=out)
 
 
@@ -328,7 +328,7 @@ def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]
 
 def _opening(state: Summing, asked: tuple[int, ...]) -> Opening:
     """Nobody answered yet."""
-    return Opening(state, asked, frozenset(), {dealer: Grown() for dealer in state.dealers})
+    return Opening(state, asked, frozenset(), {dealer: AppendMap() for dealer in state.dealers})
 
 
 def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> Step[ServerState]:
@@ -395,8 +395,8 @@ def _admit(agreement: Agreement, number: int, allowed: tuple[int, ...], phase: s
         )
 
 
-def _to(agreement: Agreement, members: tuple[int, ...], message: Any) -> Envelope:
-    return Envelope(agreement.roster.names(members), message)
+def _to(agreement: Agreement, members: tuple[int, ...], message: Any) -> Outgoing:
+    return Outgoing(agreement.roster.names(members), message)
 
 
 def _too_few(agreement: Agreement, phase: str, did: str, number: int) -> Step[ServerState]:

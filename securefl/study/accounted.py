@@ -80,7 +80,7 @@ def allotted(study: Study, arm: Arm, seed: int, made: tuple[Algorithm, Plan], ru
     return Allotment(
         run=run,
         what=f"{study.study.name}, {arm.name}, seed {seed}",
-        charges=allotment(plan, [offer.sends for offer in algorithm.offers]),
+        charges=allotment(plan, [contribution.spec for contribution in algorithm.contributions]),
     )
 
 

@@ -14,7 +14,7 @@ from securefl.accounting.composition import falls_short
 from securefl.accounting.ledger import Head, Ledger
 from securefl.algorithm.clients import State
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Kept
+from securefl.algorithm.queries import ClientState
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.release import PARTIES
@@ -132,7 +132,7 @@ class Checkpoint:
         self._db.run("INSERT INTO bound VALUES (?, ?, ?)", (name, value, seal(name, value)))
 
     def save(
-        self, number: int, state: State, record: dict[str, Any], kept: Mapping[int, Kept] | None = None
+        self, number: int, state: State, record: dict[str, Any], kept: Mapping[int, ClientState] | None = None
     ) -> None:
         """Finish round `number`, durably. Raises LocalProtocolError if it is finished already.
 
@@ -187,7 +187,7 @@ class Checkpoint:
                 memory = {k.removeprefix("memory."): arrays[k] for k in arrays if k.startswith("memory.")}
                 return State(arrays["broadcast"], memory), records
 
-    def kept(self) -> dict[int, Kept]:
+    def kept(self) -> dict[int, ClientState]:
         """The kept state of each client after the last finished round."""
         with self._db.explaining():
             rows = self._db.rows("SELECT client, arrays, seal FROM kept")
@@ -216,7 +216,7 @@ class Stands:
     number: int
     head: Head
     epsilon: Mapping[str, float]
-    culprits: frozenset[int]
+    proven_cheaters: frozenset[int]
     retired: frozenset[int]
     retries_left: int
     charged: tuple[Asked, ...]
@@ -247,7 +247,7 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
         number=int(record["round"]),
         head=Head(int(record["ledger"]["count"]), bytes.fromhex(record["ledger"]["head"])),
         epsilon={party: float(spent) for party, spent in record["epsilon"].items()},
-        culprits=frozenset(named["culprits"]),
+        proven_cheaters=frozenset(named["culprits"]),
         retired=frozenset(named["retired"]),
         retries_left=int(record["spare"]),
         charged=tuple((str(n), bool(i), tuple(map(int, own))) for n, i, own in record["charged"]),

@@ -8,14 +8,14 @@ from dataclasses import replace
 from securefl.accounting.composition import compose, within
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.dp.calibration import check_delta
 from securefl.mechanisms.charges import events_of, open_to
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.seeded import World
-from securefl.sums import way_of
+from securefl.sums import scheme_of
 from securefl.training.audits import keeps_apart
 from securefl.training.devices import Hardware
 
@@ -30,7 +30,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
         problem.initial  # noqa: B018 -- builds the model: what cannot be built is told as the model's
     with placed(study, place_of(arm)):
         algorithm = arm.options.build(problem)
-        sent = [offer.sends for offer in algorithm.offers]
+        sent = [contribution.spec for contribution in algorithm.contributions]
     with placed(study, f"[privacy], for {arm.name}:"):
         plan = study.privacy.plan(
             study.study.rounds,
@@ -49,7 +49,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
     """Raises ConfigError for a name in `non_private` that no arm sends, such as a misspelt one."""
-    names = sorted({offer.sends.name for own in algorithms for offer in own.offers})
+    names = sorted({contribution.spec.name for own in algorithms for contribution in own.contributions})
     with placed(study, "[privacy]"):
         for name in study.privacy.non_private:
             if name not in names:
@@ -59,13 +59,13 @@ def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
                 )
 
 
-def _check_budget(plan: Plan, sent: Sequence[Sends]) -> None:
+def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
     """ConfigError for a value that may not leave at all, or a budget that bears not one round."""
-    for sends in sent:
-        endless = open_to(plan, sends)
+    for spec in sent:
+        endless = open_to(plan, spec)
         if plan.budget is not None and endless:
             raise ConfigError(
-                f"Expected noise on every value under a budget, got {sends.name!r}, which leaves without "
+                f"Expected noise on every value under a budget, got {spec.name!r}, which leaves without "
                 "noise, which no budget bears: every client would refuse. "
                 f"Set budget = inf, or trust the {' and the '.join(endless)}: leave them out of "
                 "`adversaries`."
@@ -74,7 +74,7 @@ def _check_budget(plan: Plan, sent: Sequence[Sends]) -> None:
         return
     for party in plan.adversaries:
         # without further asks: they are spread over the run, as trials are
-        first = events_of(plan, [replace(sends, extra_queries=0) for sends in sent], party, 1)
+        first = events_of(plan, [replace(spec, extra_queries=0) for spec in sent], party, 1)
         if not within(first, plan.delta, plan.budget):
             cost = compose(first, plan.delta)
             raise ConfigError(
@@ -83,14 +83,14 @@ def _check_budget(plan: Plan, sent: Sequence[Sends]) -> None:
             )
 
 
-def _check_device(plan: Plan, sent: Sequence[Sends], hardware: Hardware) -> None:
+def _check_device(plan: Plan, sent: Sequence[ValueSpec], hardware: Hardware) -> None:
     """Leave, or refuse, a GPU that does not keep records apart, if an epsilon per record hangs on it."""
-    trained = any(sends.training is not None for sends in sent)
+    trained = any(spec.training is not None for spec in sent)
     if trained or (plan.unit == "record" and plan.noise_multiplier > 0):
         hardware.require(keeps_apart)
 
 
-def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
+def _check_cohorts(plan: Plan, sent: Sequence[ValueSpec], clients: int) -> None:
     """Raises ConfigError for a hidden sum over cohorts that would never be opened.
 
     A cohort of unknown size counts as one of as many clients as are drawn, or of all.
@@ -100,14 +100,14 @@ def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
             f"Expected clients in whole batches, got {clients} clients in batches of {plan.fixed_batch} "
             "(`fixed_batch`): the last ones would be in no sum. Take a divisor."
         )
-    way = way_of(plan)
-    for sends in sent:
-        size = sends.cohort or sends.draws or clients
-        if way is None or sends.how != "sum":
+    scheme = scheme_of(plan)
+    for spec in sent:
+        size = spec.cohort or spec.draws or clients
+        if scheme is None or spec.reduction != "sum":
             continue
         if size < 2:
             raise ConfigError(
-                f"Expected cohorts of two or more for the hidden sum of {sends.name!r}, got {size}, whose "
+                f"Expected cohorts of two or more for the hidden sum of {spec.name!r}, got {size}, whose "
                 "sum would be its own value: it is never opened. Ask more clients a round."
             )
-        way.check(sends, size)
+        scheme.check(spec, size)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol
 
 from torch import nn
 
-from securefl.algorithm.clients import Algorithm, Offer
+from securefl.algorithm.clients import Algorithm, Contribution
 from securefl.core.errors import ConfigError
 from securefl.core.legible import require_legible
 from securefl.core.reading import convert, near
@@ -119,12 +119,14 @@ class RuntimeSection:
         """The same for one of several runs that go on side by side, and share the workers."""
         return replace(self, workers=max(1, self.processes // lanes))
 
-    def trainer(self, offers: Sequence[Offer]) -> Trainer:
+    def trainer(self, contributions: Sequence[Contribution]) -> Trainer:
         """The trainer of a run with these offers. One is made for a run, since it keeps what it learnt."""
         alone = Forked(self.processes) if self.processes > 1 else one_by_one
         if self.training == "sequential":
             return alone
-        cohorts = (offer.sends.cohort for offer in offers if isinstance(offer, Fits))
+        cohorts = (
+            contribution.spec.cohort for contribution in contributions if isinstance(contribution, Fits)
+        )
         return Batched(alone, slots_for(max(cohorts, default=0)))
 
 

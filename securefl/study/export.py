@@ -171,7 +171,7 @@ def _card(
 
 
 def _learns(algorithm: Algorithm, plan: Plan) -> dict[str, str]:
-    sent = [offer.sends for offer in algorithm.offers]
+    sent = [contribution.spec for contribution in algorithm.contributions]
     return {party: learns(plan, sent, party) for party in PARTIES}
 
 

@@ -14,7 +14,7 @@ from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
 from securefl.accounting.figures import brief, plain
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import events_of
@@ -81,7 +81,7 @@ def forecasts(
 def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     """Forecast one arm. Raises ConfigError if the study could not run."""
     algorithm, plan = composition(study, arm, world)
-    sent = [offer.sends for offer in algorithm.offers]
+    sent = [contribution.spec for contribution in algorithm.contributions]
     first, later = _rehearsed(study, arm, world)
     return Forecast(
         arm=arm.name,
@@ -115,7 +115,7 @@ def _alone(study: Study, world: World) -> str:
     return why_alone(world.problem)
 
 
-def affordable_rounds(plan: Plan, sent: Sequence[Sends]) -> int | None:
+def affordable_rounds(plan: Plan, sent: Sequence[ValueSpec]) -> int | None:
     """The number of rounds that the plan's budget buys; None without a budget."""
     if plan.budget is None:
         return None

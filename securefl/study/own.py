@@ -20,7 +20,7 @@ from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import key_of
 from securefl.data.files import cache_folder
-from securefl.data.given import Given, given
+from securefl.data.given import InMemory, given
 from securefl.data.identity import digest_of_records
 from securefl.data.networks import agreed, outside
 from securefl.data.own import Own, from_files, own
@@ -152,7 +152,7 @@ def _marks_of_network(study: Study, network: str, name: str, place: CodePlace | 
     return Marks(bound=bound, words=words, outside=(sentence,) if sentence else ())
 
 
-def _given(study: Study, place: CodePlace | None, seed: int) -> tuple[str, Given]:
+def _given(study: Study, place: CodePlace | None, seed: int) -> tuple[str, InMemory]:
     section, layout = study.data, study.data.layout
     thing = study.brought.data
     if thing is not None:

@@ -13,7 +13,7 @@ from dp_accounting import DpEvent
 from securefl import mechanisms
 from securefl.accounting.store import require_delta
 from securefl.algorithm.plan import NO_NOISE, Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
@@ -194,7 +194,7 @@ class PrivacySection:
     def plan(
         self,
         rounds: int,
-        sends: Sequence[Sends] = (),
+        specs: Sequence[ValueSpec] = (),
         *,
         records: int = 2**31,
         clients: int = 1,
@@ -205,15 +205,15 @@ class PrivacySection:
         records, clients: the public numbers of all of them. n in weights n_k / n lies between the two.
         leaving: whether a client's record may become the server's by what is in it.
         """
-        noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
+        noised = [s for s in specs if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
         # A spare attempt at a noised sum is a release with fresh noise, so it is counted beforehand.
-        releases = {s.name: s.asked(rounds) + (self.max_retries if s.how == "sum" else 0) for s in sends}
-        sums = [s for s in sends if s.how == "sum"]
+        releases = {s.name: s.asked(rounds) + (self.max_retries if s.reduction == "sum" else 0) for s in specs}
+        sums = [s for s in specs if s.reduction == "sum"]
         weights = {s.name: s.weighs for s in sums if s.weighs != "equal"}
         drawn = max((s.draws for s in sums), default=0)
         # Introductions precede training, so training is counted for the other releases alone.
         spent: Counter[DpEvent] = Counter()
-        for s in sends:
+        for s in specs:
             if s.training is not None and self.unit == "record":
                 spent[s.training] += releases[s.name] - s.initial_queries
         return Plan(

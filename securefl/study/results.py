@@ -196,7 +196,9 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
 
 def _packs(run: ArmRun) -> bool:
     """Whether the arm has sums that travel without their zeros in the clear."""
-    return any(offer.sends.packed for offer in run.arm.options.build(run.world.problem).offers)
+    return any(
+        contribution.spec.packed for contribution in run.arm.options.build(run.world.problem).contributions
+    )
 
 
 def _aggregation(arm: Arm) -> str:
@@ -262,13 +264,13 @@ def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
 def _noted(run: ArmRun) -> Iterator[tuple[int, str, str, str, str]]:
     """Round, party, what, reason and its class of every part that is missing, blank, or was refused."""
     for record in run.records:
-        number, abstained, blamed = record["round"], record["abstained"], record["blamed"]
+        number, abstained, rejected_from = record["round"], record["abstained"], record["blamed"]
         classes = record.get("reasons", {})  # earlier versions noted none, and nothing blank
         for party, reason in abstained.items():
             yield number, party, "abstained", reason, classes.get(party, "")
-        for what, noted in (("refused", blamed), ("blank", record.get("blank", {}))):
+        for what, noted in (("refused", rejected_from), ("blank", record.get("blank", {}))):
             for party, reason in noted.items():
                 yield number, party, what, reason, ""
         for client in sorted(set(record["selected"]) - set(record["answered"])):
-            if (name := client_name(client)) not in abstained and name not in blamed:
+            if (name := client_name(client)) not in abstained and name not in rejected_from:
                 yield number, name, "silent", _UNKNOWN, ""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import Algorithm, Device, Played, State, play
+from securefl.algorithm.clients import Algorithm, Device, RoundResult, State, run_round
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, Kept
+from securefl.algorithm.queries import Answers, ClientState, CohortQuery
 from securefl.algorithm.weighing import admits
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
@@ -29,11 +29,11 @@ from securefl.storage.journal import Journal
 from securefl.study import cost
 from securefl.study.accounted import allotted, reserve
 from securefl.study.arm import ArmRun, made_folder, opened
+from securefl.study.backends import ArmContext, Backend, OneProcess
 from securefl.study.checkpoint import Checkpoint, Figures, Stands, require_new
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.interruption import Interruption, Stop
-from securefl.study.seats import Cast, OneProcess, Seats
 from securefl.study.seeded import World
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -48,7 +48,7 @@ def run_arm(
     *,
     rounds: int | None = None,
     stop: Stop | None = None,
-    seats: Seats | None = None,
+    backend: Backend | None = None,
 ) -> ArmRun:
     """Run one arm to its last round, from where it was cut off. `tell` gets every round's record.
 
@@ -58,7 +58,7 @@ def run_arm(
     Each arm has a ledger of its own. It is accounted as if no other arm had run, unless the study names a
     shared ledger: the run is then reserved there before its first round, or refused.
     """
-    stop, seats = stop or Interruption(), seats or OneProcess()
+    stop, backend = stop or Interruption(), backend or OneProcess()
     algorithm, plan = composition(study, arm, world)
     home = made_folder(folder, arm, world.seed)
     bounds = allotted(study, arm, world.seed, (algorithm, plan), "").charges
@@ -69,7 +69,7 @@ def run_arm(
         if len(records) < study.study.rounds and not (records and records[-1]["ended"]):
             own = allotted(study, arm, world.seed, (algorithm, plan), ledger.identity)
             reserve(study, plan, world.marks.records, [own])
-        turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands, seats)
+        turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands, backend)
         state = saved.state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
@@ -99,13 +99,13 @@ class Turn:
         checkpoint: Checkpoint,
         journal: Journal,
         stands: Sequence[Stands],
-        seats: Seats,
+        backend: Backend,
     ) -> None:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
         self._population = world.population()
         self._saved = checkpoint.kept()
-        cast = Cast(
+        arm_context = ArmContext(
             study=study,
             arm=arm,
             world=world,
@@ -117,31 +117,31 @@ class Turn:
             kept=self._saved,
             stands=stands,
         )
-        self._session = seats.session(cast)
+        self._session = backend.session(arm_context)
         require_new(plan, self._session, ledger, journal, len(stands))
-        self._engine = seats.engine(cast)
+        self._engine = backend.engine(arm_context)
         self._engine.server.account.restore(own.charged for own in stands)
         # From the record, not from the ledger: what a cut-off round has spent must not retire a client from
         # it.
         self._retired = {k for own in stands for k in own.retired}
         self._known = _newest([own.figures for own in stands], self._population.clients)
-        self._logs: list[tuple[Ask, Log]] = []
+        self._logs: list[tuple[CohortQuery, Log]] = []
 
-    def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, Kept]]:
+    def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, ClientState]]:
         """Play a round.
 
         Returns the next state, the round's record, and the changes in the clients' kept state.
         """
-        culprits = self._engine.server.culprits
+        proven_cheaters = self._engine.server.proven_cheaters
         began = time.perf_counter()
         world, study = self._world, self._study
         # A new network for each round, whose late parcels end with it: a resumed run has none of them either.
         network = Network(study.network, rng=stream(world.seed, "network", number))
         self._logs = []
 
-        def ask(question: Ask, stage: int) -> Answers:
+        def query(question: CohortQuery, stage: int) -> Answers:
             header = Header(self._session, number, 0, stage)
-            answers, log = self._engine.ask(question, header, network)
+            answers, log = self._engine.query(question, header, network)
             self._logs.append((question, log))
             return answers
 
@@ -153,18 +153,20 @@ class Turn:
             admits=partial(admits, self._plan),
         )
         rng = stream(world.seed, "selection", number)
-        played = play(self._algorithm, state, population, number, rng, ask)
-        record = self._record(number, played, time.perf_counter() - began, culprits)
+        played = run_round(self._algorithm, state, population, number, rng, query)
+        record = self._record(number, played, time.perf_counter() - began, proven_cheaters)
         return played.state, record, self._changed()
 
-    def _changed(self) -> dict[int, Kept]:
+    def _changed(self) -> dict[int, ClientState]:
         """What clients keep since this round, of those that were asked: nobody else keeps anything new."""
-        kept, asked = self._engine.kept, {k for ask, _ in self._logs for k in ask.cohort}
+        kept, asked = self._engine.kept, {k for query, _ in self._logs for k in query.cohort}
         new = {k: kept[k] for k in sorted(asked) if k in kept and kept[k] is not self._saved.get(k)}
         self._saved |= new
         return new
 
-    def _record(self, number: int, played: Played, wall: float, culprits: frozenset[int]) -> dict[str, Any]:
+    def _record(
+        self, number: int, played: RoundResult, wall: float, proven_cheaters: frozenset[int]
+    ) -> dict[str, Any]:
         """One finished round in numbers: what the server knows, and what only an observer sees.
 
         Clients are listed for what happened to them in this round. What is not new about a client is not
@@ -202,14 +204,14 @@ class Turn:
             "answered": sorted(played.survivors),
             "figures": {name: self._news(name, values) for name, values in figures.items()},
             "error_bound": self._engine.server.error_bound(),
-            "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
+            "blamed": {k: v for _, log in self._logs for k, v in log.traffic.rejected_from.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
             "reasons": {k: v.told for _, log in self._logs for k, v in log.reasons.items()},
             "blank": {k: v for _, log in self._logs for k, v in log.blank.items()},
             "clipped": {k: v for _, log in self._logs for k, (v, _) in log.moved.items() if v},
             "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
             "retired": sorted(new),
-            "culprits": sorted(self._engine.server.culprits - culprits),
+            "culprits": sorted(self._engine.server.proven_cheaters - proven_cheaters),
             "spare": self._engine.server.retries_left,
             "asked": len(self._logs),
             "charged": [
@@ -227,31 +229,33 @@ class Turn:
 
     def _out(self) -> frozenset[int]:
         """The clients that nobody asks any more: their budget is spent, or they were proven to cheat."""
-        return self._engine.server.culprits | self._retired
+        return self._engine.server.proven_cheaters | self._retired
 
     def _cost(self) -> tuple[float, float]:
         """Seconds and watt-hours of the round by the cost model: its exchanges one after the other."""
-        exchanges = [self._client_costs(ask, log) for ask, log in self._logs]
+        exchanges = [self._client_costs(query, log) for query, log in self._logs]
         return (
             sum(cost.round_seconds(costs, range(len(costs.train))) for costs in exchanges),
             sum(cost.round_watt_hours(costs, range(len(costs.train))) for costs in exchanges),
         )
 
-    def _client_costs(self, ask: Ask, log: Log) -> cost.ClientCosts:
+    def _client_costs(self, query: CohortQuery, log: Log) -> cost.ClientCosts:
         """What one exchange costs each client of its cohort; it trains where it is sent a model and
         asked for a sum.
 
         Real bytes are all charged as communication. With a preset's constant model size the profile is
         charged beside it, and an exchange without a model by its real bytes.
         """
-        sent = [question.sends for question in ask.sums]
+        sent = [question.spec for question in query.sums]
         world = self._world
         # a second ask of a round goes without a model: its clients have trained
-        trains = len(ask.broadcast) > 0 and any(s.reads != "nothing" or s.training is not None for s in sent)
-        profiles = [each for each in ask.each if each.query is not None]
+        trains = len(query.broadcast) > 0 and any(
+            s.depends_on != "model" or s.training is not None for s in sent
+        )
+        profiles = [each for each in query.per_client if each.query is not None]
         constant = world.cost_model.model_megabytes if trains else None
         model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))
-        cohort = np.unique(np.asarray(ask.cohort, dtype=np.int64))
+        cohort = np.unique(np.asarray(query.cohort, dtype=np.int64))
         names = [client_name(k) for k in cohort.tolist()]
         traffic = cost.Payload(
             down=[log.traffic.received.get(name, 0) for name in names],
@@ -269,7 +273,7 @@ class Devices(Sequence[Device]):
     Most algorithms have one model, and test it on the server's records. Nothing is then dealt out.
     """
 
-    def __init__(self, world: World, kept: Mapping[int, Kept]) -> None:
+    def __init__(self, world: World, kept: Mapping[int, ClientState]) -> None:
         self._world, self._kept = world, kept
 
     def __len__(self) -> int:

@@ -190,7 +190,7 @@ def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -
     rows: dict[tuple[str, str, str], list[str]] = {}
     for party in PARTIES:
         for arm, (algorithm, plan) in arms.items():
-            seen = learns(plan, [offer.sends for offer in algorithm.offers], party)
+            seen = learns(plan, [contribution.spec for contribution in algorithm.contributions], party)
             rows.setdefault((party, seen, in_words(spent[arm][party])), []).append(arm)
     return [
         run_page.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon)

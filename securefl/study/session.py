@@ -17,6 +17,7 @@ from securefl.storage.private_folder import require_layout
 from securefl.study import results, run_report, split_key, world
 from securefl.study.accounted import reserve_all, sentence
 from securefl.study.arm import ARMS, ArmRun, made_folder
+from securefl.study.backends import Backend
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Arm, Brought, Study
 from securefl.study.folder import (
@@ -32,7 +33,6 @@ from securefl.study.folder import (
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.run import run_arm
-from securefl.study.seats import Seats
 from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
 from securefl.study.told import logged, told
@@ -51,7 +51,7 @@ def run_study(
     fresh: Tell | None = None,
     stop: Stop | None = None,
     say: Callable[[str], None] = to_stderr,
-    seats: Seats | None = None,
+    backend: Backend | None = None,
 ) -> tuple[results.Results, Path]:
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
@@ -69,7 +69,7 @@ def run_study(
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
     # Parties on machines of their own have their own keys, and this process holds no client's records.
     began = (folder / CONFIG).exists()
-    keeper = Keeper(dealt=True) if seats is not None else split_key.of_run(study, folder, began)
+    keeper = Keeper(dealt=True) if backend is not None else split_key.of_run(study, folder, began)
     made = _prepared(study, hardware, keeper)
     with alone(folder, say):
         claim(folder, study, keeper)
@@ -77,7 +77,7 @@ def run_study(
         # A process that is forked cannot use the GPU of this one.
         lanes = study.runtime.lanes(len(_unfinished(study, folder))) if hardware.gpu is None else 1
         telling = told(study, folder, tell, fresh)
-        runs = _played(study, folder, made, telling, stop, lanes=lanes, seats=seats)
+        runs = _played(study, folder, made, telling, stop, lanes=lanes, backend=backend)
         with stop.finishing("the report"):
             return _written(study, runs, made, folder, folder)
 
@@ -116,7 +116,7 @@ def _played(
     tell: Tell,
     stop: Stop,
     lanes: int = 1,
-    seats: Seats | None = None,
+    backend: Backend | None = None,
 ) -> list[ArmRun]:
     @cache
     def here(seed: int) -> World:
@@ -137,7 +137,7 @@ def _played(
 
         def play(pair: Pair, tell: Callable[[Mapping[str, Any]], None], stop: Stop) -> None:
             arm, seed = pair
-            run_arm(own, arm, here(seed), folder, tell, stop=stop, seats=seats)
+            run_arm(own, arm, here(seed), folder, tell, stop=stop, backend=backend)
 
         for seed in study.study.seeds:
             here(seed)  # once for all lanes, which inherit it
@@ -150,7 +150,7 @@ def _played(
     # What was played side by side is only read here.
     runs = {
         (arm.name, seed): run_arm(
-            study, arm, here(seed), folder, _for(once, arm, seed), stop=stop, seats=seats
+            study, arm, here(seed), folder, _for(once, arm, seed), stop=stop, backend=backend
         )
         for arm, seed in pairs
     }

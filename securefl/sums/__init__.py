@@ -7,7 +7,7 @@ two_server   clients send padded integers to the server, and the seeds of the pa
 
 Whatever the way, the same integers of one public grid are added, so the same totals come out, bit for bit.
 Another distribution adds a way under the entry-point group `securefl.sums`: the name is the word of a plan,
-and the object makes a `Way` of a plan.
+and the object makes a `SumScheme` of a plan.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from securefl.algorithm.plan import CLEAR, Plan
 from securefl.core.errors import ConfigError
 from securefl.sums.encrypted import Encrypted
 from securefl.sums.masked import Masked
+from securefl.sums.scheme import Attempt, Opened, SumScheme, Unopened
 from securefl.sums.two_server import TwoServer
-from securefl.sums.way import Attempt, Opened, Unopened, Way
 
 __all__ = ["Attempt", "Encrypted", "Masked", "Opened", "TwoServer", "Unopened", "Way", "way_of", "words"]
 
-_OURS: Final[Mapping[str, Callable[[Plan], Way]]] = {
+_OURS: Final[Mapping[str, Callable[[Plan], SumScheme]]] = {
     "masked": Masked,
     "ckks": Encrypted,
     "two-server": TwoServer,
@@ -37,7 +37,7 @@ def words() -> tuple[str, ...]:
     return (CLEAR, *_OURS, *(point.name for point in entry_points(group="securefl.sums")))
 
 
-def way_of(plan: Plan) -> Way | None:
+def scheme_of(plan: Plan) -> SumScheme | None:
     """The plan's way of summing; None where it sums in the clear, which needs no attempt.
 
     ConfigError for a word that neither this package nor another one knows.
@@ -49,6 +49,6 @@ def way_of(plan: Plan) -> Way | None:
         return _OURS[plan.sum](plan)
     for point in entry_points(group="securefl.sums"):
         if point.name == plan.sum:
-            way: Way = point.load()(plan)
-            return way
+            scheme: SumScheme = point.load()(plan)
+            return scheme
     raise ConfigError(f"Expected sum among {', '.join(words())}, got {plan.sum!r}.")

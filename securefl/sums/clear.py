@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.queries import Ask, Sum, Total
+from securefl.algorithm.queries import CohortQuery, Sum, Total
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import Delivered
 from securefl.core.sparse import dense
@@ -23,14 +23,14 @@ class Running:
     """
 
     numbers: NDArray[np.int32] | NDArray[np.int64]
-    reach: int = 0
+    sensitivity_on_grid: int = 0
 
     def having(self, numbers: NDArray[np.int32], largest: int) -> Running:
         """The sum with these, none larger than `largest` in magnitude."""
-        reach = self.reach + largest
-        wide = self.numbers if reach <= _MOST else self.numbers.astype(np.int64, copy=False)
+        sensitivity_on_grid = self.sensitivity_on_grid + largest
+        wide = self.numbers if sensitivity_on_grid <= _MOST else self.numbers.astype(np.int64, copy=False)
         # A new array, never in place: if another vector of the client is refused, this state stands whole.
-        return Running(wide + numbers, reach)
+        return Running(wide + numbers, sensitivity_on_grid)
 
 
 Totals = Mapping[str, Running]
@@ -40,7 +40,7 @@ _MOST: Final = 2**31 - 1
 
 def nothing(asked: Sequence[Sum]) -> Totals:
     """Sums of nobody yet."""
-    return {question.sends.name: Running(np.zeros(question.size, np.int32)) for question in asked}
+    return {question.spec.name: Running(np.zeros(question.size, np.int32)) for question in asked}
 
 
 def added(
@@ -55,24 +55,26 @@ def added(
     whole: names of values that travel with their zeros under this plan, though they could do without.
     """
     return {
-        question.sends.name: totals[question.sends.name].having(
-            *_checked(question, came[question.sends.name], sender, question.sends.name in whole)
+        question.spec.name: totals[question.spec.name].having(
+            *_checked(question, came[question.spec.name], sender, question.spec.name in whole)
         )
         for question in asked
     }
 
 
-def answers(totals: Totals, asked: Sequence[Sum], ask: Ask, survivors: Sequence[int]) -> dict[str, Total]:
+def answers(
+    totals: Totals, asked: Sequence[Sum], ask: CohortQuery, survivors: Sequence[int]
+) -> dict[str, Total]:
     """What the ask is answered with."""
     return {
-        question.sends.name: ask.total(question, totals[question.sends.name].numbers, survivors)
+        question.spec.name: ask.total(question, totals[question.spec.name].numbers, survivors)
         for question in asked
     }
 
 
 def _checked(question: Sum, came: Delivered, sender: str, whole: bool) -> tuple[NDArray[Any], int]:
     """The vector, and its largest magnitude."""
-    form = "sparse" if question.sends.packed and not whole else "open"
+    form = "sparse" if question.spec.packed and not whole else "open"
     if came.form != form or (form == "open" and came.sealed) or (form == "sparse" and came.numbers.size):
         raise RemoteProtocolError(
             f"Expected a sum in form {form!r}, got a value in form {came.form!r}.",
@@ -85,4 +87,4 @@ def _checked(question: Sum, came: Delivered, sender: str, whole: bool) -> tuple[
             numbers = dense(came.sealed, question.size)
         except ValueError as bad:
             raise RemoteProtocolError(str(bad), sender=sender, phase="contribution") from None
-    return numbers, question.sends.grid.check(numbers, question.size, sender)
+    return numbers, question.spec.grid.check(numbers, question.size, sender)

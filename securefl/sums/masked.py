@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.machine import Machine
 from securefl.secagg import Aborted, Agreement, Channels, Client, Policy, Server, Summed, centred
 from securefl.secagg.checks import CONSISTENCY, UNMASK
 from securefl.storage.own_record import Own
-from securefl.sums.way import Attempt, Opened, Unopened, least_opened
+from securefl.sums.scheme import Attempt, Opened, Unopened, least_opened
 
 MOST_COHORTS = 8
 """Whose channels a client keeps."""
@@ -30,9 +30,9 @@ class Masked:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def check(self, sends: Sends, cohort: int) -> None:
-        require_allowed(self._plan, [sends], Weights.usual(self._plan, sends, cohort))
-        policy = self.policy([sends], cohort)
+    def check(self, spec: ValueSpec, cohort: int) -> None:
+        require_allowed(self._plan, [spec], Weights.usual(self._plan, spec, cohort))
+        policy = self.policy([spec], cohort)
         policy.check(policy.parameters(cohort))
 
     def clients(self, directory: Directory) -> MaskedClients:
@@ -46,7 +46,7 @@ class Masked:
 
     def agreement(self, attempt: Attempt, directory: Directory) -> Agreement:
         """What every party of the attempt makes of it for itself. ConfigError for one below the plan."""
-        policy = self.policy(attempt.sends, attempt.ordered)
+        policy = self.policy(attempt.spec, attempt.ordered)
         agreed = Agreement(
             header=attempt.header,
             roster=directory.roster(attempt.cohort),
@@ -58,7 +58,7 @@ class Masked:
         policy.check(agreed.parameters)
         return agreed
 
-    def policy(self, sends: Sequence[Sends], ordered: int) -> Policy:
+    def policy(self, specs: Sequence[ValueSpec], ordered: int) -> Policy:
         """What every client of the plan insists on, in all attempts at a sum of so many that were ordered.
 
         Shares of noise were sized for the declared cohorts. Whoever may collude of those that were ordered
@@ -72,7 +72,7 @@ class Masked:
             # A plan that hides sums states both. Two at least: the total of one client is its input.
             min_cohort_size=max(2, plan.min_cohort_size or 2),
             min_honest=max(1, plan.min_honest or 1),
-            least_survivors=least_opened(plan, ordered, sends),
+            least_survivors=least_opened(plan, ordered, specs),
         )
 
 
@@ -82,8 +82,8 @@ class MaskedClients:
     A client keeps those of a few cohorts: the server says which there are.
     """
 
-    def __init__(self, way: Masked, directory: Directory) -> None:
-        self._way = way
+    def __init__(self, scheme: Masked, directory: Directory) -> None:
+        self._way = scheme
         self._directory = directory
         self._channels: dict[str, dict[bytes, Channels]] = {}
 
@@ -91,7 +91,7 @@ class MaskedClients:
         self, attempt: Attempt, identities: Sequence[Identity], key: bytes
     ) -> Mapping[str, Machine[Any]]:
         agreed = self._way.agreement(attempt, self._directory)
-        policy = self._way.policy(attempt.sends, attempt.ordered)
+        policy = self._way.policy(attempt.spec, attempt.ordered)
         return {
             own.name: Client(agreement=agreed, channels=self._channel(own, agreed.roster), policy=policy)
             for own in identities
@@ -110,8 +110,8 @@ class MaskedClients:
 class MaskedServer:
     """The server's side, which holds no secret."""
 
-    def __init__(self, way: Masked, directory: Directory) -> None:
-        self._way = way
+    def __init__(self, scheme: Masked, directory: Directory) -> None:
+        self._way = scheme
         self._directory = directory
 
     def check(self, attempt: Attempt) -> None:
@@ -127,7 +127,7 @@ class MaskedServer:
                 # From the consistency phase on somebody may have signed a set, and who has signed enters no
                 # other attempt.
                 final=result.phase in (CONSISTENCY, UNMASK),
-                culprits={} if result.culprit is None else {result.culprit: result.reason},
+                proven_cheaters={} if result.culprit is None else {result.culprit: result.reason},
             )
         vectors = machine.agreement.vectors
         return Opened(

@@ -111,7 +111,7 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
 def _costs(made: Mapping[str, tuple[Algorithm, Plan]]) -> tuple[ArmCost, ...]:
     costs = []
     for name, (algorithm, plan) in made.items():
-        sent = [offer.sends for offer in algorithm.offers]
+        sent = [contribution.spec for contribution in algorithm.contributions]
         spent = {p: compose(events_of(plan, sent, p, plan.max_rounds), plan.delta) for p in PARTIES}
         costs.append(ArmCost(arm=name, epsilon=spent, affordable=affordable_rounds(plan, sent)))
     return tuple(costs)

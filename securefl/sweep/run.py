@@ -257,7 +257,9 @@ def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Sto
         for arm in found.summary
     }
     words = {
-        name: endless(plan, [offer.sends for offer in algorithm.offers]) if isinf(spent[name]) else ""
+        name: endless(plan, [contribution.spec for contribution in algorithm.contributions])
+        if isinf(spent[name])
+        else ""
         for name, (algorithm, plan) in arms.items()
     }
     alarms = [vars(own) for own in found.alarms]

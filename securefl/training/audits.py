@@ -22,7 +22,7 @@ from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import nn
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.files import cache_folder
@@ -129,9 +129,11 @@ def train_beside_another(
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     problem = _problem(layers, config, loss, x, y)
     start = np.concatenate([part for layer in layers for part in _parts(layer)])
-    job = Job(client=0, round=1, x=x, y=y, broadcast=start, public={}, rng=np.random.default_rng(0))
-    own = Fit(problem=problem, start=start, job=replace(job, source=source))
-    _, came = fit_privately([replace(own, job=job), own], SLOTS)
+    context = ClientContext(
+        client=0, round=1, x=x, y=y, broadcast=start, public={}, rng=np.random.default_rng(0)
+    )
+    own = Fit(problem=problem, start=start, context=replace(context, source=source))
+    _, came = fit_privately([replace(own, context=context), own], SLOTS)
     if isinstance(came, DataError):
         raise came
     load_vector(model, _without_new_biases(layers, came))

@@ -36,7 +36,7 @@ from securefl.training.isolation import (
     lone_reader,
     raising,
     require_apart,
-    way_of,
+    scheme_of,
 )
 from securefl.training.losses import Loss, losses_of, records
 from securefl.training.products import ROWS, RowsAlike, check_rows, padded
@@ -60,7 +60,7 @@ def _apart(model: nn.Module, read: Read, columns: tuple[Tensor, ...], rows: int)
     device = device_of(model)
     here = [column.to(device) for column in columns]
     with in_mode(model, training=False), one_thread(), records_apart(device):
-        if way_of(model).alone:
+        if scheme_of(model).alone:
             with torch.no_grad():
                 return _read(lone_reader(model, read, here, rows), here, rows)
         with torch.inference_mode():

@@ -66,7 +66,7 @@ _GATHERED: Final = 2**20
 def slots_for(cohort: int) -> int:
     """How many clients stand in a pass. It follows from the plan, and never from who takes part in a round.
 
-    cohort: the least number of clients that are asked at once, as `Sends.cohort` has it, 0 if no plan says.
+    cohort: the least number of clients that are asked at once, as `ValueSpec.cohort` has it, 0 if no plan says.
     """
     if not cohort:
         return SLOTS
@@ -111,7 +111,7 @@ class Batched:
             self._try(fits[places[0]])
             run = fit_together if fits[places[0]].problem.private is None else fit_privately
             # Clients of like sizes stand together, and few slots wait for the others.
-            places.sort(key=lambda place: -len(fits[place].job.x))
+            places.sort(key=lambda place: -len(fits[place].context.x))
             for at in range(0, len(places), self.slots):
                 together = places[at : at + self.slots]
                 came |= zip(together, run([fits[place] for place in together], self.slots), strict=True)
@@ -126,7 +126,7 @@ class Batched:
 
     def _alike(self, fit: Fit) -> Hashable:
         """What fits must share to run side by side. None for a fit that must run alone, as on a GPU."""
-        problem, x, y = fit.problem, fit.job.x, fit.job.y
+        problem, x, y = fit.problem, fit.context.x, fit.context.y
         if problem not in self._stackable:
             self._stackable[problem] = not why_alone(problem)
         if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
@@ -142,14 +142,14 @@ class Batched:
         if problem.private is None and not (len(x) and _known(problem, y)):
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
-        return (problem, fit.job.round, fit.under_head, fit.activation, fit.penalty, forms)
+        return (problem, fit.context.round, fit.under_head, fit.activation, fit.penalty, forms)
 
 
 def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
     """Train at most `slots` alike clients side by side, without privacy per record. Each has records."""
     config = fits[0].problem.local
-    lasts = [config.batches(len(fit.job.x)) for fit in fits]
-    optimizer = optimizer_of(config, fits[0].job.round - 1)
+    lasts = [config.batches(len(fit.context.x)) for fit in fits]
+    optimizer = optimizer_of(config, fits[0].context.round - 1)
     came: dict[int, Fitted] = {}
     with torch.no_grad(), one_thread():
         stack = stack_of(fits[0], [fit.start for fit in fits], slots)
@@ -202,9 +202,9 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
     Rows without a record are zero and weigh nothing. A record weighs 1 / (records of its mini-batch).
     """
     problem, rows = fits[0].problem, _rows_of(fits[0].problem)
-    columns = [(fit.job.x.reshape(len(fit.job.x), -1), fit.job.y) for fit in fits]
+    columns = [(fit.context.x.reshape(len(fit.context.x), -1), fit.context.y) for fit in fits]
     sizes = [_sizes(len(y), problem.local.batches(len(y)), problem.local.batch_size) for _, y in columns]
-    orders = [_order(len(fit.job.x), problem.local, fit.job.rng) for fit in fits]
+    orders = [_order(len(fit.context.x), problem.local, fit.context.rng) for fit in fits]
     # Several steps are gathered at a time: small ones would take longer to gather than to compute.
     most = max(map(len, sizes))
     steps = min(most, max(1, _GATHERED // (slots * rows * columns[0][0].shape[1])))
@@ -286,12 +286,12 @@ def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
     assert config is not None
     with torch.no_grad(), one_thread():
         stack = stack_of(fits[0], [fit.start for fit in fits], slots)
-        columns = [records(fit.job.x, fit.job.y, problem.loss) for fit in fits]
+        columns = [records(fit.context.x, fit.context.y, problem.loss) for fit in fits]
         private_steps(
             stack.values,
             config,
             [(x.flatten(1), y) for x, y in columns],
-            [fit.job.source or Source() for fit in fits],
+            [fit.context.source or Source() for fit in fits],
             lambda batches: stack.layout.rows(clipped_sums(stack, batches, config)),
             stack.layout.flat,
         )
@@ -369,7 +369,7 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     Of the fit's records only shapes and types are used. Raises ConfigError if a record's gradient depends on
     its place, on its slot, or on other records. Torch is then built with kernels that slots cannot use.
     """
-    columns = records(fit.job.x, fit.job.y, fit.problem.loss)
+    columns = records(fit.context.x, fit.context.y, fit.problem.loss)
     stack = stack_of(fit, [fit.problem.initial] * slots, slots)
     full, alone = (_factors(stack, probe) for probe in probes_of(columns, slots * rows))
     if not stay_apart(full, alone):

@@ -49,7 +49,7 @@ from securefl.training.isolation import (
     lone_gradients,
     require_apart,
     require_slopes_apart,
-    way_of,
+    scheme_of,
 )
 from securefl.training.losses import Loss, records
 from securefl.training.per_record import LoneSum, Sum, clipped_sums
@@ -111,7 +111,7 @@ def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) 
 
     x, y: only their shapes, types and device are used.
     """
-    if way_of(model).alone:
+    if scheme_of(model).alone:
         free = {name: one for name, one in model.named_parameters() if one.requires_grad}
         rows = lone_rows(config.chunk, sum(one.numel() for one in free.values()))
         yield LoneSum(lone_gradients(model, x, y, loss, rows), free, config.clip_norm, rows)
@@ -153,7 +153,7 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
             "puts "
             "this package's in its place, with the same values. It has none for a `proj_size`."
         )
-    if way_of(model).alone:
+    if scheme_of(model).alone:
         return
     invalid = [
         f"{name}: {layer}"

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Job
-from securefl.algorithm.queries import Float32s, Sends, Value
+from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.queries import Float32s, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.dp.noise import Source
 from securefl.training.heads import Activation, activated, frozen, last_dense
@@ -49,7 +49,7 @@ class Fit:
 
     problem: Problem
     start: Float32s
-    job: Job
+    context: ClientContext
     under_head: bool = False
     activation: Activation | None = None
     penalty: Penalty | None = None
@@ -60,15 +60,15 @@ class Fits(Protocol):
     """An Offer whose value follows from local training. It says what to train, and goes on from there."""
 
     @property
-    def sends(self) -> Sends: ...
+    def spec(self) -> ValueSpec: ...
 
-    def compute(self, job: Job) -> Value: ...
+    def compute(self, context: ClientContext) -> Value: ...
 
-    def fit(self, job: Job) -> Fit | None:
+    def fit(self, context: ClientContext) -> Fit | None:
         """The training behind this value. None if there is none to do."""
         ...
 
-    def value(self, job: Job, fitted: Fitted | None) -> Value:
+    def value(self, context: ClientContext, fitted: Fitted | None) -> Value:
         """The value, from what came of `fit`. Raises DataError if the client abstains."""
         ...
 
@@ -81,8 +81,8 @@ def one_by_one(fits: Sequence[Fit]) -> list[Fitted]:
 def fitted(fit: Fit) -> Fitted:
     """What comes of this training.
 
-    The sampling and noise of private training come from `job.source`, or the operating system, never from
-    `job.rng`, whose seed is public. If the GPU's memory runs out, the training begins anew on the CPU where
+    The sampling and noise of private training come from `context.source`, or the operating system, never from
+    `context.rng`, whose seed is public. If the GPU's memory runs out, the training begins anew on the CPU where
     the hardware allows that.
     """
     if fit.problem.hardware.gpu is None:
@@ -100,13 +100,13 @@ def _again(fit: Fit) -> Fit:
     """The same fit with streams of its own, which the first attempt does not draw from."""
     # The same noise as in the first attempt, of which nothing left: a round that is cut off and played again
     # draws as this one did.
-    job = fit.job
-    source = None if job.source is None else job.source.restarted()
-    return replace(fit, job=replace(job, rng=copy.deepcopy(job.rng), source=source))
+    context = fit.context
+    source = None if context.source is None else context.source.restarted()
+    return replace(fit, context=replace(context, rng=copy.deepcopy(context.rng), source=source))
 
 
 def _fitted(fit: Fit) -> Fitted:
-    problem, job = fit.problem, fit.job
+    problem, context = fit.problem, fit.context
     try:
         # A start of another length, such as of a broadcast that a server made up, costs its client alone.
         model = problem.module(fit.start)
@@ -115,17 +115,17 @@ def _fitted(fit: Fit) -> Fitted:
             if problem.private is not None:
                 from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
-                source = job.source or Source()
-                train_privately(model, job.x, job.y, problem.private, problem.loss, source)
+                source = context.source or Source()
+                train_privately(model, context.x, context.y, problem.private, problem.loss, source)
             else:
                 train(
                     model,
-                    job.x,
-                    job.y,
+                    context.x,
+                    context.y,
                     problem.local,
                     problem.loss,
-                    job.rng,
-                    job.round - 1,
+                    context.rng,
+                    context.round - 1,
                     penalty=fit.penalty,
                 )
     except DataError as error:
@@ -140,18 +140,18 @@ def _drawing(fit: Fit) -> Iterator[None]:
         yield
         return
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(fit.job.rng.integers(2**63)))
+        torch.default_generator.manual_seed(int(fit.context.rng.integers(2**63)))
         yield
 
 
-def usable(problem: Problem, job: Job) -> Job:
+def usable(problem: Problem, context: ClientContext) -> ClientContext:
     """The job without non-finite records and records without a label. These take no part."""
-    fits = readable(problem, job.x)
+    fits = readable(problem, context.x)
     if problem.kind == "classification":
-        fits &= (job.y >= 0) & (job.y < problem.outputs)
+        fits &= (context.y >= 0) & (context.y < problem.outputs)
     else:
-        fits &= np.isfinite(job.y).all(axis=1)
-    return replace(job, x=job.x[fits], y=job.y[fits])
+        fits &= np.isfinite(context.y).all(axis=1)
+    return replace(context, x=context.x[fits], y=context.y[fits])
 
 
 def readable(problem: Problem, x: NDArray[Any]) -> NDArray[np.bool_]:
@@ -164,10 +164,10 @@ def readable(problem: Problem, x: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(fits)
 
 
-def with_training(sends: Sends, problem: Problem) -> Sends:
-    """`sends` for a value computed only from the locally trained model."""
+def with_training(spec: ValueSpec, problem: Problem) -> ValueSpec:
+    """`spec` for a value computed only from the locally trained model."""
     if problem.private is None:
-        return sends
+        return spec
     # With DP-SGD the model is a mechanism's output. A value computed from it alone reads no records any more,
     # so that its release costs the training's event and nothing of its own.
-    return replace(sends, reads="nothing", training=problem.private.event)
+    return replace(spec, depends_on="model", training=problem.private.event)

@@ -50,7 +50,7 @@ class Way:
     reason: str = ""
 
 
-def way_of(model: nn.Module) -> Way:
+def scheme_of(model: nn.Module) -> Way:
     """The way that the model goes in the modes that its layers are in now."""
     reason = row_wise.outside(model)
     return Way(alone=reason is not None, reason=reason or "")
@@ -541,7 +541,7 @@ def sentence(model: nn.Module, rows: int) -> str:
     rows: of a chunk whose records are computed alone.
     """
     with in_mode(model, training=True):
-        way = way_of(model)
+        way = scheme_of(model)
     if not way.alone:
         return "row-wise layers compute a batch as a whole, and each record's gradient follows from its rows"
     values = sum(one.numel() for one in model.parameters() if one.requires_grad)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm.clients import State
-from securefl.algorithm.queries import Float32s, Kept
+from securefl.algorithm.queries import ClientState, Float32s
 from securefl.core.errors import ConfigError
 from securefl.training.heads import Bounded, last_dense
 from securefl.training.task import Problem
@@ -54,7 +54,7 @@ class Learnt:
 class Exportable(Protocol):
     """An algorithm whose models can be taken away."""
 
-    def learnt(self, state: State, client: int | None, kept: Kept) -> Learnt:
+    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
         """The model of a state: what all clients share, or that of one client, with what it kept.
 
         Raises ConfigError if a client is named and all have the same model.

@@ -17,7 +17,7 @@ from torch import nn
 
 from securefl.algorithm.clients import Evaluation
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task, evaluate
 from securefl.training.local import LocalTraining
@@ -60,7 +60,7 @@ class Problem:
     private: DPSGD | None = None
     leaving: bool = False
     hardware: Hardware = field(default_factory=Hardware)
-    planned: Callable[[Sequence[Sends]], Plan] | None = None
+    planned: Callable[[Sequence[ValueSpec]], Plan] | None = None
 
     @property
     def loss(self) -> Loss:

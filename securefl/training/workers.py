@@ -60,10 +60,10 @@ def _shares(fits: Sequence[Fit], workers: int) -> list[list[int]]:
     """The places of the fits that each process has to do, of about the same numbers of records."""
     shares: list[list[int]] = [[] for _ in range(min(workers, len(fits)))]
     loads = [0] * len(shares)
-    for place in sorted(range(len(fits)), key=lambda k: -len(fits[k].job.x)):
+    for place in sorted(range(len(fits)), key=lambda k: -len(fits[k].context.x)):
         least = loads.index(min(loads))
         shares[least].append(place)
-        loads[least] += len(fits[place].job.x) + 1
+        loads[least] += len(fits[place].context.x) + 1
     return shares
 
 

@@ -41,23 +41,23 @@ def as_declared(noise: Any, sigma: float) -> bool:
 
 
 def check(one: Combination, folder: Path, patch: pytest.MonkeyPatch) -> None:
-    _, way, noise = one
+    _, scheme, noise = one
     of = study(one, rounds=3 if one[0][0] == "fedcor" else 1)  # its trial is in round 3
     watched = Watched(patch)
     finished = run(of, folder)
     _, plan = composition(of, of.arms[0], world(of))
-    assert (plan.sum, plan.noise) == (way, noise)
+    assert (plan.sum, plan.noise) == (scheme, noise)
     assert not any(record["blamed"] or record["abstained"] for record in finished.records)
     sums = 0
-    for header, ask, answers in watched.asked:
-        assert not ask.sums or answers.survivors == ask.cohort
-        for question in ask.sums:
-            sends, total = question.sends, answers.totals[question.sends.name]
-            left = np.sum(watched.left(header, sends.name, answers), axis=0)
-            added = np.rint(total.value / sends.grid.step).astype(np.int64) - left
+    for header, query, answers in watched.asked:
+        assert not query.sums or answers.survivors == query.cohort
+        for question in query.sums:
+            spec, total = question.spec, answers.totals[question.spec.name]
+            left = np.sum(watched.left(header, spec.name, answers), axis=0)
+            added = np.rint(total.value / spec.grid.step).astype(np.int64) - left
             sums += 1
-            if noise in TRUSTED and noised(plan, sends):
-                sigma = plan.noise_multiplier * reach(plan, sends)
+            if noise in TRUSTED and noised(plan, spec):
+                sigma = plan.noise_multiplier * reach(plan, spec)
                 assert as_declared(added, sigma)
                 # of 90 values a quarter of the noise passes once in 10^55, half once in 70; a map has fewer
                 assert added.size < 90 or not as_declared(0.25 * added, sigma)
@@ -67,8 +67,8 @@ def check(one: Combination, folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def named(one: Combination) -> str:
-    (name, options), way, noise = one
-    return f"{name} {options}, {way}, {noise}"
+    (name, options), scheme, noise = one
+    return f"{name} {options}, {scheme}, {noise}"
 
 
 @pytest.mark.parametrize("one", COVER, ids=named)

@@ -18,14 +18,21 @@ from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Each, Sends, Sum
+from securefl.algorithm.queries import CohortQuery, PerClient, Sum, ValueSpec
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Agreement, Identity, Roster, Vector
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import Commitment, SecretKey, Signature
 from securefl.core.machine import Step
-from securefl.core.messages import REFUSED, Broadcast, Contribution, OpenReply, OpenRequest, client_name
+from securefl.core.messages import (
+    REFUSED,
+    Broadcast,
+    ContributionMessage,
+    OpenReply,
+    OpenRequest,
+    client_name,
+)
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
 from securefl.engine.exchange import Client, Server
@@ -47,13 +54,13 @@ HEADER = Header(bytes(32), 1, 0, 0)
 PLACE = Header(bytes(32), 1, 1, 0)
 MODEL = np.zeros(2, np.float32)
 STRANGERS = ("client-0009", "nobody", "")
-ASK = Ask(
+ASK = CohortQuery(
     cohort=(0, 1),
     broadcast=MODEL,
-    sums=(Sum(Sends(name="sum", how="sum", reveals="it", weighs="draws"), 2),),
-    each=(
-        Each(
-            Sends(name="profile", how="each", reveals="it", max_releases=1),
+    sums=(Sum(ValueSpec(name="sum", reduction="sum", reveals="it", weighs="draws"), 2),),
+    per_client=(
+        PerClient(
+            ValueSpec(name="profile", reduction="none", reveals="it", max_releases=1),
             Query(np.ones(1), np.ones(1)).linear(Variant.FULL, Bounds()),
         ),
     ),
@@ -93,7 +100,7 @@ def contribution(number: int = 1, **changed: Delivered) -> Any:
         "sum": delivered("sum", np.full(2, number, np.int32)),
         "profile": delivered("profile", np.zeros(0), "encrypted", b"ciphertext"),
     }
-    return Contribution(releases=tuple({**good, **changed}.values()))  # type: ignore[arg-type]
+    return ContributionMessage(releases=tuple({**good, **changed}.values()))  # type: ignore[arg-type]
 
 
 class Contract:
@@ -196,7 +203,7 @@ class Contract:
                     assert shown(again.state) == shown(later)
 
 
-SUM, PROFILE = ASK.sums[0].sends, ASK.each[0].sends
+SUM, PROFILE = ASK.sums[0].spec, ASK.per_client[0].spec
 OFFERS = {"sum": SUM, "profile": PROFILE}
 PLAN = Plan(delta=1e-5, max_rounds=1, non_private=("sum", "profile"), weights={"sum": "draws"}, draws=5)
 BROADCAST = Broadcast(model=MODEL, names=("a",), arrays=(np.ones(1),))
@@ -215,7 +222,7 @@ def bad_orders(*wants: str, good: dict[str, Any], bad: tuple[dict[str, Any], ...
 
 
 class TestClient(Contract):
-    machine = Client(number=0, header=HEADER, plan=PLAN, offers=OFFERS, most=Limit(999, 99))
+    machine = Client(number=0, header=HEADER, plan=PLAN, contributions=OFFERS, most=Limit(999, 99))
     drawn: dict[str, Any] = {"members": (0,), "draws": (1,), "whole": 2, "most": 1}  # noqa: RUF012
     ordered = order("sum", **drawn)
     broadcast = BROADCAST
@@ -285,7 +292,7 @@ class TestClientOfHiddenSums(TestClient):
         number=0,
         header=HEADER,
         plan=hidden(PLAN, 4, min_cohort_size=3),
-        offers=OFFERS,
+        contributions=OFFERS,
         most=Limit(999, 99),
     )
     drawn: dict[str, Any] = {  # noqa: RUF012
@@ -345,17 +352,17 @@ SCORING: Any = SimpleNamespace(
 
 class TestServer(Contract):
     machine = Server(
-        ask=ASK,
+        query=ASK,
         header=HEADER,
         most=Limit(999, 99),
         scoring=SCORING,
     )
     good = (("client-0000", contribution()), ("client-0001", contribution(2)))
     bad = (
-        ("client-0000", Contribution(releases=())),
-        ("client-0000", Contribution(releases=contribution().releases[::-1])),
-        ("client-0000", Contribution(releases=contribution().releases[:1])),
-        ("client-0000", Contribution(releases=contribution().releases * 2)),
+        ("client-0000", ContributionMessage(releases=())),
+        ("client-0000", ContributionMessage(releases=contribution().releases[::-1])),
+        ("client-0000", ContributionMessage(releases=contribution().releases[:1])),
+        ("client-0000", ContributionMessage(releases=contribution().releases * 2)),
         ("client-0000", contribution(sum=delivered("sum", np.ones(2)))),
         ("client-0000", contribution(sum=delivered("sum", np.ones(2, np.int64)))),
         ("client-0000", contribution(sum=delivered("sum", np.ones(3, np.int32)))),
@@ -444,11 +451,11 @@ class TestServer(Contract):
             assert result.survivors == (0, 1)
             assert (result.totals["sum"].value * 2**21).tolist() == [3, 3]
             known = {0: 0.25} if name in ("asking again", "working at last") else {}
-            assert result.each == {"profile": known}
+            assert result.per_client == {"profile": known}
 
     def test_a_number_that_could_not_be_opened_is_absent_from_that_number_alone(self) -> None:
         result = self.machine.provide(self.states()["working"], Found({PLACES[0]: 0.5})).result
-        assert result.each == {"profile": {0: 0.5}}
+        assert result.per_client == {"profile": {0: 0.5}}
         assert result.survivors == (0, 1)
 
     def test_numbers_of_the_wrong_form_in_the_clear(self) -> None:
@@ -473,23 +480,27 @@ class TestServer(Contract):
 class TestServerOfClaims:
     """Numbers that clients state about themselves, with a public range."""
 
-    size = Each(Sends(name="size", how="each", reveals="it"), least=1, most=100)
-    machine = Server(ask=Ask(cohort=(0,), broadcast=MODEL, each=(size,)), header=HEADER, most=Limit(999, 99))
+    size = PerClient(ValueSpec(name="size", reduction="none", reveals="it"), least=1, most=100)
+    machine = Server(
+        query=CohortQuery(cohort=(0,), broadcast=MODEL, per_client=(size,)),
+        header=HEADER,
+        most=Limit(999, 99),
+    )
 
     @pytest.mark.parametrize("claim", [-1e9, 0.0, 100.5, 1.7e308, np.inf, np.nan])
     def test_a_claim_outside_the_range_costs_the_client_its_place(self, claim: float) -> None:
-        message: Any = Contribution(releases=(delivered("size", np.array([claim])),))  # type: ignore[arg-type]
+        message: Any = ContributionMessage(releases=(delivered("size", np.array([claim])),))  # type: ignore[arg-type]
         with pytest.raises(RemoteProtocolError, match=r"public range|finite") as refused:
             self.machine.receive(self.machine.begin().state, "client-0000", message)
         assert refused.value.sender == "client-0000"
 
     def test_a_claim_inside_it_counts(self) -> None:
-        message: Any = Contribution(releases=(delivered("size", np.array([100.0])),))  # type: ignore[arg-type]
+        message: Any = ContributionMessage(releases=(delivered("size", np.array([100.0])),))  # type: ignore[arg-type]
         step = self.machine.receive(self.machine.begin().state, "client-0000", message)
-        assert step.result.each == {"size": {0: 100.0}}
+        assert step.result.per_client == {"size": {0: 100.0}}
 
     def test_nothing_concealed_comes_in_where_nothing_is_scored(self) -> None:
-        server = Server(ask=ASK, header=HEADER, most=Limit(999, 99))
+        server = Server(query=ASK, header=HEADER, most=Limit(999, 99))
         with pytest.raises(RemoteProtocolError, match="Expected 3 numbers for"):
             server.receive(server.begin().state, "client-0000", contribution())
 
@@ -614,7 +625,7 @@ class TestSumClient(Contract):
         assert (refused.out, refused.need, refused.result) == ((), None, "refused")
         working = self.machine.provide(self.machine.begin().state, SecretKey(bytes(32)))
         assert working.out == ()
-        assert isinstance(working.need.order, Hide)
+        assert isinstance(working.need.order, ComputeAndConceal)
         assert self.machine.provide(working.state, None).result == "abstained"
 
 
@@ -747,11 +758,11 @@ class TestSumKeyHolder(Contract):
     def test_a_value_that_cannot_change_is_one_question_of_the_session(self) -> None:
         """Whatever round or ask it comes in."""
         asked = set()
-        for number, ask in ((1, 0), (2, 0), (2, 1)):
+        for number, query in ((1, 0), (2, 0), (2, 1)):
             agreed = dataclasses.replace(
                 AGREED,
                 header=dataclasses.replace(PLACE, round=number),
-                vectors=(dataclasses.replace(AGREED.vectors[0], once=True, ask=ask),),
+                vectors=(dataclasses.replace(AGREED.vectors[0], once=True, query=query),),
             )
             machine = dataclasses.replace(self.machine, agreement=agreed)
             step = machine.receive(machine.begin().state, "server", requested(0, 2, agreed=agreed))
@@ -795,7 +806,7 @@ class TestPadClient(TestSumClient):
         assert (need.order.signers, need.order.context) == (two.LEAST, PADDED.context)
         working = self.machine.provide(self.machine.begin().state, two.secret(0))
         assert working.out == ()
-        assert isinstance(working.need.order, Hide)
+        assert isinstance(working.need.order, ComputeAndConceal)
 
 
 class TestPadServer(Contract):

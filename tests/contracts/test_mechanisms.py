@@ -27,20 +27,20 @@ from support.watched_sums import Watched
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.core.release import KEY_HOLDER, OTHERS, PARTIES, SERVER, Charge, ReleaseKey
 from securefl.dp.gaussian import TAIL, Integers, rounded
 from securefl.dp.noise import Source
-from securefl.engine.aggregator import Door, Given
+from securefl.engine.aggregator import ClientFunction, SecureAggregator
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
 from securefl.mechanisms import (
     OURS,
-    GaussianMechanism,
+    BaseMechanism,
     Headroom,
     NoNoise,
     Participation,
@@ -57,9 +57,9 @@ from securefl.storage.own_record import OwnRecord
 from securefl.study.composition import composition
 
 ENTRIES, ALARM = 40_000, 1e-9
-SPEC = Sends(
+SPEC = ValueSpec(
     name="own",
-    how="sum",
+    reduction="sum",
     reveals="it",
     sensitivity={("client", "zero-out"): 1.0},
     grid=Grid(step=2.0**-10, bound=2.0**9),
@@ -79,7 +79,7 @@ PLAN = Plan(
 # A mechanism from outside ---------------------------------------------------------------------------
 
 
-class Twice(GaussianMechanism):
+class Twice(BaseMechanism):
     """Each client noises its value, and the server noises the total once more, before others see it.
 
     The server sees at least a client's own noise, sigma. The others see that and the server's: sqrt(2) sigma.
@@ -97,10 +97,10 @@ class Twice(GaussianMechanism):
         return Headroom(share=None)
 
     def client_noise(self, size: int, source: Source) -> Integers | None:
-        return rounded(size, self.sigma_on_grid, source)
+        return rounded(size, self.sigma, source)
 
     def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
-        return rounded(size, self.sigma_on_grid, rows[0]) if party == SERVER else None
+        return rounded(size, self.sigma, rows[0]) if party == SERVER else None
 
     def deviation(self, contributions: int) -> float:
         return super().deviation(contributions) * sqrt(contributions + 1)
@@ -111,10 +111,10 @@ class Twice(GaussianMechanism):
 
 def install(patch: pytest.MonkeyPatch, kind: Any, word: str = "twice") -> None:
     """As a distribution would be that has this kind in the entry-point group `securefl.mechanisms`."""
-    offer(patch, {word: kind})
+    contribution(patch, {word: kind})
 
 
-def offer(patch: pytest.MonkeyPatch, kinds: Mapping[str, Any]) -> None:
+def contribution(patch: pytest.MonkeyPatch, kinds: Mapping[str, Any]) -> None:
     class Point(EntryPoint):
         def load(self) -> Any:
             return kinds[self.name]
@@ -138,7 +138,7 @@ def source(seed: str) -> Source:
     return Source(SecretKey(seed.encode().rjust(32, b"0")))
 
 
-def draws(plan: Plan, spec: Sends, clients: int) -> tuple[list[Integers], dict[str, Integers]]:
+def draws(plan: Plan, spec: ValueSpec, clients: int) -> tuple[list[Integers], dict[str, Integers]]:
     """The noise of so many clients, and that of each party for the total; zeros where none is drawn."""
     mechanism, none = mechanism_of(plan, spec), np.zeros(ENTRIES, np.int64)
     own = [mechanism.client_noise(ENTRIES, source(f"client {k}")) for k in range(clients)]
@@ -146,7 +146,7 @@ def draws(plan: Plan, spec: Sends, clients: int) -> tuple[list[Integers], dict[s
     return [none if n is None else n for n in own], {p: none if n is None else n for p, n in total.items()}
 
 
-def unknown_noise(plan: Plan, spec: Sends, party: str, cohort: int) -> Integers:
+def unknown_noise(plan: Plan, spec: ValueSpec, party: str, cohort: int) -> Integers:
     """What is on a value that a party sees and does not know: fewest contributions, most that collude."""
     fewest = max(plan.survivors(cohort), mechanism_of(plan, spec).min_contributions(cohort))
     own, total = draws(plan, spec, fewest)
@@ -159,7 +159,7 @@ def unknown_noise(plan: Plan, spec: Sends, party: str, cohort: int) -> Integers:
     return np.sum(own[known:], axis=0) + of_others
 
 
-def sigma_of(event: DpEvent, spec: Sends, plan: Plan) -> float | None:
+def sigma_of(event: DpEvent, spec: ValueSpec, plan: Plan) -> float | None:
     """The deviation on the grid that an event promises; None if it promises none."""
     if isinstance(event, NonPrivateDpEvent | NoOpDpEvent):
         return None
@@ -178,7 +178,7 @@ def require_gaussian(noise: Integers, sigma: float) -> None:
         assert abs(alike) < most * sqrt(len(noise) / (len(noise) - lag)), "entries that hang together"
 
 
-def require_charge_bounds_noise(plan: Plan, spec: Sends) -> None:
+def require_charge_bounds_noise(plan: Plan, spec: ValueSpec) -> None:
     charge = charge_of(plan, spec)
     for party in (SERVER, OTHERS):
         sigma = sigma_of(charge.by_party()[party], spec, plan)
@@ -188,7 +188,7 @@ def require_charge_bounds_noise(plan: Plan, spec: Sends) -> None:
     assert isinstance(charge.key_holder, NonPrivateDpEvent) == bool(drawn), "what it draws, it can take off"
 
 
-def require_headroom(plan: Plan, spec: Sends) -> None:
+def require_headroom(plan: Plan, spec: ValueSpec) -> None:
     """Noise of 13 deviations has its place, beside a value and beside a total."""
     head = mechanism_of(plan, spec).headroom()
     [own], total = draws(plan, spec, 1)
@@ -197,7 +197,7 @@ def require_headroom(plan: Plan, spec: Sends) -> None:
     assert head.total >= 0.97 * TAIL * total[KEY_HOLDER].std(), "a total would wrap"
 
 
-def require_deviation(plan: Plan, spec: Sends) -> None:
+def require_deviation(plan: Plan, spec: ValueSpec) -> None:
     for contributions in (1, 4, 9):
         own, total = draws(plan, spec, contributions)
         noise = (np.sum(own, axis=0) + sum(total.values())) * spec.grid.step
@@ -214,13 +214,15 @@ HIDING = {
     "key-holder": ("two-server",),
     "twice": ("clear", "masked", "ckks"),
 }
-CASES = [(word, way) for word, ways in HIDING.items() for way in ways]
+CASES = [(word, scheme) for word, ways in HIDING.items() for scheme in ways]
 
 
-def planned(word: str, way: str, **changes: Any) -> Plan:
+def planned(word: str, scheme: str, **changes: Any) -> Plan:
     words = {"noise": word, "adversaries": TRUST.get(word, PARTIES)} | changes
     return (
-        replace(PLAN, **words) if way == "clear" else hidden(PLAN, 10, sum=way, min_cohort_size=10, **words)
+        replace(PLAN, **words)
+        if scheme == "clear"
+        else hidden(PLAN, 10, sum=scheme, min_cohort_size=10, **words)
     )
 
 
@@ -233,12 +235,12 @@ class TestContract:
     """Of every mechanism, under every sum that it goes with."""
 
     def test_the_noise_that_a_party_does_not_know_bounds_what_it_is_charged(
-        self, word: str, way: str
+        self, word: str, scheme: str
     ) -> None:
-        require_charge_bounds_noise(planned(word, way), SPEC)
+        require_charge_bounds_noise(planned(word, scheme), SPEC)
 
-    def test_its_charge_holds_in_smaller_and_larger_cohorts(self, word: str, way: str) -> None:
-        plan = planned(word, way)
+    def test_its_charge_holds_in_smaller_and_larger_cohorts(self, word: str, scheme: str) -> None:
+        plan = planned(word, scheme)
         sigma = sigma_of(charge_of(plan, SPEC).others, SPEC, plan)
         assert sigma is not None
         for cohort in (6, 14):
@@ -246,55 +248,55 @@ class TestContract:
             if fewest <= cohort:  # a smaller cohort than declared may hold too few for any sum
                 require_gaussian(unknown_noise(plan, SPEC, OTHERS, cohort), sigma)
 
-    def test_its_charge_is_one_that_a_ledger_adds_up(self, word: str, way: str) -> None:
-        plan = planned(word, way)
+    def test_its_charge_is_one_that_a_ledger_adds_up(self, word: str, scheme: str) -> None:
+        plan = planned(word, scheme)
         assert dump_charge(charge_of(plan, SPEC)) == dump_charge(charge_of(plan, SPEC))
         assert mechanism_of(plan, SPEC).exposed in (NON_PRIVATE, EXPOSED)
 
-    def test_where_it_trusts_a_party_of_the_promise_nothing_is_bounded(self, word: str, way: str) -> None:
-        plan = planned(word, way, adversaries=PARTIES)
+    def test_where_it_trusts_a_party_of_the_promise_nothing_is_bounded(self, word: str, scheme: str) -> None:
+        plan = planned(word, scheme, adversaries=PARTIES)
         mechanism = mechanism_of(plan, SPEC)
         assert (mechanism.charge() is None) == (word in TRUST) == bool(mechanism.trusts)
         if word in TRUST:
             with pytest.raises(ConfigError, match="leave it out of `adversaries`"):
                 charge_of(plan, SPEC)
 
-    def test_its_noise_has_its_head_room(self, word: str, way: str) -> None:
-        require_headroom(planned(word, way), SPEC)
+    def test_its_noise_has_its_head_room(self, word: str, scheme: str) -> None:
+        require_headroom(planned(word, scheme), SPEC)
 
-    def test_its_deviation_is_that_of_the_total(self, word: str, way: str) -> None:
-        require_deviation(planned(word, way), SPEC)
+    def test_its_deviation_is_that_of_the_total(self, word: str, scheme: str) -> None:
+        require_deviation(planned(word, scheme), SPEC)
 
-    def test_the_same_source_draws_the_same_and_another_another(self, word: str, way: str) -> None:
-        (one, other), total = draws(planned(word, way), SPEC, 2)
-        again, total_again = draws(planned(word, way), SPEC, 2)
+    def test_the_same_source_draws_the_same_and_another_another(self, word: str, scheme: str) -> None:
+        (one, other), total = draws(planned(word, scheme), SPEC, 2)
+        again, total_again = draws(planned(word, scheme), SPEC, 2)
         for noise, same in ((one, again[0]), *((total[p], total_again[p]) for p in PARTIES)):
             np.testing.assert_array_equal(noise, same)
         if one.any():
             assert abs(np.corrcoef(one, other)[0, 1]) < stats.norm.isf(ALARM / 2) / sqrt(ENTRIES)
 
-    def test_the_party_that_it_names_draws_for_totals_and_no_other(self, word: str, way: str) -> None:
-        mechanism = mechanism_of(planned(word, way), SPEC)
+    def test_the_party_that_it_names_draws_for_totals_and_no_other(self, word: str, scheme: str) -> None:
+        mechanism = mechanism_of(planned(word, scheme), SPEC)
         drawing = {p for p in PARTIES if mechanism.total_noise(p, 3, [source(p)]) is not None}
         assert drawing == ({mechanism.total_by} if mechanism.total_by else set())
 
-    def test_it_says_what_each_party_learns(self, word: str, way: str) -> None:
-        mechanism = mechanism_of(planned(word, way), SPEC)
+    def test_it_says_what_each_party_learns(self, word: str, scheme: str) -> None:
+        mechanism = mechanism_of(planned(word, scheme), SPEC)
         said = {party: mechanism.learns(party) for party in PARTIES}
         assert said[SERVER]
         assert mechanism.total_by is None or said[mechanism.total_by]
         assert kind_of(word).legend
 
-    def test_too_few_contributions_are_whole_numbers(self, word: str, way: str) -> None:
-        mechanism = mechanism_of(planned(word, way), SPEC)
+    def test_too_few_contributions_are_whole_numbers(self, word: str, scheme: str) -> None:
+        mechanism = mechanism_of(planned(word, scheme), SPEC)
         found = [mechanism.min_contributions(cohort) for cohort in range(1, 40)]
         assert all(type(n) is int and n >= 0 for n in found)
 
-    def test_a_number_that_nobody_sums_is_noised_by_its_client(self, word: str, way: str) -> None:
-        assert type(mechanism_of(planned(word, way), replace(SPEC, how="each"))) is Local
+    def test_a_number_that_nobody_sums_is_noised_by_its_client(self, word: str, scheme: str) -> None:
+        assert type(mechanism_of(planned(word, scheme), replace(SPEC, reduction="none"))) is Local
 
-    def test_what_declares_no_sensitivity_is_not_noised(self, word: str, way: str) -> None:
-        plan, bare = planned(word, way, non_private=("own",)), replace(SPEC, sensitivity={})
+    def test_what_declares_no_sensitivity_is_not_noised(self, word: str, scheme: str) -> None:
+        plan, bare = planned(word, scheme, non_private=("own",)), replace(SPEC, sensitivity={})
         mechanism = mechanism_of(plan, bare)
         assert isinstance(mechanism, NoNoise)
         assert charge_of(plan, bare) == NON_PRIVATE
@@ -308,21 +310,21 @@ class Thrifty(Twice):
     """Charged as all of the noise, of which it draws nine tenths."""
 
     def client_noise(self, size: int, source: Source) -> Integers | None:
-        return rounded(size, 0.9 * self.sigma_on_grid, source)
+        return rounded(size, 0.9 * self.sigma, source)
 
 
 class Coin(Twice):
     """Of the right deviation, and two values."""
 
     def client_noise(self, size: int, source: Source) -> Integers | None:
-        return round(self.sigma_on_grid) * (2 * (source.words(size) % np.uint64(2)).astype(np.int64) - 1)
+        return round(self.sigma) * (2 * (source.words(size) % np.uint64(2)).astype(np.int64) - 1)
 
 
 class Repeating(Twice):
     """Every two entries have one noise: their difference is bare."""
 
     def client_noise(self, size: int, source: Source) -> Integers | None:
-        return np.repeat(rounded(size // 2, self.sigma_on_grid, source), 2)
+        return np.repeat(rounded(size // 2, self.sigma, source), 2)
 
 
 class Generous(Twice):
@@ -367,19 +369,22 @@ HIDDEN = {"sum": '"masked"', "dropout": "0.0", "corrupt": "0.0"}
 
 @pytest.mark.parametrize("way", ["clear", "masked"])
 def test_a_study_runs_with_a_mechanism_from_outside(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = client_level(noise='"twice"', rounds=1, **({} if way == "clear" else HIDDEN))
+    study = client_level(noise='"twice"', rounds=1, **({} if scheme == "clear" else HIDDEN))
     watched = Watched(monkeypatch)
     finished = run(study, tmp_path)
     algorithm, plan = composition(study, study.arms[0], world(study))
-    [offer] = algorithm.offers
-    assert (plan.sum, plan.noise) == (way, "twice")
+    [contribution] = algorithm.contributions
+    assert (plan.sum, plan.noise) == (scheme, "twice")
     assert not any(record["blamed"] or record["abstained"] for record in finished.records)
     [(header, _, answers)] = watched.asked
-    left = np.sum(watched.left(header, offer.sends.name, answers), axis=0)
-    added = np.rint(answers.totals[offer.sends.name].value / offer.sends.grid.step).astype(np.int64) - left
-    sigma = plan.noise_multiplier * 0.5 / offer.sends.grid.step
+    left = np.sum(watched.left(header, contribution.spec.name, answers), axis=0)
+    added = (
+        np.rint(answers.totals[contribution.spec.name].value / contribution.spec.grid.step).astype(np.int64)
+        - left
+    )
+    sigma = plan.noise_multiplier * 0.5 / contribution.spec.grid.step
     low, high = stats.chi2.ppf([ALARM / 2, 1 - ALARM / 2], added.size)
     assert low < np.sum((added / sigma) ** 2) < high, "the server's noise"
     server, others = (finished.records[-1]["epsilon"][party] for party in (SERVER, OTHERS))
@@ -387,14 +392,14 @@ def test_a_study_runs_with_a_mechanism_from_outside(
 
 
 @pytest.mark.parametrize("way", ["clear", "masked", "ckks", "two-server"])
-def test_an_exchange_goes_with_it(way: str, tmp_path: Path) -> None:
-    plan = planned("twice", way, corrupt=0.0, dropout=0.0)
-    given = Given(SPEC, lambda job: Value(integers=np.full(2000, 7, np.int64)))
+def test_an_exchange_goes_with_it(scheme: str, tmp_path: Path) -> None:
+    plan = planned("twice", scheme, corrupt=0.0, dropout=0.0)
+    given = ClientFunction(SPEC, lambda context: Value(integers=np.full(2000, 7, np.int64)))
     records = [(np.ones((1, 1)), np.zeros(1))] * 10
-    ask = Ask(cohort=tuple(range(10)), broadcast=np.zeros(0, np.float32), sums=(Sum(SPEC, 2000),))
-    with Door(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as door:
-        answers = door.ask(ask)
-        assert door.ledger.worst(OTHERS) < door.ledger.worst(SERVER) < np.inf
+    query = CohortQuery(cohort=tuple(range(10)), broadcast=np.zeros(0, np.float32), sums=(Sum(SPEC, 2000),))
+    with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
+        answers = aggregator.query(query)
+        assert aggregator.ledger.worst(OTHERS) < aggregator.ledger.worst(SERVER) < np.inf
     noise = np.rint(answers.totals["own"].value / SPEC.grid.step).astype(np.int64) - 70
     require_gaussian(noise, sqrt(11) * 2.0 / SPEC.grid.step * 0.999)
 
@@ -447,12 +452,14 @@ def test_a_declaration_that_cannot_hold_is_refused_before_a_ledger_opens(
     install(monkeypatch, defect(**changes))
     plan = planned("twice", "clear")
     with pytest.raises(ConfigError, match=says) as refusal:
-        Door(plan, [Given(SPEC, lambda job: Value())], [], ledger=tmp_path / "ledger.sqlite")
+        SecureAggregator(
+            plan, [ClientFunction(SPEC, lambda context: Value())], [], ledger=tmp_path / "ledger.sqlite"
+        )
     assert "from the mechanism 'twice' for 'own'" in str(refusal.value)
     assert not list(tmp_path.iterdir())
 
 
-def setattr_(own: Any, plan: Plan, spec: Sends) -> None:
+def setattr_(own: Any, plan: Plan, spec: ValueSpec) -> None:
     """Of one that names another party than its kind."""
     for name, value in {"plan": plan, "spec": spec, "total_by": None}.items():
         object.__setattr__(own, name, value)
@@ -524,11 +531,11 @@ class ByHolder(Twice):
 def two_server(tmp_path: Path) -> Any:
     plan = planned("twice", "two-server", corrupt=0.0, dropout=0.0)
     spec = replace(SPEC, grid=Grid(step=2.0**-3, bound=2.0**5))
-    given = Given(spec, lambda job: Value(integers=np.full(3, 200, np.int64)))
+    given = ClientFunction(spec, lambda context: Value(integers=np.full(3, 200, np.int64)))
     records = [(np.ones((1, 1)), np.zeros(1))] * 10
-    ask = Ask(cohort=tuple(range(10)), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
-    with Door(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as door:
-        return door.ask(ask).totals["own"].value / spec.grid.step
+    query = CohortQuery(cohort=tuple(range(10)), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
+    with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
+        return aggregator.query(query).totals["own"].value / spec.grid.step
 
 
 def test_a_total_has_room_for_the_noise_that_is_declared(
@@ -593,7 +600,7 @@ def test_a_kind_without_what_a_plan_is_checked_by_is_refused(
 
 
 def test_no_other_distribution_takes_the_place_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, {"local": Twice, "none": Twice, "distributed": Twice})
+    contribution(monkeypatch, {"local": Twice, "none": Twice, "distributed": Twice})
     assert {word: kind_of(word) for word in OURS} == OURS
     assert isinstance(mechanism_of(planned("none", "clear"), SPEC), NoNoise)
     assert words() == ("none", "local", "distributed", "central", "key-holder")
@@ -633,20 +640,20 @@ RECORDS = [(np.ones((1, 1)), np.zeros(1))]
 )
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, sensitivity={}), None], ids=["noised", "bare", "none"])
 def test_a_plan_that_is_made_by_hand_is_refused_before_anything(
-    changes: Any, says: str, spec: Sends | None, tmp_path: Path
+    changes: Any, says: str, spec: ValueSpec | None, tmp_path: Path
 ) -> None:
     """By every party, whatever is sent: no ledger is opened, and nothing is charged or released."""
     plan = replace(PLAN, non_private=("own",), **changes)
-    given = [] if spec is None else [Given(spec, lambda job: Value())]
-    sends = {} if spec is None else {"own": spec}
+    given = [] if spec is None else [ClientFunction(spec, lambda context: Value())]
+    spec = {} if spec is None else {"own": spec}
     with pytest.raises(ConfigError, match=says):
-        Door(plan, given, RECORDS, ledger=tmp_path / "ledger.sqlite")
+        SecureAggregator(plan, given, RECORDS, ledger=tmp_path / "ledger.sqlite")
     assert not list(tmp_path.iterdir())
     record = OwnRecord(SERVER, Journal())
     with pytest.raises(ConfigError, match=says):
-        ServerParty(plan, sends, record, clients=1)
+        ServerParty(plan, spec, record, clients=1)
     with pytest.raises(ConfigError, match=says):
-        KeyHolderParty(plan, sends, record)
+        KeyHolderParty(plan, spec, record)
     with pytest.raises(ConfigError, match=says):
         ClientParty(plan, given, Ledger(":memory:", plan.terms()), Journal(), {}, rng=lambda *place: None)  # type: ignore[arg-type, return-value]
     if spec is not None:

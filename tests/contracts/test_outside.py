@@ -15,8 +15,16 @@ import pandas as pd
 import pytest
 from support.tiny_study import text
 
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Played, Population, State
-from securefl.algorithm.queries import Answers, Ask, Sends, Sum, Value
+from securefl.algorithm.clients import (
+    Algorithm,
+    ClientContext,
+    Device,
+    Evaluation,
+    Population,
+    RoundResult,
+    State,
+)
+from securefl.algorithm.queries import Answers, CohortQuery, Sum, Value, ValueSpec
 from securefl.study import config
 from securefl.study.session import run_study
 from securefl.training.task import Problem
@@ -32,19 +40,19 @@ class Counts:
     clients: int
 
     @property
-    def sends(self) -> Sends:
-        return Sends(
+    def spec(self) -> ValueSpec:
+        return ValueSpec(
             name="labels",
-            how="sum",
+            reduction="sum",
             reveals="how many records have each label",
             on_model=False,
             sensitivity={("record", "add-remove"): 1.0},
             cohort=self.clients,
         )
 
-    def compute(self, job: Job) -> Value:
-        counts = np.bincount(job.y, minlength=LABELS)
-        return Value(integers=(counts / self.sends.grid.step).astype(np.int64))
+    def compute(self, context: ClientContext) -> Value:
+        counts = np.bincount(context.y, minlength=LABELS)
+        return Value(integers=(counts / self.spec.grid.step).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class Majority:
     problem: Problem
 
     @property
-    def offers(self) -> tuple[Counts]:
+    def contributions(self) -> tuple[Counts]:
         return (Counts(self.problem.clients),)
 
     def start(self) -> State:
@@ -62,14 +70,14 @@ class Majority:
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, Played]:
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
         everybody = population.everyone()
-        answers = yield Ask(
-            cohort=everybody, broadcast=state.broadcast, sums=(Sum(self.offers[0].sends, LABELS),)
+        answers = yield CohortQuery(
+            cohort=everybody, broadcast=state.broadcast, sums=(Sum(self.contributions[0].spec, LABELS),)
         )
         if answers.survivors:
             state = State(answers.totals["labels"].value.astype(np.float32))
-        return Played(
+        return RoundResult(
             state=state,
             drawn=dict.fromkeys(everybody, 1),
             survivors=answers.survivors,
@@ -113,8 +121,8 @@ NOISED = {
         CLEAR,
         MASKED,
         *(
-            {'sum = "clear"': f'sum = "{way}"\ndropout = 0.2\ncorrupt = 0.0'}
-            for way in ("ckks", "two-server")
+            {'sum = "clear"': f'sum = "{scheme}"\ndropout = 0.2\ncorrupt = 0.0'}
+            for scheme in ("ckks", "two-server")
         ),
         MASKED | NOISED,
     ],

@@ -22,22 +22,22 @@ from support.tiny_study import spied, text, with_privacy
 
 from securefl import sums
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.acts import entering
 from securefl.core.agreement import Agreement, Directory, Identity, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.core.hiding import Concealed, Hide
+from securefl.core.hiding import ComputeAndConceal, Concealed
 from securefl.core.keys import SecretKey
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Limit, message
-from securefl.engine.aggregator import Door, Given
+from securefl.engine.aggregator import ClientFunction, SecureAggregator
 from securefl.secagg.masks import apply
 from securefl.secagg.packing import centred, words
 from securefl.storage.own_record import Own
 from securefl.study.config import parse
-from securefl.sums.way import Attempt, Opened, Unopened
+from securefl.sums.scheme import Attempt, Opened, Unopened
 
 GROUP_SECRET = SecretKey(b"known to every client")
 
@@ -68,9 +68,11 @@ class Client:
             return Step("done", result="abstained")
         if state == "entering":
             conceal = {v.name: partial(self.masked, i) for i, v in enumerate(self.agreement.vectors)}
-            order = Hide(client=self.identity.name, header=self.agreement.header, conceal=conceal)
+            order = ComputeAndConceal(
+                client=self.identity.name, header=self.agreement.header, conceal=conceal
+            )
             return Step("hiding", need=Need(order))
-        return Step("done", out=(Envelope((SERVER,), Input(releases=answer)),), result="answered")
+        return Step("done", out=(Outgoing((SERVER,), Input(releases=answer)),), result="answered")
 
     def deadline(self, state: str) -> Step[str]:
         return Step(state)
@@ -128,7 +130,7 @@ class ZeroSum:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def check(self, sends: Sends, cohort: int) -> None:
+    def check(self, spec: ValueSpec, cohort: int) -> None:
         if self._plan.dropout:
             raise ConfigError("Expected dropout = 0: zero-sum masks cancel only if everybody answers.")
 
@@ -203,17 +205,21 @@ def test_what_it_does_not_allow_is_told_before_the_run(tmp_path: Path) -> None:
 
 
 def test_a_client_that_is_silent_costs_the_sum_and_the_door_says_so(tmp_path: Path) -> None:
-    sends = Sends(name="own", how="sum", reveals="it")
+    spec = ValueSpec(name="own", reduction="sum", reveals="it")
     plan = hidden(Plan(delta=1e-5, max_rounds=2, non_private=("own",)), 3, sum="zero-sum")
     records = [(np.ones((k, 1)), np.zeros(k)) for k in (1, 2, 0)]
-    given = Given(sends, lambda job: Value(clear=np.full(3, float(len(job.x)))))
-    with Door(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as door:
-        answers = door.ask(Ask(cohort=(0, 1), broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),)))
+    given = ClientFunction(spec, lambda context: Value(clear=np.full(3, float(len(context.x)))))
+    with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
+        answers = aggregator.query(
+            CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
+        )
         assert answers.survivors == (0, 1)
         assert answers.totals["own"].value.tolist() == [3.0] * 3
-        missing = door.ask(Ask(cohort=(0, 1, 2), broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),)))
+        missing = aggregator.query(
+            CohortQuery(cohort=(0, 1, 2), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
+        )
         assert (missing.survivors, missing.totals) == ((), {})
-        assert "masks of those who did not answer" in door.log.abstained["server"]
+        assert "masks of those who did not answer" in aggregator.log.abstained["server"]
 
 
 def test_a_word_that_nobody_knows_is_refused_with_the_nearest() -> None:

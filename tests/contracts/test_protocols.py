@@ -68,12 +68,12 @@ class TestProtocol:
         of = one(name)
         spy, _ = spied(of, tmp_path)
         algorithm = of.arms[0].options.build(world(of).problem)
-        names = [statistic.sends.name for statistic in algorithm.offers]
+        names = [statistic.spec.name for statistic in algorithm.contributions]
         assert len(set(names)) == len(names)
-        asked = {sends.name for ask, _ in spy.asks for sends in ask.wants()}
+        asked = {spec.name for query, _ in spy.asks for spec in query.wants()}
         assert asked == set(names)
-        for statistic in algorithm.offers:
-            charge_of(of.privacy.plan(2), statistic.sends)
+        for statistic in algorithm.contributions:
+            charge_of(of.privacy.plan(2), statistic.spec)
         assert {row[5] for row in rows(of, tmp_path)} == asked
 
     def test_encrypted_scores_select_the_same_clients(self, name: str, tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ class TestProtocol:
         assert all(not record["blamed"] for record in finished.records)
         assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
         assert all(np.isfinite(state.broadcast).all() for state in spy.states)
-        silent = [set(ask.cohort) - set(answers.survivors) for ask, answers in spy.asks]
+        silent = [set(query.cohort) - set(answers.survivors) for query, answers in spy.asks]
         assert any(silent), "choose another seed: nobody was lost"
-        updates = [ask for ask, _ in spy.asks if [s.sends.name for s in ask.sums] == ["update"]]
-        assert all(isinstance(ask.weights, ByDraws | ByCount) for ask in updates)
+        updates = [query for query, _ in spy.asks if [s.spec.name for s in query.sums] == ["update"]]
+        assert all(isinstance(query.weights, ByDraws | ByCount) for query in updates)
 
     def test_it_survives_a_network_that_loses_everything(self, name: str, tmp_path: Path) -> None:
         spy, finished = spied(one(name, extra="[network]\ndropout = 1.0\n"), tmp_path)
@@ -139,7 +139,7 @@ class TestProtocol:
 
 def _sent(name: str) -> set[str]:
     of = one(name)
-    return {s.sends.name for s in of.arms[0].options.build(world(of).problem).offers}
+    return {s.spec.name for s in of.arms[0].options.build(world(of).problem).contributions}
 
 
 @pytest.mark.parametrize("variant", ["full", "mean-only"])

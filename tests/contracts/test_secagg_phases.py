@@ -37,15 +37,15 @@ class Transition(NamedTuple):
     state: type | None
     event: Any
     follows: type | None
-    sends: type | None
+    spec: type | None
     asks: Any
     result: str | None
 
 
 def transitions(party: str, row: Row) -> Iterator[Transition]:
-    sends = row.sends[0] if row.sends else None
+    spec = row.spec[0] if row.spec else None
     for state, event in product(row.states, row.events):
-        yield Transition(party, state, event, row.follows, sends, row.asks, row.result)
+        yield Transition(party, state, event, row.follows, spec, row.asks, row.result)
 
 
 TABLE = [(one, row) for party, rows in ROWS.items() for row in rows for one in transitions(party, row)]
@@ -126,7 +126,7 @@ class Watched:
             state=before,
             event=event,
             follows=None if stays else after,
-            sends=next(iter(kinds), None),
+            spec=next(iter(kinds), None),
             asks=None if step.need is None else self._asked,
             result=name_of(step.result),
         )
@@ -246,7 +246,7 @@ def test_the_machines_make_the_transitions_of_the_table_and_no_others(runs: list
 
 
 def test_messages_go_to_whom_the_table_names(runs: list[Watched]) -> None:
-    to = {transition: row.sends[1] for transition, row in TABLE if row.sends}
+    to = {transition: row.spec[1] for transition, row in TABLE if row.spec}
     for run in runs:
         for transition, receivers, came in run.told:
             named = to[transition]
@@ -316,8 +316,8 @@ def happening(event: Any) -> str:
 
 
 def effects(row: Row) -> Iterator[str]:
-    if row.sends is not None:
-        sent, to = row.sends
+    if row.spec is not None:
+        sent, to = row.spec
         yield f"{kind(sent)} to {'the server' if to == SERVER else f'all whose {kind(to)} came'}"
     if row.asks is not None:
         yield f"asks for {work(row.asks)}"

@@ -129,12 +129,14 @@ def finite(one: Combination) -> bool:
         return False
     of = combined(one)
     algorithm, plan = composition(of, of.arms[0], world(of))
-    return not any(unbounded([charge_of(plan, offer.sends)], (OTHERS,)) for offer in algorithm.offers)
+    return not any(
+        unbounded([charge_of(plan, contribution.spec)], (OTHERS,)) for contribution in algorithm.contributions
+    )
 
 
 def named(one: Combination) -> str:
-    (name, options), way, noise = one
-    return f"{name} {options} {way} {noise}".replace("\n", " ")
+    (name, options), scheme, noise = one
+    return f"{name} {options} {scheme} {noise}".replace("\n", " ")
 
 
 @pytest.mark.parametrize("one", [one for one in COVER if one[2] != "none"], ids=named)
@@ -221,7 +223,7 @@ def test_training_that_fails_for_one_client_stops_no_other(speaking: set[int]) -
     values: Any = object.__new__(Computing)
     task = SimpleNamespace(client=0, wants=("update",))
     vars(values).update(
-        _fits={"update": SimpleNamespace(fit=lambda job: job)},
+        _fits={"update": SimpleNamespace(fit=lambda context: context)},
         _values={},
         _trainer=fails,
         _job=lambda *asked: asked,

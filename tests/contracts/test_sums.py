@@ -66,21 +66,23 @@ class TestSums:
         finished = run(one(name, options, how, extra=lossy, rounds=4), tmp_path)
         assert len(finished.records) == 4
         assert all(not record["blamed"] for record in finished.records)
-        asked = [(header, ask, answers) for header, ask, answers in watched.asked if ask.sums]
+        asked = [(header, query, answers) for header, query, answers in watched.asked if query.sums]
         assert any(answers.survivors for _, _, answers in asked)
-        assert any(set(ask.cohort) - set(answers.survivors) for _, ask, answers in asked), "nobody was lost"
-        for header, ask, answers in asked:
+        assert any(set(query.cohort) - set(answers.survivors) for _, query, answers in asked), (
+            "nobody was lost"
+        )
+        for header, query, answers in asked:
             if not answers.survivors:
                 assert not answers.totals
                 continue
-            assert len(answers.survivors) >= 0.7 * len(ask.cohort)
-            for question in ask.sums:
-                total = answers.totals[question.sends.name]
-                if isinstance(ask.weights, ByDraws):
-                    weights = [ask.weights.weight(k, question.sends) for k in answers.survivors]
+            assert len(answers.survivors) >= 0.7 * len(query.cohort)
+            for question in query.sums:
+                total = answers.totals[question.spec.name]
+                if isinstance(query.weights, ByDraws):
+                    weights = [query.weights.weight(k, question.spec) for k in answers.survivors]
                     assert total.weight == sum(weights)
-                left = np.sum(watched.left(header, question.sends.name, answers), axis=0)
-                assert np.array_equal(total.value, left * question.sends.grid.step)
+                left = np.sum(watched.left(header, question.spec.name, answers), axis=0)
+                assert np.array_equal(total.value, left * question.spec.grid.step)
 
 
 def test_subnets_are_summed_under_masks_as_in_the_clear(tmp_path: Path) -> None:
@@ -272,11 +274,11 @@ def test_a_box_that_does_not_open_costs_its_client_alone(
     assert "box does not open" in finished.records[0]["blamed"]["client-0001"]
     assert [record["answered"] for record in finished.records] == [[0, 2, 3, 4, 5, 6]] * 2
     assert not finished.records[1]["blamed"]
-    for header, ask, answers in watched.asked:
-        for question in ask.sums:
-            left = np.sum(watched.left(header, question.sends.name, answers), axis=0)
-            total = answers.totals[question.sends.name].value
-            assert np.array_equal(total, left * question.sends.grid.step)
+    for header, query, answers in watched.asked:
+        for question in query.sums:
+            left = np.sum(watched.left(header, question.spec.name, answers), axis=0)
+            total = answers.totals[question.spec.name].value
+            assert np.array_equal(total, left * question.spec.grid.step)
 
 
 def test_clear_sums_know_no_dropout() -> None:

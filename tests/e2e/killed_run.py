@@ -47,7 +47,7 @@ def watched(file: str) -> bool:
 class Lines:
     def __init__(self, fatal: int) -> None:
         self.fatal, self.count = fatal, 0
-        self.door: list[int] = []
+        self.aggregator: list[int] = []
         self.journal: list[int] = []
 
     def call(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
@@ -58,7 +58,7 @@ class Lines:
             self.count += 1
             name, file = frame.f_code.co_name, frame.f_code.co_filename
             if name in ("send", "_commit", "<listcomp>") and file == DOOR:
-                self.door.append(self.count)
+                self.aggregator.append(self.count)
             if name == "record" and file == JOURNAL:
                 self.journal.append(self.count)
             if self.count == self.fatal:
@@ -92,7 +92,7 @@ def child(study: Study, here: world.World, fatal: int, folder: Path, answer: int
     claim(folder, study)
     run_arm(study, study.arms[0], here, folder, lambda record: None)
     sys.settrace(None)
-    os.write(answer, json.dumps([lines.count, lines.door, lines.journal]).encode())
+    os.write(answer, json.dumps([lines.count, lines.aggregator, lines.journal]).encode())
 
 
 def main() -> None:

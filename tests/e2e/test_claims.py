@@ -11,8 +11,16 @@ import numpy as np
 import pytest
 from support.tiny_study import FEDAVG, FEDPROF, run, study, world
 
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Population, State
-from securefl.algorithm.queries import Answers, Ask, Value
+from securefl.algorithm.clients import (
+    Algorithm,
+    ClientContext,
+    Contribution,
+    Device,
+    Evaluation,
+    Population,
+    State,
+)
+from securefl.algorithm.queries import Answers, CohortQuery, Value
 from securefl.protocols.contributions import Count, Size
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun, arm_folder
@@ -40,16 +48,16 @@ class Lying:
 class _LyingSize(Size):
     claim: float = 0.0
 
-    def compute(self, job: Job) -> Value:
-        return Value(clear=np.array([self.claim])) if job.client == 1 else super().compute(job)
+    def compute(self, context: ClientContext) -> Value:
+        return Value(clear=np.array([self.claim])) if context.client == 1 else super().compute(context)
 
 
 @dataclass(frozen=True)
 class _LyingCount(Count):
     claim: float = 0.0
 
-    def compute(self, job: Job) -> Value:
-        return Value(clear=np.array([self.claim])) if job.client == 1 else super().compute(job)
+    def compute(self, context: ClientContext) -> Value:
+        return Value(clear=np.array([self.claim])) if context.client == 1 else super().compute(context)
 
 
 @dataclass(frozen=True)
@@ -58,14 +66,14 @@ class _Lying:
     claim: float
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
+    def contributions(self) -> tuple[Contribution, ...]:
         return tuple(
             _LyingSize(s.problem, claim=self.claim)
             if isinstance(s, Size)
             else _LyingCount(s.problem, claim=self.claim)
             if isinstance(s, Count)
             else s
-            for s in self.own.offers
+            for s in self.own.contributions
         )
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
@@ -76,7 +84,7 @@ class _Lying:
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, State]:
+    ) -> Generator[CohortQuery, Answers, State]:
         return self.own.round(state, population, number, rng)
 
 

@@ -148,8 +148,8 @@ def test_other_code_on_a_node_costs_its_party_the_round(answer: bytes) -> None:
     parties = Parties(study())
     honest = parties.relay
 
-    def relay(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message:
-        return honest(message, name, ask if name != VICTIM else lambda request: answer)
+    def relay(message: Message, name: str, query: Callable[[bytes], bytes]) -> Message:
+        return honest(message, name, query if name != VICTIM else lambda request: answer)
 
     parties.relay = relay
     (state,) = parties.played(parties.apart())

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from support.grid_double import GridDouble
 
-from securefl.engine.apart.house import House
+from securefl.engine.apart.house import LocalDeployment
 from securefl.flower.secure_grid import SecureGrid
 
 APP = Path(__file__).parents[2] / "examples" / "flower_secure_grid"
@@ -34,7 +34,7 @@ def here(folder: Path, rounds: int, patch: pytest.MonkeyPatch) -> dict[str, Any]
     double = GridDouble({10 + k: partial(node, k) for k in range(task.CLIENTS)})
     nodes = dict.fromkeys(("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"), task.CLIENTS)
     strategy = FedAvg(**nodes)
-    with House(terms.PLAN, terms.UPDATES, clients=task.CLIENTS, folder=folder) as house:
+    with LocalDeployment(terms.PLAN, terms.UPDATES, clients=task.CLIENTS, folder=folder) as house:
         grid = SecureGrid(double, strategy, terms.UPDATES, house.server, deadline=5.0, patience=1.0)
         result = strategy.start(grid, task.start(), rounds, train_config=ConfigRecord({"lr": 0.5}))
     said: dict[str, Any] = json.loads(json.dumps(server.told(result)))

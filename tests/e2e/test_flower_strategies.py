@@ -17,7 +17,7 @@ from support.tiny_study import text
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.resident import PartySession
 from securefl.engine.apart.roster import line_of, parse
 from securefl.flower.exchange import relayed
 from securefl.flower.study_strategy import StudyStrategy
@@ -53,7 +53,7 @@ def enrol(root: Path, study: str) -> list[str]:
     return names
 
 
-def _node(name: str, resident: Resident, message: Message) -> Message:
+def _node(name: str, resident: PartySession, message: Message) -> Message:
     return relayed(message, name, resident.answer)
 
 

@@ -108,8 +108,8 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
 
     def run(rounds: int) -> ArmRun:
         exchange = GridExchange(grid, parties.nodes, deadline=5, clock=grid.clock, pause=grid.pause)
-        seats = OwnMachines(parties.pinned, parties.keys[SERVER], exchange)
-        return run_arm(made.study, made.arm, made.world, tmp_path, print, rounds=rounds, seats=seats)
+        backend = OwnMachines(parties.pinned, parties.keys[SERVER], exchange)
+        return run_arm(made.study, made.arm, made.world, tmp_path, print, rounds=rounds, backend=backend)
 
     assert len(run(1).records) == 1
     records = run(2).records
@@ -123,6 +123,6 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
 def test_faults_of_a_simulated_network_are_refused(tmp_path: Path) -> None:
     parties = Parties(text(FEDAVG, clients=CLIENTS, rounds=1, extra="[network]\ndropout = 0.5"))
     made = parties.made
-    seats = OwnMachines(parties.pinned, parties.keys[SERVER], lambda requests: {})
+    backend = OwnMachines(parties.pinned, parties.keys[SERVER], lambda requests: {})
     with pytest.raises(ConfigError, match=r"no \[network\] where parties are on machines of their own"):
-        run_arm(made.study, made.arm, made.world, tmp_path, print, seats=seats)
+        run_arm(made.study, made.arm, made.world, tmp_path, print, backend=backend)

@@ -69,13 +69,13 @@ def dry(folder: Path, written: str) -> tuple[int, list[int], list[int]]:
     """How many lines an uninterrupted run executes, which are at the ledger's door, and in the journal."""
     toml = folder / "tiny.toml"
     toml.write_text(written)
-    [(_, status, count, door, journal)] = killed(toml, (0, folder / "run"))
+    [(_, status, count, aggregator, journal)] = killed(toml, (0, folder / "run"))
     assert status == 0
     assert count > 1000
-    assert len(door) > 50
+    assert len(aggregator) > 50
     assert bool(journal) == (written == MASKED)
     assert len(made(folder / "run")) == RELEASES[written]
-    return count, door, journal
+    return count, aggregator, journal
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +137,8 @@ def test_killed_anywhere_nothing_is_uncounted_and_the_run_goes_on(tmp_path: Path
 def test_killed_between_charge_and_bytes(tmp_path: Path, counted: tuple[int, list[int], list[int]]) -> None:
     """About eight lines at the door, evenly from a random one on."""
     rng = np.random.default_rng(5)
-    _, door, _ = counted
-    at = door[int(rng.integers(8)) :: max(8, len(door) // 8)]
+    _, aggregator, _ = counted
+    at = aggregator[int(rng.integers(8)) :: max(8, len(aggregator) // 8)]
     assert check_kills(tmp_path, [[line] for line in at]) >= 2
 
 
@@ -178,6 +178,6 @@ def test_killed_at_many_lines(tmp_path: Path, lines: int) -> None:
 def test_killed_under_masks_at_many_lines(
     tmp_path: Path, under_masks: tuple[int, list[int], list[int]]
 ) -> None:
-    count, door, journal = under_masks
-    at = [*spread(count, 40, seed=7), *journal[::3], *door[::10]]
+    count, aggregator, journal = under_masks
+    at = [*spread(count, 40, seed=7), *journal[::3], *aggregator[::10]]
     assert check_kills(tmp_path, [[line] for line in at], MASKED) >= 20

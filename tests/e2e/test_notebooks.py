@@ -16,9 +16,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.queries import Ask, Sum
+from securefl.algorithm.queries import CohortQuery, Sum
 from securefl.core.errors import BudgetExceeded
-from securefl.engine.aggregator import Door
+from securefl.engine.aggregator import SecureAggregator
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
@@ -136,9 +136,11 @@ def test_the_loop_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with Ledger("ledger.sqlite", names["plan"].terms()) as ledger:
         assert 1.99 < ledger.worst("server") <= 2.0
         assert ledger.worst("key-holder") == 0
-    with Door(names["plan"], [names["own"]], names["clients"], ledger="ledger.sqlite") as door:
-        eleventh = Ask(cohort=(0, 1, 2, 3, 4), broadcast=names["w"], sums=(Sum(names["STEP"], 2),))
+    with SecureAggregator(
+        names["plan"], [names["own"]], names["clients"], ledger="ledger.sqlite"
+    ) as aggregator:
+        eleventh = CohortQuery(cohort=(0, 1, 2, 3, 4), broadcast=names["w"], sums=(Sum(names["STEP"], 2),))
         with pytest.raises(BudgetExceeded, match=r"All 5 clients refused.*0 rounds like it remain"):
-            door.ask(eleventh)
+            aggregator.query(eleventh)
     with pytest.raises(BudgetExceeded, match=r"All 5 clients refused.*0 rounds like it remain"):
         exec(compile(source, "README.md", "exec"), {})

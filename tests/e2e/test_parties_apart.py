@@ -17,12 +17,12 @@ from support.tiny_study import text
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import State, play
-from securefl.algorithm.queries import Answers, Ask
+from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header, peek
-from securefl.engine.drive import Parcel
+from securefl.engine.drive import Packet
 from securefl.engine.inprocess import InProcess
 from securefl.storage.journal import Journal
 
@@ -41,7 +41,9 @@ STUDIES = {
 
 
 def played(
-    own: Own, ask: Callable[[Ask, Header], Answers], between: Callable[[int], Any] = lambda number: None
+    own: Own,
+    query: Callable[[CohortQuery, Header], Answers],
+    between: Callable[[int], Any] = lambda number: None,
 ) -> list[State]:
     """The state after every round."""
     names = [client_name(k) for k in range(CLIENTS)]
@@ -55,7 +57,7 @@ def played(
             own.world.population(),
             number,
             rng,
-            lambda question, stage, number=number: ask(question, Header(session, number, 0, stage)),
+            lambda question, stage, number=number: query(question, Header(session, number, 0, stage)),
         ).state
         states.append(state)
     return states
@@ -66,13 +68,13 @@ def together(own: Own, folder: Path) -> list[State]:
     folder.mkdir()
     clients = [own.client(k, folder) for k in range(CLIENTS)]
     engine = InProcess(own.server(folder), clients, own.key_holder(folder))
-    return played(own, lambda ask, header: engine.ask(ask, header)[0])
+    return played(own, lambda query, header: engine.query(query, header)[0])
 
 
-def asked_apart(own: Own, apart: Apart, folder: Path) -> Callable[[Ask, Header], Answers]:
+def asked_apart(own: Own, apart: Apart, folder: Path) -> Callable[[CohortQuery, Header], Answers]:
     server = own.server(folder)
     apart.enter(own.plan.session([client_name(k) for k in range(CLIENTS)], NONCE), server)
-    return lambda ask, header: server.ask(ask, header, apart)
+    return lambda query, header: server.query(query, header, apart)
 
 
 def everybody(name: str) -> list[str]:
@@ -116,10 +118,10 @@ def test_a_killed_client_drops_out_and_is_back_in_the_next_round(act: str, tmp_p
     own, victim = Own.of(said), client_name(2)
     survivors: list[tuple[int, ...]] = []
     with Apart(said, tmp_path, everybody(""), dies={victim: act}) as apart:
-        ask = asked_apart(own, apart, tmp_path)
+        query = asked_apart(own, apart, tmp_path)
 
-        def noted(question: Ask, header: Header) -> Answers:
-            answers = ask(question, header)
+        def noted(question: CohortQuery, header: Header) -> Answers:
+            answers = query(question, header)
             survivors.append(answers.survivors)
             return answers
 
@@ -139,24 +141,24 @@ def test_a_restarted_client_refuses_what_its_journal_forbids(tmp_path: Path) -> 
     """A server that calls it into the attempt it has signed in, with another cohort, gets nothing of it."""
     said = hidden("masked")
     own, victim = Own.of(said), client_name(2)
-    heard: list[Parcel] = []
+    heard: list[Packet] = []
     with Apart(said, tmp_path, everybody("")) as apart:
-        ask = asked_apart(own, apart, tmp_path)
+        query = asked_apart(own, apart, tmp_path)
         names = [client_name(k) for k in range(CLIENTS)]
         place = Header(own.plan.session(names, NONCE), 1, 0, 0)
         model = own.algorithm.start().broadcast
-        questions: list[Ask] = []
+        questions: list[CohortQuery] = []
 
-        def first(question: Ask, header: Header) -> Answers:
+        def first(question: CohortQuery, header: Header) -> Answers:
             questions.append(question)
-            return ask(question, header)
+            return query(question, header)
 
         played(replace(own, study=_one_round(own)), first)
         apart.peers[victim].end()
         apart.restart(victim)
         apart.watch = lambda parcel: heard.append(parcel) or parcel if parcel.sender == victim else parcel
         smaller = replace(questions[0], cohort=(0, 1, 2, 3, 4), weights=None, broadcast=model + 1)
-        answers = ask(smaller, place)  # the same round again: another cohort, and another model
+        answers = query(smaller, place)  # the same round again: another cohort, and another model
     assert answers.survivors == ()
     # it answered the order, which holds no number, and nothing of the attempt
     assert [peek(parcel.data, victim).attempt for parcel in heard] == [0]
@@ -177,7 +179,7 @@ def test_a_key_holder_that_is_killed_between_record_and_answer_says_the_same(
     one = together(own, tmp_path / "one")
     replies: list[bytes] = []
 
-    def watch(parcel: Parcel) -> Parcel:
+    def watch(parcel: Packet) -> Packet:
         if parcel.sender == KEY_HOLDER:
             replies.append(parcel.data)
         return parcel
@@ -198,15 +200,15 @@ def test_the_server_hears_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     here = replace(own, world=replace(own.world, records=records))
     clients = [here.client(k, tmp_path) for k in range(CLIENTS)]
     server, heard, told = here.server(tmp_path), list[set[str]](), list[set[str]]()
-    engine, ask = InProcess(server, clients), server.ask
+    engine, query = InProcess(server, clients), server.query
 
     def asked(*given: Any) -> Answers:
-        answers = ask(*given)
+        answers = query(*given)
         heard.append({*server.log.abstained, *server.log.blank})
         return answers
 
-    def noted(question: Ask, header: Header) -> Answers:
-        answers, log = engine.ask(question, header)
+    def noted(question: CohortQuery, header: Header) -> Answers:
+        answers, log = engine.query(question, header)
         told.append({*log.abstained, *log.blank})
         return answers
 

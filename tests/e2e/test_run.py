@@ -180,7 +180,7 @@ def test_a_client_with_nan_loses_its_own_place_only(protocol: str, tmp_path: Pat
     for record in finished.records:
         assert not record["blamed"]
         assert set(record["abstained"]) == {"client-0002"}
-    trained = [answers for ask, answers in spy.asks if "update" in {s.sends.name for s in ask.sums}]
+    trained = [answers for query, answers in spy.asks if "update" in {s.spec.name for s in query.sums}]
     assert all(2 not in answers.survivors for answers in trained)
     sent = {k for answers in trained for k in answers.survivors}
     assert sent >= {0, 1, 3, 4, 5} if protocol != "active_fl" else sent

@@ -21,7 +21,7 @@ import pytest
 import tomli_w
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.errors import ConfigError
 from securefl.study.composition import composition
@@ -106,7 +106,7 @@ def places() -> Mapping[str, tuple[list[str], list[str]]]:
     return found
 
 
-def hidden_sums(where: str) -> Iterator[tuple[Plan, Sends]]:
+def hidden_sums(where: str) -> Iterator[tuple[Plan, ValueSpec]]:
     """The hidden sums of the plans that stand there, each once."""
     texts, code = places()[where]
     worlds: dict[str, World] = {}
@@ -116,22 +116,22 @@ def hidden_sums(where: str) -> Iterator[tuple[Plan, Sends]]:
             key = (arm.name, study.data.clients, repr(study.privacy))
             if study.privacy.sum != "clear" and key not in seen:
                 seen.add(key)
-                plan, sends = composed(study, arm.name, worlds)
-                yield from ((plan, one) for one in sends if one.how == "sum")
+                plan, spec = composed(study, arm.name, worlds)
+                yield from ((plan, one) for one in spec if one.reduction == "sum")
     for source in code:
         yield from python_plans(source)
 
 
-def composed(study: Study, name: str, worlds: dict[str, World]) -> tuple[Plan, Sequence[Sends]]:
+def composed(study: Study, name: str, worlds: dict[str, World]) -> tuple[Plan, Sequence[ValueSpec]]:
     key = repr((study.data, study.model))
     if key not in worlds:
         worlds[key] = build(study, study.study.seeds[0])
     arm = next(arm for arm in study.arms if arm.name == name)
     algorithm, plan = composition(study, arm, worlds[key])
-    return plan, [offer.sends for offer in algorithm.offers]
+    return plan, [contribution.spec for contribution in algorithm.contributions]
 
 
-def python_plans(source: str) -> Iterator[tuple[Plan, Sends]]:
+def python_plans(source: str) -> Iterator[tuple[Plan, ValueSpec]]:
     """The hidden sums of each Plan(...) in a piece of Python, by its literal words; noise is left out."""
     tree = ast.parse(source)
     known = dict(literals(tree))
@@ -146,7 +146,7 @@ def python_plans(source: str) -> Iterator[tuple[Plan, Sends]]:
         plan = Plan(**{"delta": 1e-5, "schedule": 1, **taken})
         if plan.hidden:
             for name in plan.weights or ("step",):
-                yield plan, Sends(name=name, how="sum", reveals="it")
+                yield plan, ValueSpec(name=name, reduction="sum", reveals="it")
 
 
 def literals(tree: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -181,28 +181,28 @@ def literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
 # The attack -------------------------------------------------------------------------------------
 
 
-def orders(plan: Plan, sends: Sends) -> Iterator[tuple[Weights, list[float]]]:
+def orders(plan: Plan, spec: ValueSpec) -> Iterator[tuple[Weights, list[float]]]:
     """Orders that clients take, and the weights with which each client's value then stands in the sum."""
     assert plan.min_cohort_size is not None
     assert plan.max_cohort_size is not None
     sizes = {plan.min_cohort_size, plan.max_cohort_size, plan._thinnest()[0]}
     sizes |= set(range(plan.min_cohort_size, min(plan.max_cohort_size, plan.min_cohort_size + 30) + 1))
     for size in sorted(sizes):
-        for weights in [Weights.usual(plan, sends, size), *skewed(plan, sends, size)]:
+        for weights in [Weights.usual(plan, spec, size), *skewed(plan, spec, size)]:
             try:
-                require_allowed(plan, [sends], weights)
+                require_allowed(plan, [spec], weights)
             except ConfigError:
                 continue
-            if plan.weights.get(sends.name) == "counts":
+            if plan.weights.get(spec.name) == "counts":
                 least, largest = plan.counts
                 yield weights, [float(largest), *[float(least)] * (size - 1)]
             else:
                 yield weights, [float(draws) for draws in weights.draws]
 
 
-def skewed(plan: Plan, sends: Sends, size: int) -> Iterator[Weights]:
+def skewed(plan: Plan, spec: ValueSpec, size: int) -> Iterator[Weights]:
     """One client has some draws, another that falls silent or colludes the others, and the rest one each."""
-    if sends.weighs != "draws" or plan.draws is None:
+    if spec.weighs != "draws" or plan.draws is None:
         return
     gone = size - 1 - plan.beside(size)
     for own in range(1, plan.draws - size + 2):
@@ -227,13 +227,13 @@ def guessed(weights: Sequence[float], beside: int, rng: np.random.Generator) -> 
 @pytest.mark.parametrize("where", sorted(places()))
 def test_no_shipped_plan_lets_a_server_guess_one_client(where: str) -> None:
     rng = np.random.default_rng(3)
-    for plan, sends in hidden_sums(where):
+    for plan, spec in hidden_sums(where):
         assert plan.max_client_weight is not None
         assert plan.max_client_weight <= 0.5
-        found = [guessed(own, plan.beside(len(own)), rng) for _, own in orders(plan, sends)]
-        assert found, f"{where}: clients take no order for {sends.name!r}"
-        assert min(found) >= ROOM * np.sqrt(1 - plan.max_client_weight), (where, sends.name)
-        assert min(found) >= ROOM * plan.guess_error(sends.name), "what card and plan print"
+        found = [guessed(own, plan.beside(len(own)), rng) for _, own in orders(plan, spec)]
+        assert found, f"{where}: clients take no order for {spec.name!r}"
+        assert min(found) >= ROOM * np.sqrt(1 - plan.max_client_weight), (where, spec.name)
+        assert min(found) >= ROOM * plan.guess_error(spec.name), "what card and plan print"
 
 
 def test_the_attack_finds_what_the_former_plans_let_through() -> None:

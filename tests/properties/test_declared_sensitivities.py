@@ -17,7 +17,7 @@ from support.sensitivities import ACROSS, CASES, ODD, SEARCHES, declared, worst
 
 import securefl
 import securefl.protocols
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
 from securefl.engine.apart.computing import Computed
 from securefl.engine.apart.updates import Updates
@@ -32,8 +32,8 @@ _LOOSE = {
 
 
 def told(entry: Any) -> str:
-    case, offer, pair = entry
-    return f"{case} {offer.sends.name} {'/'.join(pair)}"
+    case, contribution, pair = entry
+    return f"{case} {contribution.spec.name} {'/'.join(pair)}"
 
 
 def entries(slow: bool) -> list[Any]:
@@ -41,12 +41,12 @@ def entries(slow: bool) -> list[Any]:
 
 
 def hold(entry: Any, draws: int) -> None:
-    _, offer, pair = entry
-    found = worst(offer, pair, draws)
-    if not offer.sends.sensitivity[pair]:
+    _, contribution, pair = entry
+    found = worst(contribution, pair, draws)
+    if not contribution.spec.sensitivity[pair]:
         assert found == 0
         return
-    least = _LOOSE.get(f"{offer.sends.name} {'/'.join(pair)}", 0.98)
+    least = _LOOSE.get(f"{contribution.spec.name} {'/'.join(pair)}", 0.98)
     # the integers are exact, and so is their square; the declared number is rounded once or twice
     assert least <= found <= 1 + 2**-50, f"{found} of what is declared"
 
@@ -66,12 +66,12 @@ def test_every_declared_pair_of_every_protocol_is_searched() -> None:
     """A protocol more, a kind of value more or a unit more fails here, until somebody adds a search."""
     assert {case.protocol for case in CASES} == {p.name for p in entry_points(group="securefl.protocols")}
     missing = {
-        (type(offer).__name__, pair)
-        for _, offer, pair in declared()
-        if (type(offer), pair[0]) not in SEARCHES
+        (type(contribution).__name__, pair)
+        for _, contribution, pair in declared()
+        if (type(contribution), pair[0]) not in SEARCHES
     }
     assert not missing
-    met = {type(offer) for _, offer, _ in declared()}
+    met = {type(contribution) for _, contribution, _ in declared()}
     for module in pkgutil.walk_packages(securefl.protocols.__path__, "securefl.protocols."):
         if ".studies" in module.name:
             continue
@@ -86,7 +86,11 @@ def test_the_search_finds_what_truncation_adds_to_a_clipped_statistic(
     """The defect that it was written for: FedLog declared sqrt 2 with a `client_bound`, too."""
     monkeypatch.setattr("securefl.dp.clipping.spread", lambda entries, limit: 0.0)
     at_the_edge = [entry for entry in declared() if entry[0].options.get("client_bound") == ACROSS]
-    found = [worst(offer, pair, 3) for _, offer, pair in at_the_edge if pair == ("record", "add-remove")]
+    found = [
+        worst(contribution, pair, 3)
+        for _, contribution, pair in at_the_edge
+        if pair == ("record", "add-remove")
+    ]
     assert max(found) > 1.001
 
 
@@ -117,16 +121,16 @@ def test_updates_of_an_app_keep_to_their_bound(bound: float) -> None:
         *(10 ** rng.uniform(-7, 7) * rng.normal(size=6) for _ in range(60)),
     ]
     for values in vectors:
-        for given in made.offers(plan, _App(values)):  # type: ignore[arg-type]
-            job = Job(
+        for given in made.contributions(plan, _App(values)):  # type: ignore[arg-type]
+            context = ClientContext(
                 client=0, round=1, x=np.zeros((1, 1)), y=np.zeros(1), broadcast=np.zeros(6, np.float32),
                 public={}, rng=rng,
             )  # fmt: skip
-            found = given.compute(job).integers
+            found = given.compute(context).integers
             assert found is not None
-            limit = given.sends.sensitivity["client", "zero-out"] / given.sends.grid.step
+            limit = given.spec.sensitivity["client", "zero-out"] / given.spec.grid.step
             assert sum(int(v) ** 2 for v in found) <= limit**2
-            assert given.sends.sensitivity["client", "replace-one"] == 2 * bound
+            assert given.spec.sensitivity["client", "replace-one"] == 2 * bound
 
 
 @pytest.mark.parametrize("clip", [1e-9, 0.3, 1.0, 7e12])

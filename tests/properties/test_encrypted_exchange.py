@@ -12,25 +12,34 @@ import pytest
 from support.tiny_parties import session
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Played, Population, State
+from securefl.algorithm.clients import (
+    Algorithm,
+    ClientContext,
+    Contribution,
+    Device,
+    Evaluation,
+    Population,
+    RoundResult,
+    State,
+)
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, Each, Sends, Value
+from securefl.algorithm.queries import Answers, CohortQuery, PerClient, Value, ValueSpec
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.messages import REFUSED, OpenReply
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.dp.moments import MeanVariance
-from securefl.engine.drive import Parcel
+from securefl.engine.drive import Packet
 from securefl.engine.inprocess import simulated
 from securefl.engine.network import Faults, Network
 from securefl.engine.observer import Log
-from securefl.linear import Questions, way_of
+from securefl.linear import Questions, scheme_of
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 CLIENTS, LENGTH = 4, 3
 BOUNDS = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)
 ANCHOR = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
 BASELINE = MeanVariance(np.array([0.1, 0.2, -0.3]), np.array([1.0, 0.7, 2.0]), 10)
-PROFILE = Sends(name="profile", how="each", reveals="it", max_releases=9)
+PROFILE = ValueSpec(name="profile", reduction="none", reveals="it", max_releases=9)
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 
 
@@ -40,17 +49,17 @@ def own(client: int) -> MeanVariance:
 
 @dataclass(frozen=True)
 class Profiles:
-    sends: Sends = PROFILE
+    spec: ValueSpec = PROFILE
     variant: Variant = Variant.FULL
 
-    def compute(self, job: Job) -> Value:
-        parts = features(own(job.client), ANCHOR, BOUNDS).split(self.variant)
+    def compute(self, context: ClientContext) -> Value:
+        parts = features(own(context.client), ANCHOR, BOUNDS).split(self.variant)
         return Value(hidden=parts.hidden, clear=parts.clear)
 
 
 @dataclass(frozen=True)
 class Toy:
-    offers: tuple[Offer, ...] = field(default_factory=lambda: (Profiles(),))
+    contributions: tuple[Contribution, ...] = field(default_factory=lambda: (Profiles(),))
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         return Evaluation(accuracy=0.0, loss=0.0)
@@ -60,9 +69,9 @@ class Toy:
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, Played]:
-        yield Ask(cohort=(), broadcast=state.broadcast)
-        return Played(state=state)
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
+        yield CohortQuery(cohort=(), broadcast=state.broadcast)
+        return RoundResult(state=state)
 
 
 WORDS = ("ckks", "batches", "pads")
@@ -84,19 +93,19 @@ def run(
 ) -> tuple[Answers, Log, float]:
     algorithm: Algorithm = Toy((profiles or Profiles(variant=variant),))
     plan = Plan(delta=1e-5, max_rounds=number, scores=word, non_private=("profile",))  # type: ignore[arg-type]
-    way = way_of(plan.scores, parameters="strong", asks=asks, clients=clients)
+    way = scheme_of(plan.scores, parameters="strong", asks=asks, clients=clients)
     with Ledger(":memory:", TERMS) as ledger:
         engine = simulated(
             plan,
-            algorithm.offers,
+            algorithm.contributions,
             ledger,
             [(np.ones((1, 1)), np.zeros(1))] * CLIENTS,
-            rng=lambda number, client, ask: np.random.default_rng(0),
+            rng=lambda number, client, query: np.random.default_rng(0),
             scores=way,
         )
-        each = Each(PROFILE, linear_query(BASELINE, ANCHOR, BOUNDS, variant))
-        ask = Ask(cohort=cohort, broadcast=np.zeros(1, dtype=np.float32), each=(each,))
-        answers, log = engine.ask(ask, Header(bytes(32), 1, 0, 0), network or Network(tamper=tamper))
+        per_client = PerClient(PROFILE, linear_query(BASELINE, ANCHOR, BOUNDS, variant))
+        query = CohortQuery(cohort=cohort, broadcast=np.zeros(1, dtype=np.float32), per_client=(per_client,))
+        answers, log = engine.query(query, Header(bytes(32), 1, 0, 0), network or Network(tamper=tamper))
         assert {ledger.epsilon(f"client-{k:04d}", "key-holder") for k in range(CLIENTS)} == {0.0}
         bound = engine.server.error_bound()
         assert bound is not None
@@ -104,7 +113,7 @@ def run(
 
 
 def assert_right(answers: Answers, bound: float, clients: set[int]) -> None:
-    numbers = answers.each["profile"]
+    numbers = answers.per_client["profile"]
     assert set(numbers) == clients
     for client, number in numbers.items():
         assert abs(number - divergence(own(client), BASELINE)) <= bound
@@ -115,7 +124,7 @@ def assert_right(answers: Answers, bound: float, clients: set[int]) -> None:
 def test_concealed_numbers_are_the_clear_ones_within_the_bound(word: str, variant: Variant) -> None:
     answers, log, bound = run(word, variant=variant)
     assert_right(answers, bound, {0, 1, 2, 3})
-    assert not log.traffic.blamed
+    assert not log.traffic.rejected_from
     assert not log.abstained
 
 
@@ -124,7 +133,7 @@ def test_concealed_numbers_are_the_clear_ones_within_the_bound(word: str, varian
 def test_nobody_or_one_client_is_an_exchange_too(word: str, cohort: tuple[int, ...]) -> None:
     answers, log, bound = run(word, cohort=cohort)
     assert_right(answers, bound, set(cohort))
-    assert not log.traffic.blamed
+    assert not log.traffic.rejected_from
 
 
 @EVERY_WORD
@@ -133,7 +142,7 @@ def test_nobody_came(word: str) -> None:
         return b"" if sender.startswith("client") else data
 
     answers, log, _ = run(word, tamper)
-    assert (answers.survivors, answers.each) == ((), {"profile": {}})
+    assert (answers.survivors, answers.per_client) == ((), {"profile": {}})
     assert "key-holder" not in log.traffic.received
 
 
@@ -157,7 +166,7 @@ def test_a_junk_ciphertext_costs_its_sender_alone(word: str, junk: Callable[[byt
 
     answers, log, bound = run(word, tamper)
     assert_right(answers, bound, {0, 1, 3})
-    assert set(log.traffic.blamed) == {"client-0002"}
+    assert set(log.traffic.rejected_from) == {"client-0002"}
 
 
 SEALED = 16 + 32 + 8 * (2 * LENGTH + 1)
@@ -184,7 +193,7 @@ def test_a_spoilt_message_under_pads_costs_its_sender_alone(junk: Callable[[byte
 
     answers, log, bound = run("pads", tamper)
     assert_right(answers, bound, {0, 1, 3})
-    assert set(log.traffic.blamed) == {"client-0002"}
+    assert set(log.traffic.rejected_from) == {"client-0002"}
 
 
 def test_masked_words_that_were_changed_cost_their_sender_alone() -> None:
@@ -194,9 +203,9 @@ def test_masked_words_that_were_changed_cost_their_sender_alone() -> None:
         return data[:-9] + bytes([data[-9] ^ 128]) + data[-8:] if sender == "client-0002" else data
 
     answers, log, bound = run("pads", tamper)
-    numbers = {client: number for client, number in answers.each["profile"].items() if client != 2}
-    assert_right(replace(answers, each={"profile": numbers}), bound, {0, 1, 3})
-    assert not log.traffic.blamed
+    numbers = {client: number for client, number in answers.per_client["profile"].items() if client != 2}
+    assert_right(replace(answers, per_client={"profile": numbers}), bound, {0, 1, 3})
+    assert not log.traffic.rejected_from
 
 
 def test_a_fresh_key_that_two_clients_send_is_listed_for_neither() -> None:
@@ -228,15 +237,15 @@ def test_a_copied_message_whose_key_is_written_otherwise_is_no_copy_of_the_score
         return data[:-SEALED] + bytes(own)
 
     answers, _, bound = run("pads", tamper)
-    numbers = dict(answers.each["profile"])
+    numbers = dict(answers.per_client["profile"])
     assert abs(numbers.pop(2, np.inf) - numbers[1]) > 1
-    assert_right(replace(answers, each={"profile": numbers}), bound, {0, 1, 3})
+    assert_right(replace(answers, per_client={"profile": numbers}), bound, {0, 1, 3})
 
 
 @pytest.mark.parametrize("at", ["session", "round", "stage", "attempt"])
 def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     plan = Plan(delta=1e-5, max_rounds=1, scores="pads")
-    way = way_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
+    way = scheme_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
     assert way is not None
     here, asks = Header(bytes(32), 3, 1, 2), {"profile": linear_query(BASELINE, ANCHOR, BOUNDS)}
     other = {"session": b"\x01" * 32, "round": 4, "stage": 3, "attempt": 2}[at]
@@ -267,10 +276,10 @@ def test_a_well_formed_junk_ciphertext_is_no_score(word: str) -> None:
             return spoil(data, len(data) - at, bytes(1024)) if sender == "client-0002" else data
 
         answers, log, bound = run(word, tamper)
-        numbers = {client: number for client, number in answers.each["profile"].items() if client != 2}
-        assert_right(replace(answers, each={"profile": numbers}), bound, {0, 1, 3})
-        assert not log.traffic.blamed
-        if refused := 2 not in answers.each["profile"]:
+        numbers = {client: number for client, number in answers.per_client["profile"].items() if client != 2}
+        assert_right(replace(answers, per_client={"profile": numbers}), bound, {0, 1, 3})
+        assert not log.traffic.rejected_from
+        if refused := 2 not in answers.per_client["profile"]:
             assert set(log.abstained) == {"client-0002"}
             break
     assert refused
@@ -280,7 +289,7 @@ def test_a_key_holder_at_its_cap_opens_no_more() -> None:
     answers, log, bound = run("ckks", asks=1, clients=2)
     assert_right(answers, bound, {0, 1})
     assert "used up" in log.abstained["server"]
-    assert "key-holder" not in {**log.abstained, **log.traffic.blamed}, "it answered as it should"
+    assert "key-holder" not in {**log.abstained, **log.traffic.rejected_from}, "it answered as it should"
 
 
 @pytest.mark.parametrize("word", ["batches", "pads"])
@@ -300,8 +309,8 @@ def test_the_declared_number_of_asks_can_be_opened(word: str) -> None:
         return spoil(data, len(data) - 4096, bytes(1024)) if spoils else data
 
     answers, log, bound = run(word, tamper, asks=1)
-    numbers = {client: number for client, number in answers.each["profile"].items() if client != 2}
-    assert_right(replace(answers, each={"profile": numbers}), bound, {0, 1, 3})
+    numbers = {client: number for client, number in answers.per_client["profile"].items() if client != 2}
+    assert_right(replace(answers, per_client={"profile": numbers}), bound, {0, 1, 3})
     assert "server" not in log.abstained
 
 
@@ -309,8 +318,8 @@ def test_the_declared_number_of_asks_can_be_opened(word: str) -> None:
 class InTheClear(Profiles):
     """Gives the whole profile as its clear part."""
 
-    def compute(self, job: Job) -> Value:
-        value = super().compute(job)
+    def compute(self, context: ClientContext) -> Value:
+        value = super().compute(context)
         return Value(clear=np.concatenate([value.hidden, value.clear]))
 
 
@@ -323,7 +332,7 @@ def test_a_profile_without_a_hidden_part_does_not_leave_its_client(word: str) ->
         return data
 
     answers, log, _ = run(word, watch, profiles=InTheClear())
-    assert answers.each == {"profile": {}}
+    assert answers.per_client == {"profile": {}}
     assert "7 hidden features" in log.abstained["client-0000"].replace("finite ", "")
     assert "client-0000" not in sent
 
@@ -342,7 +351,7 @@ def test_a_key_holder_that_refuses_without_a_reason_is_named(word: str) -> None:
         return encode(header, replace(reply, items=(REFUSED,) * len(reply.items)))
 
     answers, log, _ = run(word, refuse)
-    assert (answers.survivors, answers.each["profile"]) == ((0, 1, 2, 3), {})
+    assert (answers.survivors, answers.per_client["profile"]) == ((0, 1, 2, 3), {})
     assert log.abstained == {"key-holder": SILENT}
 
 
@@ -365,7 +374,7 @@ class Losing(Network):
         super().__init__()
         self._link, self._times = link, times
 
-    def _post(self, parcels: Sequence[Parcel]) -> None:
+    def _post(self, parcels: Sequence[Packet]) -> None:
         for parcel in parcels:
             if (parcel.sender, parcel.to) == self._link and self._times:
                 self._times -= 1
@@ -379,7 +388,7 @@ def test_one_lost_message_to_or_from_the_key_holder_costs_nothing(word: str, lin
     answers, _, bound = run(word, network=Losing(link, 1))
     assert_right(answers, bound, {0, 1, 2, 3})
     silent, log, _ = run(word, network=Losing(link, 9))
-    assert silent.each["profile"] == {}
+    assert silent.per_client["profile"] == {}
     assert silent.survivors == (0, 1, 2, 3)
     assert log.abstained == {"key-holder": SILENT}
 
@@ -391,9 +400,9 @@ def test_a_bad_network_loses_clients_and_spoils_no_number(word: str, seed: int) 
     faults = Faults(reorder=True, duplicate=1.0, delay=0.3)
     rng = np.random.default_rng(seed)
     answers, log, bound = run(word, network=Network(faults, rng=rng))
-    assert_right(answers, bound, set(answers.each["profile"]))
-    assert set(answers.each["profile"]) in (set(), set(answers.survivors))
-    assert not log.traffic.blamed
+    assert_right(answers, bound, set(answers.per_client["profile"]))
+    assert set(answers.per_client["profile"]) in (set(), set(answers.survivors))
+    assert not log.traffic.rejected_from
 
 
 @EVERY_WORD
@@ -406,22 +415,22 @@ def test_a_silent_or_lying_key_holder_costs_the_numbers_only(word: str, what: st
 
     answers, log, _ = run(word, lie)
     assert answers.survivors == (0, 1, 2, 3)
-    assert set(answers.each["profile"]) < {0, 1, 2, 3}
-    assert set(log.traffic.blamed) | set(log.abstained) >= {"key-holder"}
-    assert all(isinstance(why, str) for why in log.traffic.blamed.values())
+    assert set(answers.per_client["profile"]) < {0, 1, 2, 3}
+    assert set(log.traffic.rejected_from) | set(log.abstained) >= {"key-holder"}
+    assert all(isinstance(why, str) for why in log.traffic.rejected_from.values())
 
 
 @EVERY_WORD
 def test_numbers_of_any_kind_stay_out_of_the_log(word: str) -> None:
     answers, log, _ = run(word)
     shown: Any = repr(log)
-    assert all(f"{number:.6f}" not in shown for number in answers.each["profile"].values())
+    assert all(f"{number:.6f}" not in shown for number in answers.per_client["profile"].values())
 
 
 @EVERY_WORD
 def test_questions_of_two_kinds_are_refused_in_one_exchange(word: str) -> None:
     plan = Plan(delta=1e-5, max_rounds=1, scores=word)  # type: ignore[arg-type]
-    way = way_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
+    way = scheme_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
     assert way is not None
     both = {
         "a": linear_query(BASELINE, ANCHOR, BOUNDS),

@@ -15,12 +15,20 @@ from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Job, Offer, Population, State
+from securefl.algorithm.clients import (
+    Algorithm,
+    ClientContext,
+    Contribution,
+    Device,
+    Evaluation,
+    Population,
+    State,
+)
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, ByDraws, Each, Sends, Sum, Value
+from securefl.algorithm.queries import Answers, ByDraws, CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.grid import Grid
-from securefl.core.messages import Broadcast, Contribution, OpenReply
+from securefl.core.messages import Broadcast, ContributionMessage, OpenReply
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
 from securefl.engine.exchange import Client, Server
@@ -30,17 +38,17 @@ from securefl.engine.observer import Log
 
 CLIENTS = 5
 SUM, ONE = (
-    Sends(name="vector", how="sum", reveals="it", weighs="draws"),
-    Sends(name="number", how="each", reveals="it"),
+    ValueSpec(name="vector", reduction="sum", reveals="it", weighs="draws"),
+    ValueSpec(name="number", reduction="none", reveals="it"),
 )
 DRAWS = {k: k + 1 for k in range(CLIENTS)}
 WEIGHTS = {k: draws / 15 for k, draws in DRAWS.items()}
 MODEL = np.zeros(3, dtype=np.float32)
-ASK = Ask(
+ASK = CohortQuery(
     cohort=tuple(range(CLIENTS)),
     broadcast=MODEL,
     sums=(Sum(SUM, 3),),
-    each=(Each(ONE),),
+    per_client=(PerClient(ONE),),
     weights=ByDraws(DRAWS),
 )
 PLAN = Plan(delta=1e-5, max_rounds=3, non_private=("vector", "number"))
@@ -53,23 +61,23 @@ def vector(client: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 @dataclass(frozen=True)
 class Vector:
-    sends: Sends = SUM
+    spec: ValueSpec = SUM
 
-    def compute(self, job: Job) -> Value:
-        return Value(clear=job.x[0].astype(np.float64))
+    def compute(self, context: ClientContext) -> Value:
+        return Value(clear=context.x[0].astype(np.float64))
 
 
 @dataclass(frozen=True)
 class Number:
-    sends: Sends = ONE
+    spec: ValueSpec = ONE
 
-    def compute(self, job: Job) -> Value:
-        return Value(clear=job.x[0, :1].astype(np.float64))
+    def compute(self, context: ClientContext) -> Value:
+        return Value(clear=context.x[0, :1].astype(np.float64))
 
 
 @dataclass(frozen=True)
 class Toy:
-    offers: tuple[Offer, ...] = field(default_factory=lambda: (Vector(), Number()))
+    contributions: tuple[Contribution, ...] = field(default_factory=lambda: (Vector(), Number()))
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         return Evaluation(accuracy=0.0, loss=0.0)
@@ -79,7 +87,7 @@ class Toy:
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, State]:
+    ) -> Generator[CohortQuery, Answers, State]:
         yield ASK
         return state
 
@@ -102,13 +110,13 @@ def run(
     with Ledger(":memory:", terms) as ledger:
         engine = simulated(
             replace(PLAN, budget=terms.budget),
-            algorithm.offers,
+            algorithm.contributions,
             ledger,
             [(own[k], np.zeros(len(own[k]))) for k in range(CLIENTS)],
-            rng=lambda number, client, ask: np.random.default_rng(0),
+            rng=lambda number, client, query: np.random.default_rng(0),
         )
         network = Network(faults, rng=np.random.default_rng(seed), tamper=tamper)
-        answers, log = engine.ask(ASK, header(number=number), network)
+        answers, log = engine.query(ASK, header(number=number), network)
         return answers, log, ledger.rows()
 
 
@@ -119,7 +127,7 @@ def assert_exact(answers: Answers, values: Callable[[int], Any] = vector) -> Non
         expected += grid.quantise(WEIGHTS[client] * values(client))
     np.testing.assert_array_equal(answers.totals["vector"].value, expected * grid.step)
     assert answers.totals["vector"].weight == sum(WEIGHTS[k] for k in answers.survivors)
-    assert answers.each["number"] == {k: values(k)[0] for k in answers.survivors}
+    assert answers.per_client["number"] == {k: values(k)[0] for k in answers.survivors}
 
 
 def test_a_quiet_network_loses_nobody() -> None:
@@ -127,7 +135,7 @@ def test_a_quiet_network_loses_nobody() -> None:
     assert answers.survivors == tuple(range(CLIENTS))
     assert_exact(answers)
     assert not log.abstained
-    assert not log.traffic.blamed
+    assert not log.traffic.rejected_from
     assert len(rows) == 2 * CLIENTS
     assert {row[7] for row in rows} == {"committed"}
 
@@ -147,7 +155,7 @@ def test_a_quiet_network_loses_nobody() -> None:
 def test_a_bad_network_never_spoils_the_sum(faults: Faults, seed: int) -> None:
     answers, log, rows = run(faults=faults, seed=seed)
     assert_exact(answers)
-    assert not log.traffic.blamed
+    assert not log.traffic.rejected_from
     committed = {row[0] for row in rows if row[7] == "committed"}
     assert {f"client-{k:04d}" for k in answers.survivors} <= committed
 
@@ -171,7 +179,7 @@ def test_spoilt_bytes_cost_their_sender_alone(spoil: Callable[[bytes], bytes]) -
 
     answers, log, _ = run(tamper=tamper)
     assert answers.survivors == (0, 1, 3, 4)
-    assert set(log.traffic.blamed) == {"client-0002"}
+    assert set(log.traffic.rejected_from) == {"client-0002"}
     assert_exact(answers)
 
 
@@ -186,9 +194,9 @@ def test_a_flipped_bit_costs_nobody_else(bit: int, seed: int) -> None:
 
     answers, log, _ = run(tamper=tamper, seed=seed)
     assert set(answers.survivors) >= {0, 1, 3, 4}
-    assert set(log.traffic.blamed) <= {"client-0002"}
+    assert set(log.traffic.rejected_from) <= {"client-0002"}
     for client in (0, 1, 3, 4):
-        assert answers.each["number"][client] == vector(client)[0]
+        assert answers.per_client["number"][client] == vector(client)[0]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +232,7 @@ def test_nothing_is_released_after_the_declared_schedule() -> None:
 
 
 def server() -> Server:
-    return Server(ask=ASK, header=header(), most=Limit(10_000, 99))
+    return Server(query=ASK, header=header(), most=Limit(10_000, 99))
 
 
 def contribution(**changes: Any) -> Any:
@@ -233,12 +241,12 @@ def contribution(**changes: Any) -> Any:
         "vector": Delivered("vector", "open", np.array([1, 2, 3], dtype=np.int32), b""),
         "number": Delivered("number", "open", np.array([1.0]), b""),
     }
-    return Contribution(releases=tuple((good | changes).values()))
+    return ContributionMessage(releases=tuple((good | changes).values()))
 
 
 BAD: dict[str, Any] = {
-    "missing": Contribution(releases=()),
-    "wrong order": Contribution(releases=tuple(reversed(contribution().releases))),
+    "missing": ContributionMessage(releases=()),
+    "wrong order": ContributionMessage(releases=tuple(reversed(contribution().releases))),
     "floats": contribution(vector=Delivered("vector", "open", np.ones(3), b"")),
     "shape": contribution(vector=Delivered("vector", "open", np.ones(4, dtype=np.int32), b"")),
     "bound": contribution(vector=Delivered("vector", "open", np.full(3, 2**30 + 1, dtype=np.int32), b"")),
@@ -281,7 +289,7 @@ def test_the_first_of_two_contributions_counts_and_states_do_not_change() -> Non
 
 
 def exchange_client(plan: Plan = PLAN) -> Client:
-    return Client(number=1, header=header(), plan=plan, offers={"vector": SUM}, most=Limit(1000, 99))
+    return Client(number=1, header=header(), plan=plan, contributions={"vector": SUM}, most=Limit(1000, 99))
 
 
 def test_a_client_refuses_bad_orders_and_strangers() -> None:
@@ -369,10 +377,10 @@ def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
         records = [(np.array([vector(k)]), np.zeros(1)) for k in range(CLIENTS)]
         engine = simulated(
             PLAN,
-            algorithm.offers,
+            algorithm.contributions,
             ledger,
             records,
-            rng=lambda number, client, ask: np.random.default_rng(0),
+            rng=lambda number, client, query: np.random.default_rng(0),
         )
 
         def tamper(sender: str, to: str, data: bytes) -> bytes:
@@ -380,5 +388,5 @@ def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
                 seen.append([row[7] for row in other.rows() if row[0] == sender])
             return data
 
-        engine.ask(ASK, header(), Network(tamper=tamper))
+        engine.query(ASK, header(), Network(tamper=tamper))
     assert seen == [["committed", "committed"]] * CLIENTS

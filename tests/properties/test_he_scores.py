@@ -17,9 +17,9 @@ from securefl.core.errors import ConfigError
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import ScoreEvaluator
+from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 BOUNDS = {STRONG: Bounds(), COMPACT: TIGHT}
@@ -27,20 +27,20 @@ COARSE = {STRONG: 2e-4, COMPACT: 0.05}
 
 
 class Parties(NamedTuple):
-    terms: ScoreTerms
+    terms: LinearTerms
     client: Encryptor
-    evaluator: ScoreEvaluator
+    evaluator: LinearEvaluator
     opener: Opener
 
 
 @cache
 def parties(parameters: Parameters, q: int, variant: Variant) -> Parties:
-    terms = ScoreTerms(parameters=parameters, bounds=BOUNDS[parameters].linear(q, variant), scores=500)
+    terms = LinearTerms(parameters=parameters, bounds=BOUNDS[parameters].linear(q, variant), scores=500)
     public = keys(parameters).public
     return Parties(
         terms,
         Encryptor(public, terms),
-        ScoreEvaluator(public, terms, SIGNER),
+        LinearEvaluator(public, terms, SIGNER),
         Opener(keys(parameters), terms, SIGNER.public),
     )
 
@@ -82,8 +82,8 @@ def test_encrypted_equals_plain(
 def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: int) -> None:
     """Every feature at its bound, against the largest weights: for compact, close to its capacity."""
     bounds, public = Bounds(), keys(parameters).public
-    terms = ScoreTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=500)
-    client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
+    terms = LinearTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=500)
+    client, evaluator = Encryptor(public, terms), LinearEvaluator(public, terms, SIGNER)
     anchor, sign = Anchor(np.zeros(q), np.ones(q)), np.where(np.arange(q) % 2, 1.0, -1.0)
     far = MeanVariance(sign * bounds.mean * 2, np.full(q, bounds.variance_high * 2), 1)
     edge = MeanVariance(sign * bounds.mean, np.full(q, bounds.variance_high), 1)
@@ -99,7 +99,7 @@ def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: in
 
 def test_beyond_the_capacity_a_score_would_wrap_so_the_terms_are_refused() -> None:
     with pytest.raises(ConfigError, match="tighten the query's bounds"):
-        ScoreTerms(parameters=COMPACT, bounds=Bounds().linear(220, Variant.FULL), scores=500)
+        LinearTerms(parameters=COMPACT, bounds=Bounds().linear(220, Variant.FULL), scores=500)
 
 
 SIZES = (1e-18, 1e-9, 1e-3, 1.0, 1e3, 1e9, 1e18)
@@ -121,7 +121,7 @@ def test_what_terms_accept_fits_the_modulus_with_its_scales() -> None:
         for mean, (low, high), weight in product(SIZES, VARIANCES, SIZES):
             bounds = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight)
             try:
-                made = ScoreTerms(
+                made = LinearTerms(
                     parameters=parameters,
                     bounds=bounds.linear(3, variant),
                     scores=50,
@@ -146,11 +146,11 @@ def test_narrow_bounds_give_scores(
 ) -> None:
     """They leave room for a product's scale beyond the modulus, which SEAL does not take."""
     bounds, q = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight), 3
-    terms = ScoreTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=50)
+    terms = LinearTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=50)
     public, anchor = keys(parameters).public, Anchor(np.zeros(q), np.ones(q))
     own = MeanVariance(np.array([mean, 0.0, -mean]), np.array([low, high, high]), 1)
     asked = linear_query(MeanVariance(np.zeros(q), np.full(q, high), 1), anchor, bounds)
-    client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
+    client, evaluator = Encryptor(public, terms), LinearEvaluator(public, terms, SIGNER)
     if np.linalg.norm(asked.hidden) > bounds.weight_norm(q):
         with pytest.raises(ConfigError, match="weights of norm"):
             evaluator.baseline(asked)

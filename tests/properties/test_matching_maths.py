@@ -10,12 +10,12 @@ from securefl.core.signing import AgreementKey
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
 from securefl.linear.padded import PadEvaluator
 from securefl.linear.pads import PadKeyHolder, mask
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Split, Variant, divergence, features, linear_query
 
 LENGTHS = (1, 10, 84, 511, 512, 2000)
@@ -48,11 +48,11 @@ def ciphertext_score(
     bounds: Bounds = BOUNDS,
 ) -> tuple[float, float]:
     """The score and its bound; in a batch of one where there are classes."""
-    terms = ScoreTerms(
+    terms = LinearTerms(
         parameters=parameters, bounds=bounds.linear(len(own), variant), scores=500, classes=classes
     )
     pair = keys(parameters)
-    client, evaluator = Encryptor(pair.public, terms), ScoreEvaluator(pair.public, terms, SIGNER)
+    client, evaluator = Encryptor(pair.public, terms), LinearEvaluator(pair.public, terms, SIGNER)
     opener, asked = Opener(pair, terms, SIGNER.public), linear_query(base, anchor, bounds, variant)
     split: Split = features(own, anchor, bounds).split(variant)
     message = client.encrypt(split.hidden)

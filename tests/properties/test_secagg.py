@@ -12,7 +12,7 @@ from support.tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact,
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.messages import client_name
-from securefl.engine.drive import Drive
+from securefl.engine.drive import Driver
 from securefl.engine.network import Faults, Network
 from securefl.secagg import Aborted, Server, Summed
 
@@ -35,7 +35,7 @@ def test_a_bad_network_gives_the_exact_sum_or_a_stated_abort(
 ) -> None:
     agreed = agreement(clients, corrupt=0.0, dropout=0.4, mode=mode)
     outcome = aggregate(agreed, faults=faults, seed=seed)
-    assert not outcome.traffic.blamed
+    assert not outcome.traffic.rejected_from
     match outcome.server:
         case Summed(survivors=survivors):
             assert len(survivors) >= agreed.parameters.least_survivors
@@ -56,7 +56,7 @@ def test_disorder_and_doubles_alone_lose_nobody(seed: int, duplicate: float, mod
     )
     assert_exact(agreed, outcome.server)
     assert len(outcome.server.survivors) == 5  # type: ignore[union-attr]  # asserted above
-    assert not outcome.traffic.blamed
+    assert not outcome.traffic.rejected_from
 
 
 @given(st.sets(st.integers(0, 9), max_size=3), st.sets(st.integers(0, 9), max_size=3), st.integers(0, 99))
@@ -96,7 +96,7 @@ def test_flipped_bits_of_one_client_cost_nobody_else(victim: int, bit: int, mess
         return data[: at // 8] + bytes([data[at // 8] ^ (1 << at % 8)]) + data[at // 8 + 1 :]
 
     outcome = aggregate(agreed, tamper=tamper)
-    assert set(outcome.traffic.blamed) <= {client_name(victim)}
+    assert set(outcome.traffic.rejected_from) <= {client_name(victim)}
     match outcome.server:
         case Aborted(culprit=culprit):
             assert culprit == client_name(victim)
@@ -134,10 +134,10 @@ def test_stragglers_of_one_attempt_change_nothing_in_the_next(seed: int, mode: A
         for agreed in (first, second):
             machines: dict[str, Any] = {client_name(k): client(k, agreed) for k in range(5)}
             machines["server"] = Server(agreement=agreed, patience=3)
-            drive = Drive(machines, agreed.header, host)
+            drive = Driver(machines, agreed.header, host)
             network.run([drive])
             late = drive.traffic.late
-            assert not drive.traffic.blamed
+            assert not drive.traffic.rejected_from
             if isinstance(drive.results["server"], Summed):
                 assert_exact(agreed, drive.results["server"])
         event(f"late parcels: {late > 0}")

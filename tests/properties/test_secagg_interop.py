@@ -16,9 +16,9 @@ from support.tiny_secagg import Outcome, aggregate, agreement, assert_exact, ent
 
 from securefl.core.acts import entering
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.hiding import Concealed, Hide
+from securefl.core.hiding import ComputeAndConceal, Concealed
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.engine.network import Faults
@@ -95,7 +95,7 @@ class SecondClient:
         return Step(act, need=Need(order))
 
     def say(self, state: str, message: Any, result: str | None = None) -> Step[str]:
-        return Step(state, out=(Envelope((SERVER,), message),), result=result)
+        return Step(state, out=(Outgoing((SERVER,), message),), result=result)
 
     def receive(self, state: str, sender: str, message: Any) -> Step[str]:
         return blaming(lambda: self.received(state, message), sender)
@@ -152,7 +152,7 @@ class SecondClient:
                 return self.say("dealt", shares(self.inner.own, self.dealing))
             case "mask":
                 conceal = {v.name: partial(self.mask, i) for i, v in enumerate(self.agreement.vectors)}
-                order = Hide(client=self.name, header=self.agreement.header, conceal=conceal)
+                order = ComputeAndConceal(client=self.name, header=self.agreement.header, conceal=conceal)
                 return Step("masking", need=Need(order))
             case "masking":
                 signature = Signature(self.inner.sign_input())
@@ -217,7 +217,7 @@ class SecondServer:
 
     def to(self, members: list[int], state: int, message: Any) -> Step[int]:
         self.asked = members
-        return Step(state, out=(Envelope(self.agreement.roster.names(members), message),))
+        return Step(state, out=(Outgoing(self.agreement.roster.names(members), message),))
 
     def rostered(self, came: dict[int, m.Advertise]) -> Step[int]:
         said = [second.Entry(n, a.key.raw, a.nonce.raw, a.signature.raw) for n, a in came.items()]
@@ -240,7 +240,7 @@ class SecondServer:
                 marks=tuple(Commitment(box.marks) for box in handed.values()),
                 evidence=tuple(box.evidence for box in handed.values()),
             )
-            out.append(Envelope(self.agreement.roster.names([holder]), message))
+            out.append(Outgoing(self.agreement.roster.names([holder]), message))
         self.asked = list(came)
         return Step(2, out=tuple(out))
 
@@ -313,7 +313,7 @@ def assert_all_but(outcome: Outcome, agreed: Agreement, absent: tuple[int, ...])
     there = [number for number in range(len(agreed.roster.members)) if number not in absent]
     assert outcome.server.survivors == tuple(map(client_name, there))
     assert {outcome.results[client_name(number)] for number in there} == {"answered"}
-    assert not outcome.traffic.blamed
+    assert not outcome.traffic.rejected_from
 
 
 @cohorts

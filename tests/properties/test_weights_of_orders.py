@@ -29,7 +29,7 @@ from support.tiny_attempts import Attempt, Clients, Unknown, View
 
 from securefl.algorithm import weighing
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError
@@ -38,7 +38,7 @@ from securefl.core.keys import SecretKey
 from securefl.storage.journal import Journal
 
 GRID: Final = Grid(step=2.0**-20, bound=1.0)
-SENDS: Final = Sends(name="update", how="sum", reveals="it", weighs="draws", grid=GRID)
+SENDS: Final = ValueSpec(name="update", reduction="sum", reveals="it", weighs="draws", grid=GRID)
 NAMES: Final = ("update", "count")
 DRAWS: Final = 9
 """How many draws the plan declares, for up to seven clients."""

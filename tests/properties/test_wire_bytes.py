@@ -16,12 +16,12 @@ from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.legible import is_legible
-from securefl.core.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
+from securefl.core.messages import Broadcast, ContributionMessage, OpenReply, OpenRequest, Order
 from securefl.core.release import Delivered, Release, ReleaseKey
 from securefl.core.wire import Header, Limit, decode
 
 KINDS: dict[type[Any], Limit] = dict.fromkeys(
-    (Broadcast, Order, Contribution, OpenRequest, OpenReply), Limit(bytes=10**6, elements=100)
+    (Broadcast, Order, ContributionMessage, OpenRequest, OpenReply), Limit(bytes=10**6, elements=100)
 )
 LEDGER = Ledger(":memory:", Terms(unit="record", adjacency="replace-one", delta=1e-5))
 FRESH = count()
@@ -76,7 +76,7 @@ deliveries = st.builds(
     numbers,
     st.binary(max_size=9),
 )
-clients = st.builds(Contribution, releases=st.lists(deliveries, max_size=3).map(tuple))
+clients = st.builds(ContributionMessage, releases=st.lists(deliveries, max_size=3).map(tuple))
 
 
 def released(came: Delivered) -> Release:
@@ -90,9 +90,9 @@ def released(came: Delivered) -> Release:
 
 def to_bytes(header: Header, body: Any) -> bytes:
     """The encoding by the one door there is; deliveries become releases again."""
-    if isinstance(body, Contribution):
+    if isinstance(body, ContributionMessage):
         deliveries: tuple[Any, ...] = body.releases
-        body = Contribution(releases=tuple(released(came) for came in deliveries))
+        body = ContributionMessage(releases=tuple(released(came) for came in deliveries))
     return LEDGER.send([(header, body)])[0]
 
 
@@ -127,7 +127,7 @@ SAMPLES = [
     order("update", "losß", sums=("x",), members=(0, 5), draws=(2, 1), whole=3, most=2),
     OpenRequest(turn=0, items=(b"one", b"")),
     OpenReply(items=(b"three",)),
-    Contribution(
+    ContributionMessage(
         releases=(
             Delivered("update", "open", np.arange(3, dtype=np.int32), b""),  # type: ignore[arg-type]
             Delivered("loss", "encrypted", np.ones(1), b"sealed"),

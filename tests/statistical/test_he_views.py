@@ -12,9 +12,9 @@ from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG, Parameters
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
 
 Q = 84
@@ -26,8 +26,8 @@ SMALL = MeanVariance(np.zeros(Q), np.full(Q, 2.5), 50)
 LARGE = MeanVariance(np.zeros(Q), np.full(Q, 0.25), 50)
 
 
-def terms(parameters: Parameters, scores: int = 5000) -> ScoreTerms:
-    return ScoreTerms(parameters=parameters, bounds=BOUNDS.linear(Q, Variant.FULL), scores=scores)
+def terms(parameters: Parameters, scores: int = 5000) -> LinearTerms:
+    return LinearTerms(parameters=parameters, bounds=BOUNDS.linear(Q, Variant.FULL), scores=scores)
 
 
 def integer(reply: bytes) -> int:
@@ -43,7 +43,7 @@ def uniformity(shares: NDArray[np.float64], bins: int) -> float:
 def requests(parameters: Parameters, base: MeanVariance, count: int) -> tuple[bytes, list[bytes]]:
     """One client's ciphertext and `count` requests made of it."""
     public, made = keys(parameters).public, terms(parameters)
-    evaluator = ScoreEvaluator(public, made, SIGNER)
+    evaluator = LinearEvaluator(public, made, SIGNER)
     hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
     ciphertext = Encryptor(public, made).encrypt(hidden)
     baseline = evaluator.baseline(linear_query(base, ANCHOR, BOUNDS))
@@ -112,7 +112,7 @@ def test_the_flooding_has_the_declared_variance(parameters: Parameters) -> None:
     assert stats.kstest(noise / sigma, "norm").pvalue > ALARM
 
 
-def plain_requests(parameters: Parameters, made: ScoreTerms, count: int) -> list[bytes]:
+def plain_requests(parameters: Parameters, made: LinearTerms, count: int) -> list[bytes]:
     """Well-formed requests without an evaluator: one random polynomial, another integer each time."""
     tag = gate.tag("request", keys(parameters).public.session, made.digest())
     rng, n = np.random.default_rng(7), parameters.poly_modulus_degree
@@ -150,7 +150,7 @@ def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
     """
     count, made = 200, terms(parameters)
     public = keys(parameters).public
-    evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
+    evaluator, client = LinearEvaluator(public, made, SIGNER), Encryptor(public, made)
     opener = Opener(keys(parameters), made, SIGNER.public, rng=Quiet())
     weights = linear_query(LARGE, ANCHOR, BOUNDS)
     baseline = evaluator.baseline(weights)
@@ -168,7 +168,7 @@ def test_the_error_bound_is_not_loose(parameters: Parameters) -> None:
     """All scores lie inside it (1e-4 for all together), and it is at most 20 times their root mean square."""
     count, made = 100, terms(parameters)
     public = keys(parameters).public
-    evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
+    evaluator, client = LinearEvaluator(public, made, SIGNER), Encryptor(public, made)
     opener = Opener(keys(parameters), made, SIGNER.public)
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
     baseline = evaluator.baseline(linear_query(SMALL, ANCHOR, BOUNDS))
@@ -197,7 +197,7 @@ def test_two_baselines_with_equal_scores_look_alike_to_the_key_holder() -> None:
 def addressed(base: MeanVariance, count: int) -> list[float]:
     """What the key holder reads, its own flooding taken away, in units of sigma around the true score."""
     public, made = keys(COMPACT).public, terms(COMPACT)
-    evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
+    evaluator, client = LinearEvaluator(public, made, SIGNER), Encryptor(public, made)
     opener = Opener(keys(COMPACT), made, SIGNER.public, rng=Quiet())
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
     baseline, truth = evaluator.baseline(linear_query(base, ANCHOR, BOUNDS)), divergence(CLIENT, base)
@@ -219,8 +219,8 @@ def test_no_other_coefficient_can_be_decrypted(kind: str) -> None:
     c1 s, which the key holder can compute, is uniform in every coefficient (false alarm 1e-7 each of two).
     """
     public = keys(COMPACT).public
-    made = ScoreTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.FULL), scores=50, classes=8)
-    evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
+    made = LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.FULL), scores=50, classes=8)
+    evaluator, client = LinearEvaluator(public, made, SIGNER), Encryptor(public, made)
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
     baseline = evaluator.baseline(linear_query(LARGE, ANCHOR, BOUNDS))
     match kind:

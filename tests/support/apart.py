@@ -30,12 +30,12 @@ from securefl.core.keys import PublicKey
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import client_stream
-from securefl.engine.drive import Drive, Parcel
+from securefl.engine.drive import Driver, Packet
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
-from securefl.linear import Way as ScoreWay
-from securefl.linear import way_of as score_way
+from securefl.linear import SumScheme as ScoreWay
+from securefl.linear import scheme_of as score_way
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.composition import composition
@@ -77,15 +77,15 @@ class Own:
         )
 
     @property
-    def sends(self) -> dict[str, Any]:
-        return {offer.sends.name: offer.sends for offer in self.algorithm.offers}
+    def spec(self) -> dict[str, Any]:
+        return {contribution.spec.name: contribution.spec for contribution in self.algorithm.contributions}
 
     def client(self, number: int, folder: Path) -> ClientParty:
         """One client, with a ledger and a journal of its own."""
         name, seed = client_name(number), self.world.seed
         return ClientParty(
             self.plan,
-            self.algorithm.offers,
+            self.algorithm.contributions,
             Ledger(folder / f"{name}.ledger", self.plan.terms()),
             Journal(folder / f"{name}.journal", random=constant(name)),
             {number: self.world.records[number]},
@@ -95,12 +95,12 @@ class Own:
 
     def key_holder(self, folder: Path) -> KeyHolderParty:
         record = OwnRecord(KEY_HOLDER, Journal(folder / "key-holder.journal", random=constant(KEY_HOLDER)))
-        return KeyHolderParty(self.plan, self.sends, record, scores=self.scores)
+        return KeyHolderParty(self.plan, self.spec, record, scores=self.scores)
 
     def server(self, folder: Path) -> ServerParty:
         record = OwnRecord(SERVER, Journal(folder / "server.journal", random=constant(SERVER)))
         clients = self.study.data.clients
-        return ServerParty(self.plan, self.sends, record, clients=clients, scores=self.scores)
+        return ServerParty(self.plan, self.spec, record, clients=clients, scores=self.scores)
 
 
 # A party's process ----------------------------------------------------------------------------------
@@ -170,12 +170,12 @@ def _heard(party: ClientParty | KeyHolderParty, name: str, frame: Mapping[str, A
             if party.drive is None:
                 return {"parcels": []}
             data = b64decode(frame["data"])
-            out = party.drive.deliver(Parcel(frame["sender"], name, data))
-            return {"parcels": _said(party.drive, out), "blamed": party.drive.traffic.blamed}
+            out = party.drive.deliver(Packet(frame["sender"], name, data))
+            return {"parcels": _said(party.drive, out), "blamed": party.drive.traffic.rejected_from}
     raise AssertionError(frame)
 
 
-def _said(drive: Drive, parcels: list[Parcel]) -> list[list[str]]:
+def _said(drive: Driver, parcels: list[Packet]) -> list[list[str]]:
     while drive.working:
         parcels = [*parcels, *drive.work()]
     return [[one.sender, one.to, b64encode(one.data).decode()] for one in parcels]
@@ -218,7 +218,7 @@ class Peer:
     def begin(self, dies: str = "") -> None:
         self.process, self.pipe = self.start(dies)
 
-    def ask(self, **frame: Any) -> dict[str, Any] | None:
+    def query(self, **frame: Any) -> dict[str, Any] | None:
         """Its answer; None once it is dead."""
         if self.pipe is None:
             return None
@@ -256,10 +256,10 @@ class Apart:
     names: Sequence[str]
     peers: dict[str, Peer] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    watch: Callable[[Parcel], Parcel | None] = lambda parcel: parcel
+    watch: Callable[[Packet], Packet | None] = lambda parcel: parcel
     dies: Mapping[str, str] = field(default_factory=dict)
     _directory: dict[str, Any] = field(default_factory=dict)
-    _queue: deque[Parcel] = field(default_factory=deque)
+    _queue: deque[Packet] = field(default_factory=deque)
     _pipes: list[Connection] = field(default_factory=list)
 
     def __enter__(self) -> Apart:
@@ -295,7 +295,7 @@ class Apart:
         """Pin everybody's keys, as a roster made beforehand would, and have all enter the session."""
         members = {SERVER: _written(server.member(session))}
         for name, peer in self.peers.items():
-            answer = peer.ask(kind="member", session=session.hex())
+            answer = peer.query(kind="member", session=session.hex())
             assert answer is not None
             members[name] = answer["member"]
         self._directory = {"kind": "enter", "session": session.hex(), "members": members}
@@ -306,12 +306,12 @@ class Apart:
             )
         )
         for peer in self.peers.values():
-            assert peer.ask(**self._directory) == {}
+            assert peer.query(**self._directory) == {}
 
     def restart(self, name: str) -> None:
         """Start a party again, with its files and nothing else; it enters the session it was in."""
         self.peers[name].begin()
-        assert self.peers[name].ask(**self._directory) == {}
+        assert self.peers[name].query(**self._directory) == {}
 
     # What a server asks of a transport ----------------------------------------------------------------
 
@@ -329,12 +329,12 @@ class Apart:
 
     def _called(self, name: str, data: bytes) -> dict[str, Any] | None:
         self.peers[name].last_call = data
-        answer = self.peers[name].ask(kind="call", data=b64encode(data).decode())
+        answer = self.peers[name].query(kind="call", data=b64encode(data).decode())
         if answer is not None and "refused" in answer:
             self.refused[name] = answer["refused"]
         return answer
 
-    def run(self, drive: Drive) -> None:
+    def run(self, drive: Driver) -> None:
         self._queue.extend(drive.begin())
         while drive.unfinished:
             while self._queue:
@@ -347,7 +347,7 @@ class Apart:
             if not moved:
                 break
 
-    def _deliver(self, drive: Drive, parcel: Parcel) -> None:
+    def _deliver(self, drive: Driver, parcel: Packet) -> None:
         seen = self.watch(parcel)
         if seen is None:
             return
@@ -355,7 +355,7 @@ class Apart:
             self._queue.extend(drive.deliver(seen))
             return
         peer = self.peers[seen.to]
-        answer = peer.ask(kind="parcel", sender=seen.sender, data=b64encode(seen.data).decode())
+        answer = peer.query(kind="parcel", sender=seen.sender, data=b64encode(seen.data).decode())
         if answer is None and seen.to == KEY_HOLDER:
             self._revive_key_holder()
         elif answer is not None:
@@ -368,4 +368,4 @@ class Apart:
         self._called(KEY_HOLDER, self.peers[KEY_HOLDER].last_call)
 
     def _post(self, parcels: Sequence[Sequence[str]]) -> None:
-        self._queue.extend(Parcel(sender, to, b64decode(data)) for sender, to, data in parcels)
+        self._queue.extend(Packet(sender, to, b64decode(data)) for sender, to, data in parcels)

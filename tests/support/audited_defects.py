@@ -180,10 +180,10 @@ def _everybody_sampled(patch: Patch) -> None:
 def _twice(patch: Patch) -> None:
     from securefl.engine.party.computing import Computing
 
-    job = Computing._job
+    context = Computing._job
 
     def doubled(own: Computing, *args: Any) -> Any:
-        made = job(own, *args)
+        made = context(own, *args)
         return replace(made, x=np.concatenate([made.x[:1], made.x]), y=np.concatenate([made.y[:1], made.y]))
 
     patch.setattr(Computing, "_job", doubled)
@@ -226,9 +226,9 @@ def _below_the_grid(patch: Patch) -> None:
 
     with_noise = server.with_noise
 
-    def leaking(plan: Any, record: Any, ask: Any, answers: Any, header: Any) -> Any:
-        noised = with_noise(plan, record, ask, answers, header)
-        steps = {one.sends.name: one.sends.grid.step for one in ask.sums}
+    def leaking(plan: Any, record: Any, query: Any, answers: Any, header: Any) -> Any:
+        noised = with_noise(plan, record, query, answers, header)
+        steps = {one.spec.name: one.spec.grid.step for one in query.sums}
         totals = {
             name: replace(
                 own, value=own.value + steps[name] * (answers.totals[name].value / steps[name] % 4) / 8
@@ -246,9 +246,9 @@ def _one_noise(patch: Patch) -> None:
 
     protect, first = contributing.protect, {}  # type: ignore[var-annotated]
 
-    def repeating(plan: Any, sends: Any, value: Any, *, key: Any, secret: Any, **given: Any) -> Any:
+    def repeating(plan: Any, spec: Any, value: Any, *, key: Any, secret: Any, **given: Any) -> Any:
         kept = first.setdefault((key.session, key.holder), secret)
-        return protect(plan, sends, value, key=key, secret=kept, **given)
+        return protect(plan, spec, value, key=key, secret=kept, **given)
 
     patch.setattr(protecting, "_place", lambda key: key.name.encode())
     patch.setattr(contributing, "protect", repeating)

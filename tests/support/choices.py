@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from securefl.algorithm.clients import Population, State
-from securefl.algorithm.queries import Answers, Ask
+from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.protocols.averaging import Cohort, Selection
 
 
-def nothing(asked: Ask) -> Answers:
+def nothing(asked: CohortQuery) -> Answers:
     raise AssertionError(f"This selection asks nothing, and asked {asked.wants()}.")
 
 
@@ -23,7 +23,7 @@ def chosen(
     rng: np.random.Generator,
     *,
     number: int = 1,
-    answer: Callable[[Ask], Answers] = nothing,
+    answer: Callable[[CohortQuery], Answers] = nothing,
 ) -> tuple[Cohort, State]:
     """The cohort and the state of one choice. `answer` stands for the clients."""
     turn = selection.choose(state, population, count, number, rng)

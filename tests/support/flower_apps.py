@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from securefl.algorithm.plan import Plan
-from securefl.engine.apart.house import House
+from securefl.engine.apart.house import LocalDeployment
 from securefl.engine.apart.updates import Updates
 from securefl.flower.secure_app import in_house, secure
 from securefl.flower.secure_grid import SecureGrid
@@ -108,5 +108,7 @@ def secured(folder: Path, apps: Any = None, *, clients: int = CLIENTS) -> HeardG
     return HeardGrid({k + 10: node(secure(app, beside=beside), k) for k, app in enumerate(own)})
 
 
-def grid_of(house: House, strategy: Any, double: GridDouble, updates: Updates = UPDATES) -> SecureGrid:
+def grid_of(
+    house: LocalDeployment, strategy: Any, double: GridDouble, updates: Updates = UPDATES
+) -> SecureGrid:
     return SecureGrid(double, strategy, updates, house.server, deadline=5.0, patience=1.0)

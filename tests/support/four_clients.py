@@ -9,10 +9,10 @@ import numpy as np
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
-from securefl.engine.aggregator import Given
+from securefl.engine.aggregator import ClientFunction
 from securefl.engine.calls import SumCall
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.server import ServerParty
@@ -22,16 +22,16 @@ from support.hidden_plans import hidden
 
 CLIENTS, SIZE = 4, 3
 SESSION = bytes(32)
-SENDS = Sends(name="own", how="sum", reveals="it")
+SENDS = ValueSpec(name="own", reduction="sum", reveals="it")
 CLEAR = Plan(delta=1e-5, max_rounds=3, non_private=("own",))
 MASKED = hidden(CLEAR, CLIENTS, min_cohort_size=3, corrupt=0.25, dropout=0.25)
 TWO = replace(MASKED, sum="two-server")
-ASK = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
+ASK = CohortQuery(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
 PLACE = Header(SESSION, 1, 0, 0)
 
 
-def given(compute: Any = lambda job: Value(clear=np.full(SIZE, float(len(job.x))))) -> Given:
-    return Given(SENDS, compute)
+def given(compute: Any = lambda context: Value(clear=np.full(SIZE, float(len(context.x))))) -> ClientFunction:
+    return ClientFunction(SENDS, compute)
 
 
 def records() -> list[tuple[Any, Any]]:
@@ -63,7 +63,7 @@ def client(plan: Plan, numbers: Any = (0,), ledger: Ledger | None = None) -> Cli
         ledger or Ledger(":memory:", plan.terms()),
         Journal(),
         {k: own[k] for k in numbers},
-        rng=lambda number, who, ask: np.random.default_rng(0),
+        rng=lambda number, who, query: np.random.default_rng(0),
     )
 
 

@@ -15,18 +15,18 @@ from typing import Any
 from flwr.app import Message
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import State, play
-from securefl.algorithm.queries import Answers, Kept
+from securefl.algorithm.clients import State, run_round
+from securefl.algorithm.queries import Answers, ClientState
 from securefl.core.agreement import Identity
 from securefl.core.keys import SecretKey
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engine.apart.diary import Diary
+from securefl.engine.apart.diary import SessionStore
 from securefl.engine.apart.engine import Apart
 from securefl.engine.apart.entering import Enter
-from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.resident import PartySession
 from securefl.engine.apart.roster import Pinned
 from securefl.engine.engine import Engine
 from securefl.engine.inprocess import InProcess
@@ -67,9 +67,9 @@ class Parties:
     deadline: float = 5.0
     relay: Callable[[Message, str, Callable[[bytes], bytes]], Message] = relayed
     ledgers: dict[str, Ledger] = field(default_factory=dict)
-    diaries: dict[str, Diary] = field(default_factory=dict)
+    diaries: dict[str, SessionStore] = field(default_factory=dict)
     journals: dict[str, Journal] = field(default_factory=dict)
-    residents: dict[str, Resident] = field(default_factory=dict)
+    residents: dict[str, PartySession] = field(default_factory=dict)
     survivors: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,12 +84,12 @@ class Parties:
         self.session = self.pinned.session(self.made.plan, NONCE)
         for name in self.keys:
             self.ledgers[name] = Ledger(":memory:", self.made.plan.terms())
-            self.diaries[name], self.journals[name] = Diary(), Journal(random=constant(name))
+            self.diaries[name], self.journals[name] = SessionStore(), Journal(random=constant(name))
         self.nodes = {name: 10 + number for number, name in enumerate(self.others)}
 
     # Parties ------------------------------------------------------------------------------------------
 
-    def party(self, name: str, kept: Mapping[int, Kept] | None = None) -> ClientParty | KeyHolderParty:
+    def party(self, name: str, kept: Mapping[int, ClientState] | None = None) -> ClientParty | KeyHolderParty:
         if name == KEY_HOLDER:
             return self.made.key_holder(OwnRecord(name, self.journals[name], self.keys[name]))
         number = self.others.index(name)
@@ -101,7 +101,7 @@ class Parties:
     def start(self, name: str) -> None:
         """Start a party's process, again, with the files that it has."""
         ledger, journal = self.ledgers[name], self.journals[name]
-        self.residents[name] = Resident(
+        self.residents[name] = PartySession(
             name,
             self.made.plan,
             self.made.work,
@@ -147,7 +147,7 @@ class Parties:
             self._record,
             self.ledgers[SERVER],
             plan=made.plan,
-            offers=made.sends,
+            contributions=made.spec,
             pinned=self.pinned,
             enter=enter,
             exchange=exchange,
@@ -160,13 +160,13 @@ class Parties:
         for number in range(1, made.study.study.rounds + 1):
             between(number)
 
-            def ask(question: Any, stage: int, number: int = number) -> Answers:
-                answers, _ = engine.ask(question, Header(self.session, number, 0, stage))
+            def query(question: Any, stage: int, number: int = number) -> Answers:
+                answers, _ = engine.query(question, Header(self.session, number, 0, stage))
                 if question.sums:
                     self.survivors.setdefault(number, set()).add(answers.survivors)
                 return answers
 
             rng = stream(made.world.seed, "selection", number)
-            state = play(made.algorithm, state, made.world.population(), number, rng, ask).state
+            state = run_round(made.algorithm, state, made.world.population(), number, rng, query).state
             states.append(state)
         return states

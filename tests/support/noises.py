@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
 from securefl.mechanisms import mechanism_of
 from securefl.mechanisms.distributed import Distributed
 
 
-def noised(plan: Plan, sends: Sends) -> bool:
+def noised(plan: Plan, spec: ValueSpec) -> bool:
     """Whether any party noises these values."""
-    return mechanism_of(plan, sends).noised
+    return mechanism_of(plan, spec).noised
 
 
-def reach(plan: Plan, sends: Sends) -> float:
+def reach(plan: Plan, spec: ValueSpec) -> float:
     """The sensitivity in grid units."""
-    return Distributed(plan, sends).sensitivity_on_grid
+    return Distributed(plan, spec).sensitivity_on_grid
 
 
-def own_sigma(plan: Plan, sends: Sends) -> float:
+def own_sigma(plan: Plan, spec: ValueSpec) -> float:
     """Sigma of a client's share of distributed noise, in grid units."""
-    return Distributed(plan, sends).share_sigma()
+    return Distributed(plan, spec).share_sigma()
 
 
-def room(plan: Plan, sends: Sends) -> int:
+def room(plan: Plan, spec: ValueSpec) -> int:
     """How far noise reaches beyond a total, in grid units."""
-    return mechanism_of(plan, sends).headroom().total
+    return mechanism_of(plan, spec).headroom().total
 
 
-def noise(plan: Plan, sends: Sends, size: int, source: Source) -> Integers:
+def noise(plan: Plan, spec: ValueSpec, size: int, source: Source) -> Integers:
     """One draw for `size` grid integers, by the client or by the party that noises the total."""
-    mechanism = mechanism_of(plan, sends)
+    mechanism = mechanism_of(plan, spec)
     drawn = mechanism.client_noise(size, source)
     if drawn is None and mechanism.total_by is not None:
         drawn = mechanism.total_noise(mechanism.total_by, size, [source])

@@ -158,13 +158,13 @@ def _fastest() -> str | None:
 
 
 def _watch(patch: pytest.MonkeyPatch, seen: Seen) -> None:
-    from securefl.engine.drive import Drive
+    from securefl.engine.drive import Driver
     from securefl.engine.inprocess import InProcess
     from securefl.study.run import Turn
 
-    read, ask, play = Drive._read, InProcess.ask, Turn.play
+    read, query, run_round = Driver._read, InProcess.query, Turn.run_round
 
-    def reading(drive: Drive, parcel: Any, expects: Any) -> Any:
+    def reading(drive: Driver, parcel: Any, expects: Any) -> Any:
         body = read(drive, parcel, expects)
         if body is not None:
             _note(seen, drive.header, parcel, body)
@@ -173,16 +173,16 @@ def _watch(patch: pytest.MonkeyPatch, seen: Seen) -> None:
     def asking(engine: InProcess, question: Any, header: Any, network: Any) -> Any:
         place = (header.round, header.stage)
         _note_ask(seen, place, question)
-        answers, log = ask(engine, question, header, network)
+        answers, log = query(engine, question, header, network)
         _note_answers(seen, place, question, answers)
         return answers, log
 
     def playing(turn: Turn, number: int, state: Any) -> Any:
-        played = play(turn, number, state)
+        played = run_round(turn, number, state)
         seen.models[(number, 99), "model"] = np.asarray(played[0].broadcast, np.float64)
         return played
 
-    patch.setattr(Drive, "_read", reading)
+    patch.setattr(Driver, "_read", reading)
     patch.setattr(InProcess, "ask", asking)
     patch.setattr(Turn, "play", playing)
 
@@ -210,14 +210,14 @@ def _note_ask(seen: Seen, place: Place, question: Any) -> None:
     for name, array in question.public.items():
         seen.public[place, f"public {name}"] = np.asarray(array, np.float64)
     for one in question.sums:
-        seen.steps[one.sends.name] = one.sends.grid.step
+        seen.steps[one.spec.name] = one.spec.grid.step
 
 
 def _note_answers(seen: Seen, place: Place, question: Any, answers: Any) -> None:
     seen.public[place, "survivors"] = np.asarray(answers.survivors, np.float64)
     for name, total in answers.totals.items():
         seen.totals[place, name] = np.asarray(total.value, np.float64)
-    for name, by_client in answers.each.items():
+    for name, by_client in answers.per_client.items():
         for client, number in by_client.items():
             seen.numbers[place, f"client-{client:04d}", name] = np.array([float(number)])
 
@@ -235,10 +235,10 @@ def _zero_out(patch: pytest.MonkeyPatch, client: str) -> None:
 
     protect = contributing.protect
 
-    def emptied(plan: Any, sends: Any, value: Any, *, key: Any, **given: Any) -> Any:
+    def emptied(plan: Any, spec: Any, value: Any, *, key: Any, **given: Any) -> Any:
         if key.holder == client and value.integers is not None:
             value = replace(value, integers=np.zeros_like(value.integers))
-        return protect(plan, sends, value, key=key, **given)
+        return protect(plan, spec, value, key=key, **given)
 
     patch.setattr(contributing, "protect", emptied)
 
@@ -252,11 +252,12 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     Some noise follows from what it is put on too, or from the model before it, so that a replayed round
     repeats it and no other does. Under a key it does not, since two neighbours shall be noised alike here.
     """
+    from securefl.sums.two_server.way import KeyHolderPart
+
     from securefl.engine.party.computing import Computing
     from securefl.mechanisms import totals
     from securefl.storage.journal import Journal
-    from securefl.study.seats import OneProcess
-    from securefl.sums.two_server.way import KeyHolderPart
+    from securefl.study.backends import OneProcess
 
     def drawn(*purpose: object) -> SecretKey:
         return SecretKey(hashlib.sha256(key + repr(purpose).encode()).digest())
@@ -273,12 +274,12 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
 
     patch.setattr(Journal, "_secret", of_round)
     patch.setattr(Journal, "_lasting", of_session)
-    patch.setattr(OneProcess, "session", lambda seats, cast: drawn("name").reveal())
+    patch.setattr(OneProcess, "session", lambda backend, cast: drawn("name").reveal())
     patch.setattr(
         totals,
         "_source",
         lambda record, question, total, header: Source(
-            drawn("central", header.round, header.stage, question.sends.name)
+            drawn("central", header.round, header.stage, question.spec.name)
         ),
     )
     source = Computing._source
@@ -295,7 +296,7 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
         KeyHolderPart,
         "_source",
         lambda part, question, asked: Source(
-            drawn("key-holder", question.round, question.ask, question.again, question.name)
+            drawn("key-holder", question.round, question.query, question.again, question.name)
         ),
     )
     _couple_splits(patch, drawn)

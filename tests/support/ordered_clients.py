@@ -10,13 +10,13 @@ import numpy as np
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends, Value
+from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.messages import Broadcast, Order, client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, encode
-from securefl.engine.aggregator import Given
-from securefl.engine.calls import AskCall, SumCall, said
-from securefl.engine.drive import Drive, Parcel
+from securefl.engine.aggregator import ClientFunction
+from securefl.engine.calls import QueryCall, SumCall, said
+from securefl.engine.drive import Driver, Packet
 from securefl.engine.party.clients import ClientParty
 from securefl.storage.journal import Journal
 from support.tiny_orders import order
@@ -26,8 +26,8 @@ from support.tiny_secagg import entropy
 ORDERED, SIZE = (0, 1, 2, 3, 4, 5), 3
 PINNED = (*ORDERED, 6)
 """Client 6 is pinned, and no order names it."""
-SENDS = Sends(name="own", how="sum", reveals="it", weighs="draws")
-GIVES = (Given(SENDS, lambda job: Value(clear=np.full(SIZE, float(len(job.x))))),)
+SENDS = ValueSpec(name="own", reduction="sum", reveals="it", weighs="draws")
+GIVES = (ClientFunction(SENDS, lambda context: Value(clear=np.full(SIZE, float(len(context.x))))),)
 PLAN = Plan(
     sum="two-server",
     delta=1e-5,
@@ -85,19 +85,19 @@ class Ordered:
     parties: Session
     at: Header
 
-    def tell(self, *messages: Any, to: Sequence[str] = EVERYBODY, at: Header | None = None) -> Drive:
+    def tell(self, *messages: Any, to: Sequence[str] = EVERYBODY, at: Header | None = None) -> Driver:
         """Call the clients to an exchange, and send them these messages."""
         place = at or self.at
-        self.party.call(to, said(place, AskCall(most_bytes=10**6, most_elements=99)))
+        self.party.call(to, said(place, QueryCall(most_bytes=10**6, most_elements=99)))
         assert self.party.drive is not None
         drive = self.party.drive
         drive.begin()
         for message in messages:
             for name in to:
-                drive.deliver(Parcel(SERVER, name, encode(place, message)))
+                drive.deliver(Packet(SERVER, name, encode(place, message)))
         return drive
 
-    def call(self, call: SumCall, *, to: Sequence[str] = EVERYBODY, at: Header | None = None) -> Drive:
+    def call(self, call: SumCall, *, to: Sequence[str] = EVERYBODY, at: Header | None = None) -> Driver:
         """Call them to the sum, in the next attempt of the place."""
         place = at or replace(self.at, attempt=self.at.attempt + 1)
         self.party.call(to, said(place, call))
@@ -121,5 +121,5 @@ def ordered(plan: Plan = PLAN, told: Order | None = None) -> Ordered:
     made = clients(plan)
     drive = made.tell(told or summing(), MODEL)
     drive.work()
-    assert drive.traffic.blamed == {}
+    assert drive.traffic.rejected_from == {}
     return made

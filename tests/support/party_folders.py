@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from securefl.algorithm.clients import State, play
-from securefl.algorithm.queries import Answers, Ask
+from securefl.algorithm.clients import State, run_round
+from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.engine.apart.entering import Enter, enter_all
 from securefl.engine.apart.roster import line_of, parse
-from securefl.engine.apart.waves import Waves
+from securefl.engine.apart.waves import RemoteTransport
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse as parse_study
@@ -86,23 +86,23 @@ class Asking:
         self.server = of.server(OwnRecord(SERVER, Journal(), own))
         self.server.enter(pinned.directory(self.session))
         self.enter_frame = Enter.of(of.plan, "tiny", of.work, pinned, self.nonce, own)
-        self.transport = Waves(self.exchange)
+        self.transport = RemoteTransport(self.exchange)
         self.state: State = of.algorithm.start()
         self.parties = sorted(set(pinned.members) - {SERVER})
 
     def enter(self) -> tuple[str, ...]:
         """Who entered the session."""
-        entered, self.blamed = enter_all(self.exchange, self.enter_frame, self.parties)
+        entered, self.rejected_from = enter_all(self.exchange, self.enter_frame, self.parties)
         return entered
 
-    def play(self, number: int) -> list[int]:
+    def run_round(self, number: int) -> list[int]:
         """Play a round. Returns the clients in its sum."""
         of = made(self.study)
 
-        def ask(question: Ask, stage: int) -> Answers:
-            return self.server.ask(question, Header(self.session, number, 0, stage), self.transport)
+        def query(question: CohortQuery, stage: int) -> Answers:
+            return self.server.query(question, Header(self.session, number, 0, stage), self.transport)
 
         rng = stream(of.world.seed, "selection", number)
-        played = play(of.algorithm, self.state, of.world.population(), number, rng, ask)
+        played = run_round(of.algorithm, self.state, of.world.population(), number, rng, query)
         self.state = played.state
         return sorted(played.survivors)

@@ -11,17 +11,17 @@ import numpy as np
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, Kept, Sends
+from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueSpec
 from securefl.core.agreement import Identity
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.engine.aggregator import Given
-from securefl.engine.apart.diary import Diary
+from securefl.engine.aggregator import ClientFunction
+from securefl.engine.apart.diary import SessionStore
 from securefl.engine.apart.entering import Enter, enter_all
-from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.resident import PartySession
 from securefl.engine.apart.roster import Pinned
-from securefl.engine.apart.waves import Waves
+from securefl.engine.apart.waves import RemoteTransport
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
@@ -43,7 +43,7 @@ class Files:
 
     ledger: Ledger
     journal: Journal = field(default_factory=Journal)
-    diary: Diary = field(default_factory=Diary)
+    diary: SessionStore = field(default_factory=SessionStore)
 
 
 @dataclass
@@ -59,9 +59,9 @@ class Deployment:
     plan: Plan
     keys: dict[str, Identity] = field(default_factory=identities)
     compute: Any = None
-    sends: Sends = SENDS
+    spec: ValueSpec = SENDS
     lost: Callable[[str, bytes], bytes | None] = lambda name, said: said
-    residents: dict[str, Resident] = field(default_factory=dict)
+    residents: dict[str, PartySession] = field(default_factory=dict)
     files: dict[str, Files] = field(default_factory=dict)
     said: list[tuple[str, bytes]] = field(default_factory=list)
 
@@ -77,13 +77,13 @@ class Deployment:
     def begin(self) -> None:
         """A server's process, which enters sessions anew."""
         record = OwnRecord(SERVER, Journal(), self.server_keys)
-        self.server = ServerParty(self.plan, {"own": self.sends}, record, clients=CLIENTS)
-        self.transport = Waves(self.exchange)
+        self.server = ServerParty(self.plan, {"own": self.spec}, record, clients=CLIENTS)
+        self.transport = RemoteTransport(self.exchange)
 
     def start(self, name: str) -> None:
         """Start a party's process, again, with the files that it has."""
         files = self.files[name]
-        self.residents[name] = Resident(
+        self.residents[name] = PartySession(
             name,
             self.plan,
             WORK,
@@ -93,18 +93,18 @@ class Deployment:
             newest=lambda session: max(files.ledger.newest(session), files.journal.newest(session)),
         )
 
-    def _made(self, name: str, kept: Mapping[int, Kept]) -> ClientParty | KeyHolderParty:
+    def _made(self, name: str, kept: Mapping[int, ClientState]) -> ClientParty | KeyHolderParty:
         files, own = self.files[name], self.keys[name]
         if name == KEY_HOLDER:
-            return KeyHolderParty(self.plan, {"own": self.sends}, OwnRecord(name, files.journal, own))
+            return KeyHolderParty(self.plan, {"own": self.spec}, OwnRecord(name, files.journal, own))
         number = NAMES.index(name)
         return ClientParty(
             self.plan,
-            [Given(self.sends, self.compute or given().compute)],
+            [ClientFunction(self.spec, self.compute or given().compute)],
             files.ledger,
             files.journal,
             {number: records()[number]},
-            rng=lambda number, who, ask: np.random.default_rng(0),
+            rng=lambda number, who, query: np.random.default_rng(0),
             kept=kept,
             enrolled={name: own},
         )
@@ -121,11 +121,11 @@ class Deployment:
         """Enter a session; who did."""
         self.session = self.pinned.session(self.plan, nonce)
         self.server.enter(self.pinned.directory(self.session))
-        entered, self.blamed = enter_all(self.exchange, self.request(nonce), tuple(self.residents))
+        entered, self.rejected_from = enter_all(self.exchange, self.request(nonce), tuple(self.residents))
         return entered
 
-    def ask(self, number: int, ask: Ask = ASK) -> Answers:
-        return self.server.ask(ask, Header(self.session, number, 0, 0), self.transport)
+    def query(self, number: int, query: CohortQuery = ASK) -> Answers:
+        return self.server.query(query, Header(self.session, number, 0, 0), self.transport)
 
     def why(self, name: str) -> str:
         """The newest refusal in a party's diary."""

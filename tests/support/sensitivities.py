@@ -20,9 +20,9 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Job, Offer
+from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends, Value
+from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.core.release import Adjacency, ReleaseKey, Unit
 from securefl.mechanisms.protect import protect
@@ -76,11 +76,11 @@ class Case:
         told = {"update_bound": self.update_bound, "private": self.private or None, **self.options}
         return f"{self.protocol} " + ", ".join(f"{k}={v}" for k, v in told.items() if v is not None)
 
-    def offers(self) -> tuple[Offer, ...]:
+    def contributions(self) -> tuple[Contribution, ...]:
         (point,) = (p for p in entry_points(group="securefl.protocols") if p.name == self.protocol)
         options = point.load()
         needed = {"fraction": 1.0} if "fraction" in options.__dataclass_fields__ else {}
-        return tuple(options(**{**needed, **self.options}).build(self._problem()).offers)
+        return tuple(options(**{**needed, **self.options}).build(self._problem()).contributions)
 
     def _problem(self) -> Problem:
         return Problem(
@@ -149,7 +149,7 @@ CASES = (
 # What a client sends -----------------------------------------------------------------------------
 
 
-def noised(sends: Sends, pair: Pair, value: Value, weight: float) -> Integers:
+def noised(spec: ValueSpec, pair: Pair, value: Value, weight: float) -> Integers:
     """The integers of this value that noise is put on, behind the grid, its bound and the weight."""
     plan = Plan(
         unit=pair[0],
@@ -158,31 +158,33 @@ def noised(sends: Sends, pair: Pair, value: Value, weight: float) -> Integers:
         max_rounds=1,
         noise="local",
         noise_multiplier=1.0,
-        non_private=(sends.name,),
+        non_private=(spec.name,),
     )
-    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, sends.name)
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, spec.name)
     bare = replace(value, after_noise=None)
     with mock.patch("securefl.mechanisms.local.rounded", lambda *drawn: np.zeros(drawn[0], np.int64)):
-        numbers = protect(plan, sends, bare, key=key, weight=weight)._numbers
+        numbers = protect(plan, spec, bare, key=key, weight=weight)._numbers
     # a number leaves as a float: the integer times a power of two
-    return np.asarray(numbers / sends.grid.step if sends.how == "each" else numbers).astype(np.int64)
+    return np.asarray(numbers / spec.grid.step if spec.reduction == "none" else numbers).astype(np.int64)
 
 
-def asked(offer: Any, records: Records, **more: Any) -> Job:
+def asked(contribution: Any, records: Records, **more: Any) -> ClientContext:
     """The question for this value, on a public model that passes records on as they are."""
     x, y = records
     given: dict[str, Any] = {"broadcast": np.zeros(0, np.float32), "public": {}}
-    if isinstance(offer, Loss | RepresentationProfile):
+    if isinstance(contribution, Loss | RepresentationProfile):
         own = np.concatenate([np.eye(_CLASSES, _WIDTH).ravel(), np.zeros(_CLASSES)])
         given["broadcast"] = own.astype(np.float32)
         given["public"] = {"anchor_centre": np.zeros(_CLASSES), "anchor_scale": np.ones(_CLASSES)}
-    return Job(client=0, round=1, x=x, y=y, rng=np.random.default_rng(0), count=100, **{**given, **more})
+    return ClientContext(
+        client=0, round=1, x=x, y=y, rng=np.random.default_rng(0), count=100, **{**given, **more}
+    )
 
 
 # Records -----------------------------------------------------------------------------------------
 
 
-def of_records(offer: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
+def of_records(contribution: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
     """Values of two neighbouring sets of records: extremes, and then a climb from the best of them."""
     rng = np.random.default_rng(5)
     found = [(0.0, record) for record in _extremes(rng)]
@@ -192,7 +194,7 @@ def of_records(offer: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Valu
     def value(base: Records, *more: Records) -> Value:
         x, y = (np.concatenate([part, *(m[i] for m in more)]) for i, part in enumerate(base))
         with np.errstate(all="ignore"):
-            return offer.compute(asked(offer, (x.astype(np.float32), y.astype(np.int64))))
+            return contribution.compute(asked(contribution, (x.astype(np.float32), y.astype(np.int64))))
 
     def moved(one: Value, other: Value) -> float:
         assert one.integers is not None
@@ -242,8 +244,8 @@ def _bases(rng: np.random.Generator) -> Iterator[Records]:
     """No record; a few; one for each class, whose sums are large and of equal entries; and all of a class."""
     yield np.zeros((0, _WIDTH)), np.zeros(0, np.int64)
     yield rng.normal(size=(7, _WIDTH)), rng.integers(_CLASSES, size=7)
-    for each in (2, 20):
-        yield np.ones((each * _CLASSES, _WIDTH)), np.repeat(np.arange(_CLASSES), each)
+    for per_client in (2, 20):
+        yield np.ones((per_client * _CLASSES, _WIDTH)), np.repeat(np.arange(_CLASSES), per_client)
     yield np.ones((60, _WIDTH)), np.zeros(60, np.int64)
     yield rng.normal(size=(200, _WIDTH)), rng.integers(_CLASSES, size=200)
 
@@ -251,10 +253,10 @@ def _bases(rng: np.random.Generator) -> Iterator[Records]:
 # Clients -----------------------------------------------------------------------------------------
 
 
-def of_clients(offer: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
+def of_clients(contribution: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
     """Values of two clients, whatever they have trained; or of one and of nobody."""
     rng = np.random.default_rng(6)
-    values = list(_contributions(offer, rng, draws))
+    values = list(_contributions(contribution, rng, draws))
     zero = np.zeros_like(values[0].integers) if values[0].integers is not None else np.zeros(1, np.int64)
     if pair[1] == "zero-out":
         yield from ((value, Value(integers=zero)) for value in values)
@@ -262,46 +264,54 @@ def of_clients(offer: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Valu
         yield from combinations(values[: 24 + isqrt(draws)], 2)
 
 
-def _contributions(offer: Any, rng: np.random.Generator, draws: int) -> Iterator[Value]:
+def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> Iterator[Value]:
     nobody = (np.zeros((0, _WIDTH)), np.zeros(0, np.int64))
     some = (rng.normal(size=(12, _WIDTH)).astype(np.float32), np.arange(12))
-    if isinstance(offer, HeadStatistic | FedLogStatistic):
+    if isinstance(contribution, HeadStatistic | FedLogStatistic):
         for n in (0, 1, 5, 50, 500, 3000):
             for direction in (1.0, -1.0):
                 x = np.full((n, _WIDTH), direction, np.float32)
-                yield offer.compute(asked(offer, (x, np.arange(n) % _CLASSES)))
-                yield offer.compute(asked(offer, (x, np.zeros(n, np.int64))))
+                yield contribution.compute(asked(contribution, (x, np.arange(n) % _CLASSES)))
+                yield contribution.compute(asked(contribution, (x, np.zeros(n, np.int64))))
         return
-    model = offer.supernet.problem.initial if hasattr(offer, "supernet") else None
-    if isinstance(offer, Map | Update):
-        model = offer.supernet.problem.initial if isinstance(offer, Map) else offer.problem.initial
-        if isinstance(offer, Map):
-            yield Value(integers=np.zeros(offer.supernet.groups, np.int64))  # of nobody
-            yield offer.compute(asked(offer, some, broadcast=model))
-        diverged = [] if isinstance(offer, Map) else [DataError("it diverged")]
+    model = contribution.supernet.problem.initial if hasattr(contribution, "supernet") else None
+    if isinstance(contribution, Map | Update):
+        model = (
+            contribution.supernet.problem.initial
+            if isinstance(contribution, Map)
+            else contribution.problem.initial
+        )
+        if isinstance(contribution, Map):
+            yield Value(integers=np.zeros(contribution.supernet.groups, np.int64))  # of nobody
+            yield contribution.compute(asked(contribution, some, broadcast=model))
+        diverged = [] if isinstance(contribution, Map) else [DataError("it diverged")]
         for trained in (*diverged, *_models(model, rng, draws)):
-            yield offer.value(asked(offer, some, broadcast=model), trained)
-    elif isinstance(offer, LastLayersUpdate):
-        problem = offer.part.bodies.problem
+            yield contribution.value(asked(contribution, some, broadcast=model), trained)
+    elif isinstance(contribution, LastLayersUpdate):
+        problem = contribution.part.bodies.problem
         for trained in (*_models(problem.initial, rng, draws), DataError("it diverged")):
-            yield offer.value(asked(offer, nobody, broadcast=offer.part.initial), trained)
-    elif isinstance(offer, SubnetUpdate):
+            yield contribution.value(
+                asked(contribution, nobody, broadcast=contribution.part.initial), trained
+            )
+    elif isinstance(contribution, SubnetUpdate):
         assert model is not None
-        net = offer.supernet
+        net = contribution.supernet
         everything = {MASK: packed(np.ones(net.groups, np.bool_))}
         for trained in _models(model, rng, draws):
             kept = {"round": np.array([1]), "units": net.whole, "before": model, "after": trained}
-            yield offer.compute(asked(offer, nobody, broadcast=model[:0], public=everything, kept=kept))
-    elif isinstance(offer, DroppedUpdate):
+            yield contribution.compute(
+                asked(contribution, nobody, broadcast=model[:0], public=everything, kept=kept)
+            )
+    elif isinstance(contribution, DroppedUpdate):
         assert model is not None
-        everything = {UNITS: packed(offer.supernet.whole)}
+        everything = {UNITS: packed(contribution.supernet.whole)}
         for trained in _models(model, rng, draws):
             with mock.patch("securefl.protocols.adds.feddrop.to_vector", lambda _, own=trained: own):
                 x = rng.normal(size=(4, _WIDTH)).astype(np.float32)
-                job = asked(offer, (x, np.zeros(4, np.int64)), broadcast=model, public=everything)
-                yield offer.compute(job)
+                context = asked(contribution, (x, np.zeros(4, np.int64)), broadcast=model, public=everything)
+                yield contribution.compute(context)
     else:
-        raise NotImplementedError(f"Expected a search for values of {type(offer).__name__}, got none.")
+        raise NotImplementedError(f"Expected a search for values of {type(contribution).__name__}, got none.")
 
 
 def _models(
@@ -321,9 +331,9 @@ def _models(
         yield start + size * rng.normal(size=len(start)).astype(np.float32)
 
 
-def of_counts(offer: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
+def of_counts(contribution: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
     """A public number beside any records at all: no neighbour may move it."""
-    values = [offer.compute(asked(offer, base)) for base in _bases(np.random.default_rng(7))]
+    values = [contribution.compute(asked(contribution, base)) for base in _bases(np.random.default_rng(7))]
     return combinations(values, 2)
 
 
@@ -355,19 +365,19 @@ SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Valu
 def declared() -> Iterator[tuple[Case, Any, Pair]]:
     """Each declared pair of each value of each case."""
     for case in CASES:
-        for offer in case.offers():
-            for pair in offer.sends.sensitivity:
-                yield case, offer, pair
+        for contribution in case.contributions():
+            for pair in contribution.spec.sensitivity:
+                yield case, contribution, pair
 
 
-def worst(offer: Any, pair: Pair, draws: int) -> float:
+def worst(contribution: Any, pair: Pair, draws: int) -> float:
     """The farthest that two neighbours were apart, over what is declared; in grid units where that is 0."""
-    sends, farthest = offer.sends, 0.0
-    bound = sends.sensitivity[pair] / sends.grid.step
-    weights = WEIGHTS if sends.how == "sum" else (1.0,)
-    for turn, (one, other) in enumerate(SEARCHES[type(offer), pair[0]](offer, pair, draws)):
+    spec, farthest = contribution.spec, 0.0
+    bound = spec.sensitivity[pair] / spec.grid.step
+    weights = WEIGHTS if spec.reduction == "sum" else (1.0,)
+    for turn, (one, other) in enumerate(SEARCHES[type(contribution), pair[0]](contribution, pair, draws)):
         for weight in weights if turn % 10 == 0 else weights[:1]:
-            apart = noised(sends, pair, one, weight) - noised(sends, pair, other, weight)
+            apart = noised(spec, pair, one, weight) - noised(spec, pair, other, weight)
             # whole numbers: the square is exact
             farthest = max(farthest, sqrt(sum(int(v) ** 2 for v in apart[apart != 0].tolist())))
     return farthest / bound if bound else farthest
@@ -375,9 +385,9 @@ def worst(offer: Any, pair: Pair, draws: int) -> float:
 
 def main() -> None:
     draws = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    for case, offer, pair in declared():
-        ratio = worst(offer, pair, draws)
-        print(f"{ratio:.6f}  {offer.sends.name:10} {'/'.join(pair):22} {case}", flush=True)
+    for case, contribution, pair in declared():
+        ratio = worst(contribution, pair, draws)
+        print(f"{ratio:.6f}  {contribution.spec.name:10} {'/'.join(pair):22} {case}", flush=True)
 
 
 if __name__ == "__main__":

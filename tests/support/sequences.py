@@ -208,7 +208,7 @@ class Play:
 
     def _phase(self, at: int, phase: int, only: Sequence[int], about: Sequence[int]) -> None:
         attempt = self.attempts[at]
-        present = [k for k in only if k in attempt.seats]
+        present = [k for k in only if k in attempt.backend]
         about = [k for k in about if k in attempt.members]
         if phase == CLOSE and attempt.entries:
             chosen = self._once(at, "roster", [k for k in about if k in attempt.entries])
@@ -233,7 +233,7 @@ class Play:
             self.clients.journal.close()
             self.clients.journal = self.journal(self.path, random=self.clients.random)
         attempt = self.attempts[at]
-        again = [k for k in who if k in attempt.seats]
+        again = [k for k in who if k in attempt.backend]
         self._begin(at, again)
         for phase in range(until + 1):
             self._phase(at, phase, again, self._chosen(about if phase == until else 127))
@@ -258,5 +258,5 @@ class Play:
 def asked(attempt: Attempt) -> tuple[Any, ...]:
     """What is the same in all attempts at one question."""
     question = attempt.vector.question(attempt.header)
-    at = ("once",) if attempt.vector.once else (question.round, question.ask)
+    at = ("once",) if attempt.vector.once else (question.round, question.query)
     return (question.name, question.again, *at)

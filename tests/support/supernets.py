@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.protocols.adds.supernet import Supernet
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
@@ -39,13 +39,15 @@ def supernet(model: ModelConfig = CNN, **changes: Any) -> Supernet:
     return Supernet(problem(model, **changes))
 
 
-def job(net: Supernet, records: int = 40, client: int = 0, classes: int = 10, **changes: Any) -> Job:
+def context(
+    net: Supernet, records: int = 40, client: int = 0, classes: int = 10, **changes: Any
+) -> ClientContext:
     """Images in which each class has a bright row of its own; the first class is 3 * client."""
     rng = np.random.default_rng(7 + client)
     y = (rng.integers(0, classes, records) + 3 * client) % 10
     x = rng.random((records, *net.problem.shape), np.float32) * np.float32(0.3)
     x[np.arange(records), 0, y % x.shape[2]] += np.float32(0.7)
-    made = Job(
+    made = ClientContext(
         client=client,
         round=1,
         x=x,

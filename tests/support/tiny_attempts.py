@@ -21,7 +21,7 @@ import numpy as np
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Roster
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import SecretKey
 from securefl.core.machine import Step
 from securefl.core.messages import client_name
@@ -78,7 +78,7 @@ class Clients:
 
         Put anew it is another number: the noise on it is fresh.
         """
-        asked = (0, 0) if vector.once else (0 if vector.ask else number, vector.ask)
+        asked = (0, 0) if vector.once else (0 if vector.query else number, vector.query)
         label = f"{client}|{vector.name}|{asked[0]}|{asked[1]}|{vector.again}"
         return int.from_bytes(hashlib.sha256(label.encode()).digest()[:2], "little")
 
@@ -130,7 +130,7 @@ class Attempt:
     vector: Vector
     ordered: int
     tasks: Mapping[int, bytes] = field(default_factory=dict)
-    seats: dict[int, Seat] = field(default_factory=dict)
+    backend: dict[int, Seat] = field(default_factory=dict)
     entries: dict[int, Advertise] = field(default_factory=dict)
     views: dict[bytes, View] = field(default_factory=dict)
     inputs: dict[int, tuple[MaskedInput, tuple[int, ...]]] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class Attempt:
             machine = Client(
                 agreement=agreed, channels=channels(k, agreed.roster), policy=self.clients.policy
             )
-            self.seats[k] = Seat(machine, None)
+            self.backend[k] = Seat(machine, None)
             self._take(k, machine.begin())
         return self
 
@@ -198,7 +198,7 @@ class Attempt:
 
     def deal(self, only: Iterable[int] | None = None, dealers: Iterable[int] | None = None) -> Attempt:
         """Hand out the shares of all who dealt under each client's roster, or of some of them."""
-        for k in list(only if only is not None else self.seats):
+        for k in list(only if only is not None else self.backend):
             closed = self._closed_of(k) or self.closed
             if closed is None:
                 continue
@@ -218,7 +218,7 @@ class Attempt:
     def survive(self, survivors: Sequence[int], only: Iterable[int] | None = None) -> Attempt:
         """Show them a set of survivors, of the dealers that each was shown."""
         alive = tuple(sorted(self.place(k) for k in survivors))
-        for k in list(only if only is not None else self.seats):
+        for k in list(only if only is not None else self.backend):
             held = self._held_of(k)
             dealers = held.dealers if held else sorted(self.dealings)
             dropped = tuple(m for m in dealers if m not in alive)
@@ -227,9 +227,9 @@ class Attempt:
 
     def quorum(self, only: Iterable[int] | None = None) -> Attempt:
         """Show each the signatures on its own set, or on the one that has most; corrupt clients sign all."""
-        for k in list(only if only is not None else self.seats):
+        for k in list(only if only is not None else self.backend):
             held = self._held_of(k)
-            survivors = getattr(self.seats[k].state, "survivors", None) if k in self.seats else None
+            survivors = getattr(self.backend[k].state, "survivors", None) if k in self.backend else None
             shown = held and survivors and (held.closed.context, held.dealers, survivors)
             if shown not in self.signatures:
                 if not self.signatures:
@@ -255,14 +255,14 @@ class Attempt:
         )
 
     def _closed_of(self, k: int) -> ClosedRoster | None:
-        state = self.seats[k].state if k in self.seats else None
+        state = self.backend[k].state if k in self.backend else None
         held = getattr(state, "held", state)
         found = getattr(held, "closed", None)
         return found if found is not None and found.context in self.views else None
 
     def _held_of(self, k: int) -> Any:
         """What a client that was shown its dealers holds; None before."""
-        state = self.seats[k].state if k in self.seats else None
+        state = self.backend[k].state if k in self.backend else None
         held = getattr(state, "held", state)
         return held if hasattr(held, "dealers") else None
 
@@ -276,8 +276,8 @@ class Attempt:
         return self.survive(alive).quorum() if alive else self
 
     def _show(self, message: Any, only: Iterable[int] | None) -> Attempt:
-        for k in list(only if only is not None else self.seats):
-            seat = self.seats.get(k)
+        for k in list(only if only is not None else self.backend):
+            seat = self.backend.get(k)
             if seat is None or seat.state is None:
                 continue
             try:
@@ -287,7 +287,7 @@ class Attempt:
         return self
 
     def _take(self, k: int, step: Step[Any]) -> None:
-        seat = self.seats[k]
+        seat = self.backend[k]
         seat.state = step.state
         for envelope in step.out:
             self._keep(k, envelope.message)
@@ -297,7 +297,7 @@ class Attempt:
     def _answer(self, k: int, order: Any) -> Any:
         if isinstance(order, Begin | RecordAct):
             return self.clients.answer(k, order)
-        assert isinstance(order, Hide)
+        assert isinstance(order, ComputeAndConceal)
         value = self.clients.value(k, self.vector, self.header.round)
         at = self.header
         key = ReleaseKey(order.client, at.session, at.round, at.stage, at.attempt, self.vector.name)
@@ -305,7 +305,7 @@ class Attempt:
         return (Release(key=key, unit="record", form="masked", charge=CHARGE, _numbers=masked),)
 
     def _keep(self, k: int, message: Any) -> None:
-        number, state = self.place(k), self.seats[k].state
+        number, state = self.place(k), self.backend[k].state
         match message:
             case Advertise():
                 self.entries[k] = message
@@ -379,7 +379,7 @@ class Attempt:
         self, view: View, own: int, dealers: tuple[int, ...], keys: set[bytes]
     ) -> dict[Unknown, int]:
         question, closed = self.vector.question(self.header), view.closed
-        asked = ("once",) if self.vector.once else (question.round, question.ask)
+        asked = ("once",) if self.vector.once else (question.round, question.query)
         row: dict[Unknown, int] = {("x", self.members[own], question.name, question.again, *asked): 1}
         if own not in view.told(view.seeds):
             row["seed", closed.context, own] = 1
@@ -401,13 +401,13 @@ def call(
     stage: int = 0,
     ordered: int | None = None,
     name: str = "update",
-    ask: int = 0,
+    query: int = 0,
     again: int = 0,
     once: bool = False,
     tasks: Mapping[int, bytes] | None = None,
 ) -> Attempt:
     """An attempt over some clients, in the order of their names."""
-    vector = Vector(name=name, length=1, bits=32, bound=2**16, ask=ask, again=again, once=once)
+    vector = Vector(name=name, length=1, bits=32, bound=2**16, query=query, again=again, once=once)
     header = Header(SESSION, number, attempt, stage)
     chosen = tuple(sorted(members, key=client_name))
     return Attempt(clients, chosen, header, vector, ordered or len(chosen), tasks or {})

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from securefl.algorithm.queries import Ask
+from securefl.sums.way import Attempt, SumScheme
+
+from securefl.algorithm.queries import CohortQuery
 from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Directory, Identity
 from securefl.core.messages import client_name
@@ -15,7 +17,6 @@ from securefl.core.wire import Header
 from securefl.engine.exchange.server import order_of
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import Own, OwnRecord
-from securefl.sums.way import Attempt, Way
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,21 @@ def session(clients: Iterable[int], of: bytes = bytes(32), journal: Journal | No
     return Session(directory, server, holder, {name: own[name] for name in names})
 
 
-def attempt(ask: Ask, cohort: Sequence[int], header: Header, task: bytes = bytes(32)) -> Attempt:
+def attempt(query: CohortQuery, cohort: Sequence[int], header: Header, task: bytes = bytes(32)) -> Attempt:
     """An attempt at the sums of an Ask, over some of its cohort."""
     return Attempt(
         header=header,
-        sums=ask.sums,
-        initial=ask.initial,
-        number=ask.number,
+        sums=query.sums,
+        initial=query.initial,
+        number=query.number,
         again=0,
         cohort=tuple(sorted(map(client_name, cohort))),
-        weights=Weights.of(order_of(ask, sorted(ask.cohort), hidden=True)),
+        weights=Weights.of(order_of(query, sorted(query.cohort), hidden=True)),
         task=task,
     )
 
 
-def machines(way: Way, one: Attempt, parties: Session) -> dict[str, Any]:
+def machines(way: SumScheme, one: Attempt, parties: Session) -> dict[str, Any]:
     """Every party's machine of an attempt, each made by its own side."""
     holder, key = way.key_holder(parties.key_holder), b""
     found: dict[str, Any] = {}

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.acts import Begin, RecordAct
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import SecretKey
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER, Charge, Release, ReleaseKey
 from securefl.core.wire import Header
-from securefl.engine.drive import Drive, Traffic
+from securefl.engine.drive import Driver, Traffic
 from securefl.engine.network import Faults, Network
 from securefl.secagg import (
     Aborted,
@@ -139,7 +139,7 @@ def assert_exact(agreed: Agreement, summed: Any) -> None:
         np.testing.assert_array_equal(total, expected(agreed, summed.survivors)[vector.name])
 
 
-def release(order: Hide, name: str, values: NDArray[Any]) -> Release:
+def release(order: ComputeAndConceal, name: str, values: NDArray[Any]) -> Release:
     at = order.header
     key = ReleaseKey(order.client, at.session, at.round, at.stage, at.attempt, name)
     masked = order.conceal[name](values).numbers
@@ -169,7 +169,7 @@ class Host:
         match order:
             case Begin() | RecordAct():
                 return self.record(order)
-            case Hide():
+            case ComputeAndConceal():
                 return None if order.client in self.abstaining else self.masked(order)
             case Unmasking():
                 return order.run()
@@ -179,7 +179,7 @@ class Host:
         [answer] = self.journal.record([order])
         return answer
 
-    def masked(self, order: Hide) -> tuple[Release, ...]:
+    def masked(self, order: ComputeAndConceal) -> tuple[Release, ...]:
         number = self.agreed.roster.numbers[order.client]
         releases = tuple(
             release(order, vector.name, integers(number, vector)) for vector in self.agreed.vectors
@@ -217,6 +217,6 @@ def aggregate(
     with Ledger(":memory:", TERMS) as ledger:
         host = Host(agreed, ledger, kept or journal(), abstaining)
         running = {name: machine for name, machine in parties.items() if machine is not None}
-        drive = Drive(running, agreed.header, host)
+        drive = Driver(running, agreed.header, host)
         Network(faults, rng=np.random.default_rng(seed), tamper=tamper).run([drive])
         return Outcome(drive.results, drive.traffic, host)

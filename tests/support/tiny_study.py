@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Offer, Played, Population, State
-from securefl.algorithm.queries import Answers, Ask
+from securefl.algorithm.clients import (
+    Algorithm,
+    Contribution,
+    Device,
+    Evaluation,
+    Population,
+    RoundResult,
+    State,
+)
+from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.study.arm import ArmRun
 from securefl.study.config import Arm, ProtocolOptions, Study, parse
 from securefl.study.run import run_arm
@@ -128,7 +136,7 @@ class Spy:
 
     options: ProtocolOptions
     states: list[State] = field(default_factory=list)
-    asks: list[tuple[Ask, Answers]] = field(default_factory=list)
+    asks: list[tuple[CohortQuery, Answers]] = field(default_factory=list)
 
     def build(self, problem: Problem) -> Algorithm:
         return _Watched(self.options.build(problem), self)
@@ -140,8 +148,8 @@ class _Watched:
     spy: Spy
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
-        return self.own.offers
+    def contributions(self) -> tuple[Contribution, ...]:
+        return self.own.contributions
 
     def start(self) -> State:
         self.spy.states = [self.own.start()]
@@ -149,7 +157,7 @@ class _Watched:
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, Played]:
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
         turn = self.own.round(state, population, number, rng)
         try:
             question = next(turn)

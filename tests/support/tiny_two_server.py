@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from securefl.sums.two_server.way import KeyHolderPart
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Roster, Vector
@@ -27,7 +28,6 @@ from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import AddPads, OpenBoxes, PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.server import PadServer
-from securefl.sums.two_server.way import KeyHolderPart
 from support.hidden_plans import hidden
 from support.tiny_secagg import entropy, identity, release, told
 
@@ -40,7 +40,7 @@ VECTORS = (
     Vector(name="count", length=3, bits=20, bound=100),
 )
 PLAN = hidden(Plan(delta=1e-5, max_rounds=9, non_private=("update", "count")), MEMBERS, sum="two-server")
-SENDS = tuple(Sends(name=vector.name, how="sum", reveals="it") for vector in VECTORS)
+SENDS = tuple(ValueSpec(name=vector.name, reduction="sum", reveals="it") for vector in VECTORS)
 NOISED = replace(
     PLAN,
     adjacency="add-remove",
@@ -56,9 +56,11 @@ NOISED_SENDS = tuple(
 SERVER_KEY = AgreementKey(SecretKey(entropy("the server")(32)))
 
 
-def part(label: str = "the key holder", plan: Plan = PLAN, sends: Sequence[Sends] = SENDS) -> KeyHolderPart:
+def part(
+    label: str = "the key holder", plan: Plan = PLAN, specs: Sequence[ValueSpec] = SENDS
+) -> KeyHolderPart:
     own = SecretKey(entropy(label)(32))
-    return KeyHolderPart(own, plan, sends, AgreementKey(derived(own, b"boxes")))
+    return KeyHolderPart(own, plan, specs, AgreementKey(derived(own, b"boxes")))
 
 
 PART = part()

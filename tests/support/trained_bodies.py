@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Kept
+from securefl.algorithm.queries import ClientState
 from securefl.protocols.fedlog.bodies import Body
 from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
@@ -74,9 +74,9 @@ def run(of: Study, folder: Path, here: World | None = None, tell: Any = lambda r
     return run_arm(of, of.arms[0], here or world(), folder, tell)
 
 
-def job(here: World, x: Any, y: Any, model: Any, kept: Mapping[str, Any] | None = None) -> Job:
+def context(here: World, x: Any, y: Any, model: Any, kept: Mapping[str, Any] | None = None) -> ClientContext:
     rng = np.random.default_rng(1)
-    return Job(client=0, round=1, x=x, y=y, broadcast=model, public={}, rng=rng, kept=kept or {})
+    return ClientContext(client=0, round=1, x=x, y=y, broadcast=model, public={}, rng=rng, kept=kept or {})
 
 
 PLAN = Plan(
@@ -90,7 +90,7 @@ PLAN = Plan(
 )
 
 
-def prepared(body: Body, own: Job) -> tuple[nn.Module, Kept | None]:
+def prepared(body: Body, own: ClientContext) -> tuple[nn.Module, ClientState | None]:
     """The client's model as its body's training leaves it."""
     fit = body.fit(own)
     return body.prepared(own, None if fit is None else fitted(fit))

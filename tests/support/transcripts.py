@@ -13,7 +13,7 @@ import pytest
 
 from securefl.core.wire import peek
 from securefl.core.wire.coding import MAGIC
-from securefl.engine.drive import Parcel
+from securefl.engine.drive import Packet
 from securefl.engine.network import Network
 from securefl.engine.party.computing import Records
 from securefl.study.arm import ArmRun
@@ -53,7 +53,7 @@ def transcript(of: Study, here: World, folder: Path) -> Transcript:
     found = Transcript()
     posted = Network._post
 
-    def watch(network: Network, parcels: Sequence[Parcel]) -> None:
+    def watch(network: Network, parcels: Sequence[Packet]) -> None:
         for parcel in parcels:
             at = len(MAGIC) + 1
             kind = parcel.data[at : at + parcel.data[at - 1]].decode()

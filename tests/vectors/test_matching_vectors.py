@@ -25,7 +25,7 @@ from securefl.he.parameters import COMPACT, Parameters
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import _pad
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.document import Document
 from securefl.matching.profiles import Variant
 
@@ -50,8 +50,8 @@ def pair(parameters: Parameters) -> KeyPair:
     return KeyPair(EncryptionKey(parameters, PublicKey(raw)), SecretKey(secret))
 
 
-def terms(classes: int) -> ScoreTerms:
-    return ScoreTerms(
+def terms(classes: int) -> LinearTerms:
+    return LinearTerms(
         parameters=COMPACT, bounds=BOUNDS.linear(84, Variant.FULL), scores=1000, classes=classes
     )
 

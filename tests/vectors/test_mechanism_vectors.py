@@ -12,7 +12,7 @@ from support.noises import noise, room
 
 from securefl.accounting.events import dump_charge
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
@@ -41,7 +41,7 @@ def test_figures_are_those_of_before(row: dict[str, Any]) -> None:
     words = {name: tuple(own) if isinstance(own, list) else own for name, own in table.items()}
     plan, given = Plan(**words), row["spec"]
     sensitivity = given["sensitivity"]
-    spec = Sends(
+    spec = ValueSpec(
         name="own",
         how=given["how"],
         reveals="it",

@@ -21,7 +21,7 @@ from securefl.algorithm.plan import Plan
 from securefl.engine.apart.updates import Updates
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.options import Options
 from securefl.matching.profiles import Anchor, Bounds, Variant
 from securefl.storage.folder_lock import Holder
@@ -91,13 +91,13 @@ CASES: dict[str, Callable[[Path], bytes]] = {
     "updates": lambda _: (
         Updates(evaluation=("accuracy",), update_bound=1.5, evaluation_bound=2, cohort=3).digest
     ),
-    "scores, strong": lambda _: ScoreTerms(
+    "scores, strong": lambda _: LinearTerms(
         parameters=STRONG, bounds=BOUNDS.linear(5, Variant.FULL), scores=9
     ).digest(),
-    "scores, batches": lambda _: ScoreTerms(
+    "scores, batches": lambda _: LinearTerms(
         parameters=COMPACT, bounds=Bounds().linear(5, Variant.MEAN_ONLY), scores=9, classes=4
     ).digest(),
-    "scores, encrypted baseline": lambda _: ScoreTerms(
+    "scores, encrypted baseline": lambda _: LinearTerms(
         parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(5, Variant.MEAN_ONLY), scores=9
     ).digest(),
     "pads": lambda _: PadTerms(bounds=BOUNDS.linear(5, Variant.FULL), context=b"\x00'\"", openings=9).digest,
@@ -142,7 +142,7 @@ def test_every_vector_is_of_a_text() -> None:
 
 LINEAR = BOUNDS.linear(5, Variant.FULL)
 SUM = SumTerms(length=5, bound=99, clients=3, parameters=STRONG, openings=99_999, place=PLACE)
-SCORES = ScoreTerms(parameters=STRONG, bounds=BOUNDS.linear(5, Variant.FULL), scores=9)
+SCORES = LinearTerms(parameters=STRONG, bounds=BOUNDS.linear(5, Variant.FULL), scores=9)
 PADS = PadTerms(bounds=BOUNDS.linear(5, Variant.FULL), context=b"", openings=9)
 LEDGER = Terms(unit="record", adjacency="add-remove", delta=1e-5)
 HOLDER = Holder(pid=7, host="host", command="securefl run", since="2026-01-01")

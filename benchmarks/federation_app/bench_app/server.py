@@ -11,7 +11,7 @@ from federation_rounds import UPDATES, of_all_processes, plan_of, rounds_of
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from securefl.engine.apart.house import House
+from securefl.engine.apart.house import LocalDeployment
 
 app = ServerApp()
 
@@ -25,6 +25,6 @@ def main(grid: Grid, context: Context) -> None:
         marks = rounds_of(grid, how, size, rounds, None, of_all_processes)
     else:
         shutil.rmtree(folder, ignore_errors=True)  # of the run before, whose plan was another
-        with House(plan_of(how), UPDATES, clients=CLIENTS, folder=folder) as house:
+        with LocalDeployment(plan_of(how), UPDATES, clients=CLIENTS, folder=folder) as house:
             marks = rounds_of(grid, how, size, rounds, house, of_all_processes)
     Path(str(config["out"])).write_text(json.dumps(marks))

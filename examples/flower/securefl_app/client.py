@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from securefl.engine.apart.line import ask
+from securefl.engine.apart.line import query
 from securefl.flower.exchange import relayed
 
 app = ClientApp()
@@ -18,7 +18,7 @@ app = ClientApp()
 @app.query("securefl_frame")
 def relay(message: Message, context: Context) -> Message:
     name, socket = party_of(context)
-    return relayed(message, name, partial(ask, socket, timeout=message.metadata.ttl))
+    return relayed(message, name, partial(query, socket, timeout=message.metadata.ttl))
 
 
 def party_of(context: Context) -> tuple[str, Path]:

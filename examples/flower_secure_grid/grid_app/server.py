@@ -18,7 +18,7 @@ from grid_app.terms import PLAN, UPDATES
 from securefl.core.release import SERVER
 from securefl.engine.apart import roster
 from securefl.engine.apart.asking import ServerSide
-from securefl.engine.apart.house import House
+from securefl.engine.apart.house import LocalDeployment
 from securefl.flower.secure_grid import SecureGrid
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
 def seat(config: Mapping[str, Any]) -> Iterator[ServerSide]:
     """What the server has to itself. In a simulation a house of all parties is around it."""
     if config["house"]:
-        with House(PLAN, UPDATES, clients=CLIENTS, folder=Path(config["house"])) as house:
+        with LocalDeployment(PLAN, UPDATES, clients=CLIENTS, folder=Path(config["house"])) as house:
             yield house.server
         return
     folder = Path(config["server"])

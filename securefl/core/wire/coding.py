@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.legible import is_legible
 from securefl.core.release import Delivered, Permit, Release
-from securefl.core.wire.kinds import KEYS, Header, Limit, Spec, element, scalar
+from securefl.core.wire.kinds import KEYS, Header, Limit, WireType, element, scalar
 
 MAGIC = b"SFL\x02"
 _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
@@ -37,7 +37,7 @@ _Read = Callable[["_Reader"], Any]
 
 def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
     """The bytes of `body`. Raises `UnaccountedRelease` for a release outside the permit."""
-    spec: Spec = body.__wire__
+    spec: WireType = body.__wire__
     out: _Parts = [_head(spec.kind, spec.version, header)]
     for name, write in _fields(body.__class__, _writer):
         write(out, getattr(body, name), permit)
@@ -224,7 +224,7 @@ def _read_header(reader: _Reader) -> tuple[str, int, Header]:
 
 def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
     for cls, most in kinds.items():
-        spec: Spec = cls.__wire__  # type: ignore[attr-defined]
+        spec: WireType = cls.__wire__  # type: ignore[attr-defined]
         # A message replayed from another session, round or attempt is refused before a machine sees it.
         if not data.startswith(head := _head(spec.kind, spec.version, header)):
             continue

@@ -50,7 +50,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Spec:
+class WireType:
     """What `message` notes of a class: its name in the bytes, who sends it, its fields in their order."""
 
     kind: str
@@ -76,7 +76,7 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
                     "Expected only a Release, PublicKey, Share, Signature or Commitment from a client, got "
                     f"{hint} for {cls.__name__}.{name}. Release the value through `protect`."
                 )
-        cls.__wire__ = Spec(kind, version, sender, fields)  # type: ignore[attr-defined]
+        cls.__wire__ = WireType(kind, version, sender, fields)  # type: ignore[attr-defined]
         return cls
 
     return mark

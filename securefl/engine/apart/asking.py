@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, Sends
+from securefl.algorithm.queries import Answers, CohortQuery, ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
@@ -15,7 +15,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
 from securefl.engine.apart.entering import Enter, enter_all
 from securefl.engine.apart.roster import Pinned
-from securefl.engine.apart.waves import Exchange, Waves
+from securefl.engine.apart.waves import RemoteTransport, SendAndReceive
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
 
@@ -35,7 +35,7 @@ class ServerSide:
     study: str = "Flower"
 
 
-class Asking:
+class ServerSession:
     """A session, from its nonce on.
 
     Args:
@@ -49,9 +49,9 @@ class Asking:
     def __init__(
         self,
         own: ServerSide,
-        sends: Mapping[str, Sends],
+        spec: Mapping[str, ValueSpec],
         work: bytes,
-        exchange: Exchange,
+        exchange: SendAndReceive,
         *,
         nonce: bytes | None = None,
     ) -> None:
@@ -61,18 +61,18 @@ class Asking:
         self._enter = Enter.of(own.plan, own.study, work, own.pinned, nonce, own.record.enrolled)
         self._session = own.pinned.session(own.plan, nonce)
         self._exchange = exchange
-        self._waves = Waves(exchange)
+        self._waves = RemoteTransport(exchange)
         self._parties = set(own.pinned.members) - {SERVER}
         self._missing = set(self._parties)
-        self.server = ServerParty(own.plan, sends, own.record, clients=len(own.pinned.clients))
+        self.server = ServerParty(own.plan, spec, own.record, clients=len(own.pinned.clients))
         self.server.enter(own.pinned.directory(self._session))
 
     def admit(self) -> None:
         """Ask whoever is not in the session to enter. A party that refuses is left out, with a warning."""
         if not self._missing:
             return
-        entered, blamed = enter_all(self._exchange, self._enter, sorted(self._missing))
-        for name, why in blamed.items():
+        entered, rejected_from = enter_all(self._exchange, self._enter, sorted(self._missing))
+        for name, why in rejected_from.items():
             _log.warning("%s does not take part: %s", name, why)
         self._missing -= set(entered)
 
@@ -81,12 +81,12 @@ class Asking:
         """The parties that have not entered, or fell silent since."""
         return frozenset(self._missing)
 
-    def ask(self, ask: Ask, *, number: int, stage: int = 0) -> Answers:
+    def query(self, query: CohortQuery, *, number: int, stage: int = 0) -> Answers:
         """Run one Ask in the round of this number, at this stage of it."""
         header = Header(session=self._session, round=number, stage=stage, attempt=0)
-        answers = self.server.ask(ask, header, self._waves)
+        answers = self.server.query(query, header, self._waves)
         # Whoever fell silent may have been started again: it is asked to enter before the next round.
-        self._missing |= {client_name(k) for k in set(ask.cohort) - set(answers.survivors)}
+        self._missing |= {client_name(k) for k in set(query.cohort) - set(answers.survivors)}
         if not answers.survivors:
             self._missing |= {KEY_HOLDER} & self._parties
         return answers

@@ -24,7 +24,7 @@ from securefl.core.errors import DataError, RemoteProtocolError
 from securefl.engine.apart.frames import is_of, other, packed, parts_of
 
 Kind = Literal["train", "evaluate"]
-Ask = Callable[[bytes], bytes]
+CohortQuery = Callable[[bytes], bytes]
 """Gives whoever brought the request a frame, and returns its answer."""
 _COMPUTE, _COMPUTED = b"C", b"V"
 _PLACE = struct.Struct("<I")
@@ -117,12 +117,12 @@ class Outside:
     """Whoever computes for a party: there while a request of theirs is answered, and at no other time."""
 
     def __init__(self) -> None:
-        self._ask: Ask | None = None
+        self._ask: CohortQuery | None = None
 
     @contextmanager
-    def at(self, ask: Ask) -> Iterator[None]:
-        """Within, `ask` reaches whoever brought the request."""
-        self._ask = ask
+    def at(self, query: CohortQuery) -> Iterator[None]:
+        """Within, `query` reaches whoever brought the request."""
+        self._ask = query
         try:
             yield
         finally:
@@ -141,13 +141,13 @@ class Outside:
         return found
 
 
-def answered(ask: Ask, request: bytes, compute: Callable[[Compute], Computed | None]) -> bytes:
+def answered(query: CohortQuery, request: bytes, compute: Callable[[Compute], Computed | None]) -> bytes:
     """A relay's side: give the party a request, compute what it wants, and return its reply.
 
     Args:
         ask: gives the party a frame on one and the same connection, and returns its next one.
     """
-    reply = ask(request)
+    reply = query(request)
     while is_compute(reply):
-        reply = ask(pack_computed(compute(unpack_compute(reply, sender="party"))))
+        reply = query(pack_computed(compute(unpack_compute(reply, sender="party"))))
     return reply

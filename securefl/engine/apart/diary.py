@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from securefl.algorithm.queries import Kept
+from securefl.algorithm.queries import ClientState
 from securefl.core.arrays import packed, unpacked
 from securefl.storage.database import Database, Kind, check, decoding, seal
 
@@ -52,7 +52,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Diary:
+class SessionStore:
     """The diary in one SQLite file. Safe under two processes and kill -9."""
 
     def __init__(self, path: Path | str = ":memory:", *, clock: Callable[[], str] = now) -> None:
@@ -147,13 +147,13 @@ class Diary:
 
     # Kept state ---------------------------------------------------------------------------------------
 
-    def keep(self, session: bytes, client: int, own: Kept) -> None:
+    def keep(self, session: bytes, client: int, own: ClientState) -> None:
         """Note what the party keeps on its device in a session, in place of what it kept before."""
         row = (1, session, client, packed(own))
         with self._db.transaction():
             self._db.run("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
 
-    def kept(self, session: bytes) -> Mapping[int, Kept]:
+    def kept(self, session: bytes) -> Mapping[int, ClientState]:
         """What the party keeps in this session: nothing, or its own arrays by its number."""
         row = self._db.row("SELECT * FROM kept WHERE session = ?", (session,))
         if row is None:

@@ -7,14 +7,14 @@ from typing import Final
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, Kept, Sends
+from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueSpec
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, ReleaseKey
 from securefl.core.wire import Header
 from securefl.engine.account import Asked
 from securefl.engine.apart.entering import Enter, enter_all
 from securefl.engine.apart.roster import Pinned
-from securefl.engine.apart.waves import Exchange, Waves
+from securefl.engine.apart.waves import RemoteTransport, SendAndReceive
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.server import ServerParty
@@ -24,7 +24,7 @@ from securefl.storage.own_record import OwnRecord
 SILENT: Final = "It did not answer, or not in time."
 
 
-class Apart:
+class RemoteEngine:
     """The Asks of one session, over `exchange`.
 
     Args:
@@ -48,13 +48,13 @@ class Apart:
         books: Ledger,
         *,
         plan: Plan,
-        offers: Mapping[str, Sends],
+        contributions: Mapping[str, ValueSpec],
         pinned: Pinned,
         enter: Enter,
-        exchange: Exchange,
+        exchange: SendAndReceive,
     ) -> None:
         self.server = server
-        self._record, self._books, self._plan, self._offers = record, books, plan, offers
+        self._record, self._books, self._plan, self._contributions = record, books, plan, contributions
         self._names = [*pinned.clients, *({KEY_HOLDER} & set(pinned.members))]
         self._enter, self._exchange = enter, exchange
         self._session = pinned.session(plan, enter.nonce)
@@ -63,24 +63,26 @@ class Apart:
         server.enter(pinned.directory(self._session))
 
     @property
-    def kept(self) -> Mapping[int, Kept]:
+    def kept(self) -> Mapping[int, ClientState]:
         """Nothing: what clients keep is on their own machines."""
         return {}
 
-    def ask(self, ask: Ask, header: Header, network: Network | None = None) -> tuple[Answers, Log]:
-        """Run one Ask. Errors as for `ServerParty.ask`."""
+    def query(
+        self, query: CohortQuery, header: Header, network: Network | None = None
+    ) -> tuple[Answers, Log]:
+        """Run one Ask. Errors as for `ServerParty.query`."""
         log = Log()
         if header.round > self._round:
             self._begin(header, log)
         counted = len(self.server.account.new)
-        waves = Waves(self._asked)
-        answers = self.server.ask(ask, header, waves)
+        waves = RemoteTransport(self._asked)
+        answers = self.server.query(query, header, waves)
         self._note(header, self.server.account.new[counted:])
         log.add(self.server.log.take())
         log.traffic.add(waves.traffic)
         for name in waves.silent:
             log.tell(name, SILENT)
-        self._here -= {*waves.silent, *waves.traffic.blamed}
+        self._here -= {*waves.silent, *waves.traffic.rejected_from}
         return answers, log
 
     def _begin(self, header: Header, log: Log) -> None:
@@ -90,10 +92,10 @@ class Apart:
         self._round = header.round
         out = [name for name in self._names if name not in self._here]
         if out:
-            entered, blamed = enter_all(self._exchange, self._enter, out)
+            entered, rejected_from = enter_all(self._exchange, self._enter, out)
             self._here |= set(entered)
-            log.traffic.blamed |= blamed
-            for name in set(out) - set(entered) - set(blamed):
+            log.traffic.rejected_from |= rejected_from
+            for name in set(out) - set(entered) - set(rejected_from):
                 log.tell(name, SILENT)
 
     def _asked(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -106,7 +108,7 @@ class Apart:
         wants = [
             (
                 ReleaseKey(client_name(k), header.session, header.round, header.stage, number, name),
-                charge_of(self._plan, self._offers[name], trained=not initial),
+                charge_of(self._plan, self._contributions[name], trained=not initial),
             )
             for number, (name, initial, clients) in enumerate(asked)
             for k in dict.fromkeys(clients)

@@ -20,7 +20,7 @@ from securefl.core.keys import PublicKey, Signature
 from securefl.core.signing import SIGNATURE_BYTES, verify
 from securefl.engine.apart.frames import is_of, other, packed, parts_of
 from securefl.engine.apart.roster import Pinned
-from securefl.engine.apart.waves import Exchange
+from securefl.engine.apart.waves import SendAndReceive
 
 _ENTER, _ENTERED = b"E", b"A"
 _LARGEST = 2**16
@@ -106,7 +106,7 @@ def unpack_enter(data: bytes, *, sender: str) -> Enter:
 
 
 def enter_all(
-    exchange: Exchange, enter: Enter, names: Sequence[str]
+    exchange: SendAndReceive, enter: Enter, names: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Ask parties to enter. Returns who did, and of those who answered otherwise, why they do not count.
 
@@ -115,7 +115,7 @@ def enter_all(
     """
     request = pack_enter(enter)
     replies = exchange(dict.fromkeys(names, request))
-    entered, blamed = [], {}
+    entered, rejected_from = [], {}
     for name in names:
         if name not in replies:
             continue
@@ -124,5 +124,5 @@ def enter_all(
                 raise other(name)
             entered.append(name)
         except RemoteProtocolError as error:
-            blamed[name] = str(error)
-    return tuple(entered), blamed
+            rejected_from[name] = str(error)
+    return tuple(entered), rejected_from

@@ -10,7 +10,7 @@ from pathlib import Path
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
 from securefl.core.errors import DataError
-from securefl.engine.apart.diary import DIARY, Diary
+from securefl.engine.apart.diary import DIARY, SessionStore
 from securefl.storage.counter import Counter, Place, require_outside
 from securefl.storage.folder_lock import alone
 from securefl.storage.journal import Journal
@@ -24,7 +24,7 @@ class Files:
 
     name: str
     journal: Journal
-    diary: Diary
+    diary: SessionStore
     counter: Counter
     ledger: Ledger | None
 
@@ -95,7 +95,7 @@ def held(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Iter
 def _open(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Iterator[Files]:
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(folder / JOURNAL))
-        diary = Diary(folder / DIARY)
+        diary = SessionStore(folder / DIARY)
         stack.callback(diary.close)
         _bind(folder, diary, "journal", journal.identity)
         ledger = None
@@ -115,7 +115,7 @@ def _require_there(folder: Path, *names: str) -> None:
         )
 
 
-def _bind(folder: Path, diary: Diary, name: str, identity: str) -> None:
+def _bind(folder: Path, diary: SessionStore, name: str, identity: str) -> None:
     if diary.bound(name, identity) != identity:
         raise DataError(
             f"Expected the {name} that this folder began with, got another in {folder}: it was lost, or put "

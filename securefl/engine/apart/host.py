@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import SERVER
-from securefl.engine.apart.turns import Sent, pack_sent, unpack
-from securefl.engine.drive import Drive, Parcel
+from securefl.engine.apart.turns import TurnReply, pack_sent, unpack
+from securefl.engine.drive import Driver, Packet
 from securefl.engine.party import Party
 
 
@@ -28,37 +28,37 @@ class Host:
         After an error the party is where it was. `noted` has what was refused without one.
         """
         turn, key = unpack(request, sender=SERVER), b""
-        out: list[Parcel] = []
+        out: list[Packet] = []
         if turn.call is not None:
             key = self.party.call([self.name], turn.call)
             out += self._drive().begin()
         if turn.parcels or turn.deadline:
             drive = self._drive()
             for sender, data in turn.parcels:
-                out += drive.deliver(Parcel(sender, self.name, data))
+                out += drive.deliver(Packet(sender, self.name, data))
             out += _worked(drive)
             if turn.deadline:
                 out += drive.deadline()[1]
         if self.party.drive is not None:
             out += _worked(self.party.drive)
-        return pack_sent(Sent(key=key, parcels=tuple((parcel.to, parcel.data) for parcel in out)))
+        return pack_sent(TurnReply(key=key, parcels=tuple((parcel.to, parcel.data) for parcel in out)))
 
     def noted(self) -> list[str]:
         """For its owner: what it refused of a peer's message, and why it abstained, since the last time."""
         own, drive = self.party.log.take(), self.party.drive
-        blamed: dict[str, str] = {} if drive is None else drive.traffic.blamed
-        reasons = [f"{sender}: {why}" for sender, why in blamed.items()]
-        blamed.clear()
+        rejected_from: dict[str, str] = {} if drive is None else drive.traffic.rejected_from
+        reasons = [f"{sender}: {why}" for sender, why in rejected_from.items()]
+        rejected_from.clear()
         return [*reasons, *own.abstained.values()]
 
-    def _drive(self) -> Drive:
+    def _drive(self) -> Driver:
         if self.party.drive is None:
             raise RemoteProtocolError("Expected a call before any message, got none.", sender=SERVER)
         return self.party.drive
 
 
-def _worked(drive: Drive) -> list[Parcel]:
-    out: list[Parcel] = []
+def _worked(drive: Driver) -> list[Packet]:
+    out: list[Packet] = []
     while drive.working:
         out += drive.work()
     return out

@@ -21,7 +21,7 @@ from types import TracebackType
 import numpy as np
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Kept
+from securefl.algorithm.queries import ClientState
 from securefl.core.agreement import Identity
 from securefl.core.errors import DataError
 from securefl.core.logs import logger
@@ -30,8 +30,8 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.engine.apart import files
 from securefl.engine.apart.asking import ServerSide
 from securefl.engine.apart.computing import Outside
-from securefl.engine.apart.line import Line
-from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.line import Connection
+from securefl.engine.apart.resident import PartySession
 from securefl.engine.apart.roster import Pinned
 from securefl.engine.apart.serving import listening, serve
 from securefl.engine.apart.updates import Updates
@@ -89,35 +89,35 @@ class UpdateParty:
         with ExitStack() as stack:
             self.files = stack.enter_context(opened(name, folder, Counter(counter), terms))
             diary, newest = self.files.diary, self.files.newest
-            self.resident = Resident(name, plan, updates.digest, pinned, diary, self._made, newest=newest)
+            self.resident = PartySession(name, plan, updates.digest, pinned, diary, self._made, newest=newest)
             self._open = stack.pop_all()
 
-    def _made(self, kept: Mapping[int, Kept]) -> Party:
+    def _made(self, kept: Mapping[int, ClientState]) -> Party:
         if self.files.ledger is None:
             record = OwnRecord(KEY_HOLDER, self.files.journal, self._identity)
-            return KeyHolderParty(self._plan, self._updates.sends(), record)
+            return KeyHolderParty(self._plan, self._updates.spec(), record)
         return ClientParty(
             self._plan,
-            self._updates.offers(self._plan, self.outside),
+            self._updates.contributions(self._plan, self.outside),
             self.files.ledger,
             self.files.journal,
             {self._clients.index(self._name): _ELSEWHERE},
-            rng=lambda number, who, ask: np.random.default_rng(0),
+            rng=lambda number, who, query: np.random.default_rng(0),
             kept=kept,
             enrolled={self._name: self._identity},
         )
 
-    def handle(self, line: Line, request: bytes) -> bytes:
+    def handle(self, line: Connection, request: bytes) -> bytes:
         """The reply to a request that came on this line. What is computed is asked for on the same line."""
 
-        def ask(frame: bytes) -> bytes:
+        def query(frame: bytes) -> bytes:
             line.send(frame)
             answer = line.receive(wait=self._patience)
             if answer is None:
                 raise DataError("Expected a result of the app, got the end of the connection: it abstains.")
             return answer
 
-        with self.outside.at(ask):
+        with self.outside.at(query):
             reply = self.resident.answer(request)
         self.files.note()
         return reply
@@ -134,7 +134,7 @@ def served(party: UpdateParty, listener: socket, *, allow: Collection[int]) -> N
     serve(listener, party.handle, allow=allow, tell=party.files.diary.refuse)
 
 
-class House:
+class LocalDeployment:
     """All parties of a simulation in this process, each behind a Unix socket in a folder of its own.
 
     Args:
@@ -161,7 +161,7 @@ class House:
         """Where a party is reached."""
         return socket_of(self._folder, name)
 
-    def __enter__(self) -> House:
+    def __enter__(self) -> LocalDeployment:
         try:
             for name in set(self._keys) - {SERVER}:
                 listener: Future[socket] = Future()

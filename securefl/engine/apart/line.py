@@ -32,7 +32,7 @@ def _unheld(count: int) -> None:
     """Count nothing: a carrier has asked for what comes, and the heads of frames are small."""
 
 
-class Line:
+class Connection:
     """One connection: whole frames, each way. RemoteProtocolError for whatever is not one.
 
     Args:
@@ -139,7 +139,7 @@ def refusal(text: str) -> RemoteProtocolError:
 
 
 @contextmanager
-def reached(path: Path | str, *, timeout: float, most: int = MOST) -> Iterator[Line]:
+def reached(path: Path | str, *, timeout: float, most: int = MOST) -> Iterator[Connection]:
     """A line to the party at `path`. `timeout`: seconds for everything on it, together.
 
     Raises RemoteProtocolError for a party that does not run.
@@ -158,7 +158,7 @@ def reached(path: Path | str, *, timeout: float, most: int = MOST) -> Iterator[L
             raise refusal(
                 f"Expected a party at {path}, got: {error}. Start it: securefl party serve."
             ) from None
-        yield Line(connection, most=most, patience=timeout, until=until)
+        yield Connection(connection, most=most, patience=timeout, until=until)
 
 
 def ask(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) -> bytes:

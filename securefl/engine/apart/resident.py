@@ -17,11 +17,11 @@ import json
 from collections.abc import Callable, Mapping
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Kept
+from securefl.algorithm.queries import ClientState
 from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError, SecureFLError
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
-from securefl.engine.apart.diary import Diary
+from securefl.engine.apart.diary import SessionStore
 from securefl.engine.apart.entering import ENTERED, Enter, is_enter, unpack_enter
 from securefl.engine.apart.frames import REFUSED
 from securefl.engine.apart.host import Host
@@ -30,11 +30,11 @@ from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 
 _LOG = logger(__name__)
-Make = Callable[[Mapping[int, Kept]], Party]
+Make = Callable[[Mapping[int, ClientState]], Party]
 """Makes the party of a session, from what it keeps: the same ledger, journal and keys for all of them."""
 
 
-class Resident:
+class PartySession:
     """One client, or the key holder, over all its sessions.
 
     Args:
@@ -55,7 +55,7 @@ class Resident:
         plan: Plan,
         work: bytes,
         pinned: Pinned,
-        diary: Diary,
+        diary: SessionStore,
         make: Make,
         *,
         newest: Callable[[bytes], int],
@@ -74,7 +74,7 @@ class Resident:
         self._newest = newest
         self._session = b""
         self._host: Host | None = None
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, ClientState] = {}
 
     @property
     def session(self) -> bytes:

@@ -27,7 +27,7 @@ class Guest:
     held: int = 0
 
 
-class Room:
+class Limits:
     """The places of a party and its memory, counted over all connections; safe between their threads.
 
     Args:

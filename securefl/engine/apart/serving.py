@@ -2,7 +2,7 @@
 
 Whoever connects is known by the kernel (SO_PEERCRED), and is let in by user alone. A thread for each
 connection takes its frames; the party's own thread answers them. What a connection may take of the party, a
-place and memory, `Room` counts.
+place and memory, `Limits` counts.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from time import sleep
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.engine.apart.line import MOST, PATIENCE, Line, refusal
-from securefl.engine.apart.room import Guest, Room
+from securefl.engine.apart.line import MOST, PATIENCE, Connection, refusal
+from securefl.engine.apart.room import Guest, Limits
 
 _PLACES = 16
 _FRAMES = 2
@@ -37,7 +37,7 @@ _LONGEST_PATH = 107
 _CLOSED = (errno.EINVAL, errno.EBADF)
 _GONE = "Dropped a request: who brought it was gone before its turn."
 _LOG = logger(__name__)
-Handle = Callable[[Line, bytes], bytes]
+Handle = Callable[[Connection, bytes], bytes]
 
 
 def serve(
@@ -62,7 +62,7 @@ def serve(
         allow: the users, by number, who may connect.
         tell: is told, for the party's owner, who was turned away and what went wrong.
     """
-    room, orders = Room(places=_PLACES, most=_FRAMES * most), _Orders(handle, tell)
+    room, orders = Limits(places=_PLACES, most=_FRAMES * most), _Orders(handle, tell)
 
     def accept() -> None:
         try:
@@ -86,7 +86,7 @@ def serve(
         elif (guest := room.admit(connection)) is None:
             orders.note(f"Turned a connection away: there are {_PLACES} already, with a request each.")
         else:
-            line = Line(connection, most=most, patience=patience, hold=partial(room.hold, guest))
+            line = Connection(connection, most=most, patience=patience, hold=partial(room.hold, guest))
             Thread(target=_served, args=(guest, line, user, room, orders), daemon=True).start()
             return
         connection.close()
@@ -98,7 +98,7 @@ def serve(
         room.close()
 
 
-def _served(guest: Guest, line: Line, user: int, room: Room, orders: _Orders) -> None:
+def _served(guest: Guest, line: Connection, user: int, room: Limits, orders: _Orders) -> None:
     """A connection, until it ends."""
     with guest.connection:
         try:
@@ -138,7 +138,7 @@ class _Orders:
         if self._queue.qsize() < _MOST_ORDERS:
             self._queue.put(lambda: self._tell(text))
 
-    def answer(self, line: Line, request: bytes) -> bytes:
+    def answer(self, line: Connection, request: bytes) -> bytes:
         """The reply to a request, in its turn. RemoteProtocolError if the line has ended before."""
         reply: Future[bytes] = Future()
         # A list that is emptied: what was dropped, or is done, must not stay in memory with the order.
@@ -154,7 +154,7 @@ class _Orders:
             requests.clear()
             raise refusal(_GONE) from None
 
-    def _settle(self, reply: Future[bytes], line: Line, requests: list[bytes]) -> None:
+    def _settle(self, reply: Future[bytes], line: Connection, requests: list[bytes]) -> None:
         if not reply.set_running_or_notify_cancel():
             return
         try:

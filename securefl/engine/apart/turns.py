@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from securefl.engine.apart.frames import other, packed, parts_of
-from securefl.engine.drive import Parcel
+from securefl.engine.drive import Packet
 
 _TURN, _SENT = b"T", b"S"
 
@@ -27,7 +27,7 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent:
+class TurnReply:
     """What a party sends back: what it says of its own key, and its messages, each for one receiver."""
 
     key: bytes = field(default=b"", repr=False)
@@ -48,18 +48,18 @@ def unpack(data: bytes, *, sender: str) -> Turn:
     return Turn(call=call if flags[1] else None, parcels=_pairs(rest, sender), deadline=bool(flags[0]))
 
 
-def pack_sent(sent: Sent) -> bytes:
+def pack_sent(sent: TurnReply) -> bytes:
     """The bytes of a reply."""
     return packed(_SENT, [sent.key, *_flat(sent.parcels)])
 
 
-def unpack_sent(data: bytes, *, sender: str) -> Sent:
+def unpack_sent(data: bytes, *, sender: str) -> TurnReply:
     """The reply of these bytes. RemoteProtocolError for any others."""
     key, *rest = _parts(_SENT, data, 1, sender)
-    return Sent(key=key, parcels=_pairs(rest, sender))
+    return TurnReply(key=key, parcels=_pairs(rest, sender))
 
 
-def grouped(parcels: Sequence[Parcel]) -> dict[str, list[tuple[str, bytes]]]:
+def grouped(parcels: Sequence[Packet]) -> dict[str, list[tuple[str, bytes]]]:
     """Parcels by their receiver."""
     found: dict[str, list[tuple[str, bytes]]] = {}
     for parcel in parcels:

@@ -20,15 +20,15 @@ from typing import Final
 
 import numpy as np
 
-from securefl.algorithm.clients import Job, Offer
+from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Floats, Sends, Total, Value
+from securefl.algorithm.queries import Floats, Total, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
 from securefl.core.legible import require_legible
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
-from securefl.engine.aggregator import Given
+from securefl.engine.aggregator import ClientFunction
 from securefl.engine.apart.computing import Compute, Computed, Kind, Outside
 from securefl.mechanisms.charges import charge_of
 
@@ -93,7 +93,7 @@ class Updates:
         }
         return json.dumps(words, sort_keys=True)
 
-    def sends(self) -> Mapping[str, Sends]:
+    def spec(self) -> Mapping[str, ValueSpec]:
         """What clients may be asked for, by name."""
         update = self._sends(UPDATE, "its model update, its metrics and its number of examples", UPDATE)
         if not self.evaluation:
@@ -101,21 +101,26 @@ class Updates:
         tells = "metrics of the model on its records, and their number"
         return {UPDATE: update, EVALUATION: self._sends(EVALUATION, tells, EVALUATION)}
 
-    def _sends(self, name: str, reveals: str, which: str) -> Sends:
+    def _sends(self, name: str, reveals: str, which: str) -> ValueSpec:
         bound = self.bound(name)
         if bound is None:
-            return Sends(
-                name=name, how="sum", reveals=reveals, reads="trained", grid=_GRID, cohort=self.cohort
+            return ValueSpec(
+                name=name,
+                reduction="sum",
+                reveals=reveals,
+                depends_on="trained-state",
+                grid=_GRID,
+                cohort=self.cohort,
             )
         moved: Mapping[tuple[Unit, Adjacency], float] = {
             ("client", "zero-out"): bound,
             ("client", "replace-one"): 2 * bound,
         }
-        return Sends(
+        return ValueSpec(
             name=name,
-            how="sum",
+            reduction="sum",
             reveals=reveals,
-            reads="trained",
+            depends_on="trained-state",
             sensitivity=moved,
             grid=_bounded_grid(bound),
             cohort=self.cohort,
@@ -141,7 +146,7 @@ class Updates:
 
     def check(self, plan: Plan) -> None:
         """Raises ConfigError for a plan under which these values can never leave."""
-        for name, sends in self.sends().items():
+        for name, spec in self.spec().items():
             if plan.weights.get(name, "equal") == "draws":
                 raise ConfigError(f"Expected {name!r} to weigh equally or by counts, got by draws.")
             if self.weighted(plan, name) and plan.max_num_examples > _MOST_COUNT:
@@ -150,12 +155,12 @@ class Updates:
                     f"counts with, or a public_num_examples, got {plan.max_num_examples}. Take a number "
                     "near the examples of your clients: values of one with far fewer are rounded coarsely."
                 )
-            charge_of(plan, sends)
+            charge_of(plan, spec)
 
-    def offers(self, plan: Plan, outside: Outside) -> list[Offer]:
+    def contributions(self, plan: Plan, outside: Outside) -> list[Contribution]:
         """What a party offers, computed outside it."""
-        sends = self.sends()
-        return [_Offered(own, _Protected(self, plan, name, outside)) for name, own in sends.items()]
+        spec = self.spec()
+        return [_Offered(own, _Protected(self, plan, name, outside)) for name, own in spec.items()]
 
     def read(self, plan: Plan, name: str, total: Total, values: int) -> Mean:
         """What the total says: the mean of updates and metrics, and the examples behind it.
@@ -186,13 +191,13 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class _Offered(Given):
+class _Offered(ClientFunction):
     """Computed outside. Without a result it is zeros, for which nobody outside is asked again."""
 
     compute: _Protected
 
-    def nothing(self, job: Job) -> Value:
-        return self.compute.value(np.zeros(self.compute.size(job)))
+    def nothing(self, context: ClientContext) -> Value:
+        return self.compute.value(np.zeros(self.compute.size(context)))
 
 
 @dataclass(frozen=True)
@@ -204,20 +209,20 @@ class _Protected:
     name: str
     outside: Outside
 
-    def __call__(self, job: Job) -> Value:
+    def __call__(self, context: ClientContext) -> Value:
         """DataError for a result that is not used: the client abstains, or under a bound counts as 0."""
         try:
-            vector = self._vector(job)
+            vector = self._vector(context)
         except DataError:
             # Silence would tell of the records, and is not charged.
             if self.updates.bound(self.name) is None:
                 raise
-            vector = np.zeros(self.size(job))
+            vector = np.zeros(self.size(context))
         return self.value(vector)
 
-    def size(self, job: Job) -> int:
+    def size(self, context: ClientContext) -> int:
         """Length of the vector, from the broadcast alone."""
-        return self.updates.size(self.plan, self.name, len(job.broadcast))
+        return self.updates.size(self.plan, self.name, len(context.broadcast))
 
     def value(self, vector: Floats) -> Value:
         """The vector as it is protected."""
@@ -227,20 +232,20 @@ class _Protected:
         step = _bounded_grid(bound).step
         return Value(integers=clipping.to_grid(vector[None], step, int(bound / step))[0])
 
-    def _vector(self, job: Job) -> Floats:
+    def _vector(self, context: ClientContext) -> Floats:
         kind: Kind = "train" if self.name == UPDATE else "evaluate"
         found = self.outside.compute(
             Compute(
                 kind=kind,
-                round=job.round,
+                round=context.round,
                 metrics=self.updates.named(self.name),
-                task=_bytes(job.public.get(TASK, np.zeros(0))),
-                broadcast=job.broadcast,
+                task=_bytes(context.public.get(TASK, np.zeros(0))),
+                broadcast=context.broadcast,
             )
         )
         weight = self._weight(found)
-        own = found.values - job.broadcast if kind == "train" and _alike(found, job) else found.values
-        wanted = len(job.broadcast) if kind == "train" else 0
+        own = found.values - context.broadcast if kind == "train" and _alike(found, context) else found.values
+        wanted = len(context.broadcast) if kind == "train" else 0
         metrics = len(self.updates.named(self.name))
         if own.shape != (wanted,) or found.metrics.shape != (metrics,):
             raise DataError(
@@ -264,8 +269,8 @@ class _Protected:
         return self.plan.count(int(min(found.examples, 2**53))) / self.plan.max_num_examples
 
 
-def _alike(found: Computed, job: Job) -> bool:
-    return found.values.shape == job.broadcast.shape
+def _alike(found: Computed, context: ClientContext) -> bool:
+    return found.values.shape == context.broadcast.shape
 
 
 def _bytes(entries: Floats) -> bytes:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.turns import Sent, Turn, grouped, pack, unpack_sent
-from securefl.engine.drive import Drive, Parcel, Traffic
+from securefl.engine.apart.turns import Turn, TurnReply, grouped, pack, unpack_sent
+from securefl.engine.drive import Driver, Packet, Traffic
 
-Exchange = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+SendAndReceive = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
 """Gives each party its request, and returns the replies that came in time, by party. It keeps the time."""
 
 
-class Waves:
+class RemoteTransport:
     """A transport over `exchange`.
 
     A party that is silent once, or says what nobody may say, is left out until it is called to another place:
@@ -24,13 +24,13 @@ class Waves:
         silent: who left a request without a reply.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: SendAndReceive) -> None:
         self.traffic = Traffic()
         self.silent: set[str] = set()
         self._exchange = exchange
         self._calls: dict[str, bytes] = {}
         self._here: set[str] = set()
-        self._begun: list[Parcel] = []
+        self._begun: list[Packet] = []
 
     def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
         """Clients say nothing of a key of theirs: their call travels with the first wave after it."""
@@ -42,7 +42,7 @@ class Waves:
         self._begun = out
         return said
 
-    def run(self, drive: Drive) -> None:
+    def run(self, drive: Driver) -> None:
         """Run the exchange at hand to its end, a wave at a time."""
         turns = {name: Turn(call=call) for name, call in self._calls.items()}
         self._calls = {}
@@ -67,9 +67,9 @@ class Waves:
             if not moved:
                 break
 
-    def _delivered(self, drive: Drive, parcels: Sequence[Parcel]) -> list[Parcel]:
+    def _delivered(self, drive: Driver, parcels: Sequence[Packet]) -> list[Packet]:
         """Deliver what is the server's own. Returns what is left, and what it made the server send."""
-        left: list[Parcel] = []
+        left: list[Packet] = []
         for parcel in parcels:
             if parcel.to == SERVER:
                 left += drive.deliver(parcel)
@@ -77,11 +77,11 @@ class Waves:
                 left.append(parcel)
         return left
 
-    def _wave(self, turns: Mapping[str, Turn]) -> tuple[dict[str, bytes], list[Parcel]]:
+    def _wave(self, turns: Mapping[str, Turn]) -> tuple[dict[str, bytes], list[Packet]]:
         """One wave: what each party said of its key, and what all sent."""
         replies = self._exchange({name: pack(turn) for name, turn in turns.items()})
         said: dict[str, bytes] = {}
-        out: list[Parcel] = []
+        out: list[Packet] = []
         for name in turns:
             self._here.discard(name)
             if name not in replies:
@@ -90,15 +90,15 @@ class Waves:
             try:
                 sent = unpack_sent(replies[name], sender=name)
             except RemoteProtocolError as error:
-                self.traffic.blamed[name] = str(error)
+                self.traffic.rejected_from[name] = str(error)
                 continue
             self._here.add(name)
             self._count(name, turns[name], sent)
             said[name] = sent.key
             # Whoever a message says it is for, it is from the party whose reply carried it.
-            out += [Parcel(name, to, data) for to, data in sent.parcels]
+            out += [Packet(name, to, data) for to, data in sent.parcels]
         return said, out
 
-    def _count(self, name: str, turn: Turn, sent: Sent) -> None:
+    def _count(self, name: str, turn: Turn, sent: TurnReply) -> None:
         for counts, parcels in ((self.traffic.received, turn.parcels), (self.traffic.sent, sent.parcels)):
             counts[name] = counts.get(name, 0) + sum(len(data) for _, data in parcels)

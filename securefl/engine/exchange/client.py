@@ -11,12 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 from securefl.algorithm.plan import CLEAR, Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed, require_batches
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Conceal
-from securefl.core.machine import Envelope, Expects, Need, Step
-from securefl.core.messages import Broadcast, Contribution, Order
+from securefl.core.machine import Expects, Need, Outgoing, Step
+from securefl.core.messages import Broadcast, ContributionMessage, Order
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Header, Limit
 from securefl.mechanisms import mechanism_of
@@ -66,7 +66,7 @@ class Client:
     number: int
     header: Header
     plan: Plan
-    offers: Mapping[str, Sends]
+    contributions: Mapping[str, ValueSpec]
     most: Limit
     conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
@@ -101,45 +101,45 @@ class Client:
 
     def _checked(self, order: Order) -> Order:
         names = (*order.wants, *order.sums)
-        if set(names) - self.offers.keys() or len(set(names)) < len(names):
-            raise _refusal(f"Expected distinct wants among {sorted(self.offers)}, got {names}.")
-        asked = [self.offers[name] for name in names]
+        if set(names) - self.contributions.keys() or len(set(names)) < len(names):
+            raise _refusal(f"Expected distinct wants among {sorted(self.contributions)}, got {names}.")
+        asked = [self.contributions[name] for name in names]
         hidden = self.plan.hidden
-        if any((s.how == "sum" and hidden) != (s.name in order.sums) for s in asked):
+        if any((s.reduction == "sum" and hidden) != (s.name in order.sums) for s in asked):
             raise _refusal(f"Expected sums to be {'hidden' if hidden else 'clear'}, as the plan says.")
         hides = self.plan.scores != CLEAR
         if bare := [s.name for s in asked if hides and s.reveals_encrypted and s.name not in self.conceal]:
             raise _refusal(f"Expected a key for {bare}, as the plan hides them, got none in the call.")
-        for sends in asked:
-            self._check_declared(order, sends)
-        if any(sends.how == "sum" for sends in asked):
+        for spec in asked:
+            self._check_declared(order, spec)
+        if any(spec.reduction == "sum" for spec in asked):
             self._check_members(order)
         if order.sums:
-            self._check_weights(order, [self.offers[name] for name in order.sums])
+            self._check_weights(order, [self.contributions[name] for name in order.sums])
         return order
 
-    def _check_declared(self, order: Order, sends: Sends) -> None:
+    def _check_declared(self, order: Order, spec: ValueSpec) -> None:
         """Refuse to be asked otherwise than declared: in its rounds, as an introduction, or further.
 
         How often that was before, the ledger knows.
         """
         initial, number = order.initial, order.number
         if initial:
-            due = number == 0 and 0 < initial <= sends.initial_queries
+            due = number == 0 and 0 < initial <= spec.initial_queries
         elif number:
-            due = 0 < number <= sends.extra_queries
+            due = 0 < number <= spec.extra_queries
         else:
-            due = sends.due(self.header.round)
+            due = spec.due(self.header.round)
         if not due:
             raise _refusal(
-                f"Expected {sends.name!r} to be asked for as declared, got introduction {initial}, "
+                f"Expected {spec.name!r} to be asked for as declared, got introduction {initial}, "
                 f"number {number} in round {self.header.round}."
             )
         if not 0 <= order.again <= self.plan.max_retries or (
-            order.again and not mechanism_of(self.plan, sends).noised
+            order.again and not mechanism_of(self.plan, spec).noised
         ):
             raise _refusal(
-                f"Expected {sends.name!r} to be put anew at most {self.plan.max_retries} times, and only "
+                f"Expected {spec.name!r} to be put anew at most {self.plan.max_retries} times, and only "
                 "with noise: another sum of the same values would tell one of them."
             )
 
@@ -160,7 +160,7 @@ class Client:
         if not fits or (order.whole and order.records):
             raise _refusal(f"Expected {order.whole} draws, {order.most} of one client at most, got {draws}.")
 
-    def _check_weights(self, order: Order, sums: Sequence[Sends]) -> None:
+    def _check_weights(self, order: Order, sums: Sequence[ValueSpec]) -> None:
         """Refuse a cohort, weights or an n that the plan does not allow in hidden sums.
 
         Every client of the cohort checks all of it. A weight of the server's choice would give it one
@@ -184,7 +184,9 @@ class Client:
             return Step(state)
         if answer is None:
             return Step(Answered(), result="abstained")
-        return Step(Answered(), out=(Envelope((SERVER,), Contribution(releases=answer)),), result="answered")
+        return Step(
+            Answered(), out=(Outgoing((SERVER,), ContributionMessage(releases=answer)),), result="answered"
+        )
 
     def deadline(self, state: ClientState) -> Step[ClientState]:
         return Step(Answered(), result="missed")

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from securefl.algorithm.queries import Answers, Ask, ByCount, ByDraws, Each, Sum, Value
+from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, PerClient, Sum, Value
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.grown import Grown
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.grown import AppendMap
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import (
     OVERHEAD,
     Broadcast,
-    Contribution,
+    ContributionMessage,
     OpenReply,
     OpenRequest,
     Order,
@@ -24,7 +24,7 @@ from securefl.core.messages import (
 )
 from securefl.core.release import KEY_HOLDER, Delivered
 from securefl.core.wire import Header, Limit
-from securefl.linear.way import NOTHING, Asked, Found, Scoring, Sent
+from securefl.linear.scheme import NOTHING, Asked, Found, Scoring, Sent
 from securefl.sums import clear
 
 
@@ -33,7 +33,7 @@ class Collecting:
     """Running sums (grid integers) and each client's delivered numbers so far."""
 
     sums: clear.Totals
-    numbers: Grown[int, Mapping[str, Delivered]]
+    numbers: AppendMap[int, Mapping[str, Delivered]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Server:
     names of values whose plan lets no length tell of them (`mechanisms.charges.sparse`).
     """
 
-    ask: Ask
+    query: CohortQuery
     header: Header
     most: Limit
     hidden: bool = False
@@ -81,36 +81,39 @@ class Server:
     whole: frozenset[str] = frozenset()
 
     def begin(self) -> Step[ServerState]:
-        state = Collecting(clear.nothing(self._sums), Grown())
+        state = Collecting(clear.nothing(self._sums), AppendMap())
         everyone = tuple(self._clients)
-        cohort = sorted(self.ask.cohort)
+        cohort = sorted(self.query.cohort)
         # All clients of a hidden sum act on the same bytes, whose digest they sign. In the clear each client
         # gets an order of its own, and need not know the cohort.
         if self.hidden:
-            orders = [Envelope(everyone, order_of(self.ask, cohort, hidden=True, again=self.again))]
+            orders = [Outgoing(everyone, order_of(self.query, cohort, hidden=True, again=self.again))]
         else:
-            orders = [Envelope((client_name(own.members[0]),), own) for own in orders_of(self.ask, cohort)]
-        step = Step[ServerState](state, out=(Envelope(everyone, broadcast_of(self.ask)), *orders))
-        return step if self.ask.cohort else self._collected(state)
+            orders = [Outgoing((client_name(own.members[0]),), own) for own in orders_of(self.query, cohort)]
+        step = Step[ServerState](state, out=(Outgoing(everyone, broadcast_of(self.query)), *orders))
+        return step if self.query.cohort else self._collected(state)
 
     @cached_property
     def _clients(self) -> Mapping[str, int]:
         """The cohort by name."""
-        return {client_name(k): k for k in self.ask.cohort}
+        return {client_name(k): k for k in self.query.cohort}
 
     @property
     def _sums(self) -> tuple[Sum, ...]:
         """The sums that are taken here."""
-        return () if self.hidden else self.ask.sums
+        return () if self.hidden else self.query.sums
 
     @property
     def _wants(self) -> tuple[str, ...]:
-        return (*(s.sends.name for s in self._sums), *(each.sends.name for each in self.ask.each))
+        return (
+            *(s.spec.name for s in self._sums),
+            *(per_client.spec.name for per_client in self.query.per_client),
+        )
 
     def expects(self, state: ServerState) -> Expects:
         # In every state, since a reply that comes twice is late, and nobody's fault.
         opened = Limit(OVERHEAD, 0) if self.scoring is None else self.scoring.replies
-        return Expects(self.header, {Contribution: self.most, OpenReply: opened})
+        return Expects(self.header, {ContributionMessage: self.most, OpenReply: opened})
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
         if isinstance(message, OpenReply):
@@ -125,9 +128,9 @@ class Server:
         if not isinstance(state, Collecting) or client in state.numbers:
             return Step(state)
         state = self._add(state, client, sender, message)
-        return Step(state) if len(state.numbers) < len(self.ask.cohort) else self._collected(state)
+        return Step(state) if len(state.numbers) < len(self.query.cohort) else self._collected(state)
 
-    def _add(self, state: Collecting, client: int, sender: str, message: Contribution) -> Collecting:
+    def _add(self, state: Collecting, client: int, sender: str, message: ContributionMessage) -> Collecting:
         delivered: tuple[Any, ...] = message.releases
         if tuple(release.name for release in delivered) != self._wants:
             raise RemoteProtocolError(
@@ -136,22 +139,24 @@ class Server:
                 phase="contribution",
             )
         by_name: dict[str, Delivered] = {release.name: release for release in delivered}
-        for each in self.ask.each:
-            self._check_number(each, by_name[each.sends.name], sender)
-        summed = {question.sends.name: by_name[question.sends.name] for question in self._sums}
+        for per_client in self.query.per_client:
+            self._check_number(per_client, by_name[per_client.spec.name], sender)
+        summed = {question.spec.name: by_name[question.spec.name] for question in self._sums}
         sums = clear.added(state.sums, self._sums, summed, sender, self.whole)
-        numbers = {each.sends.name: by_name[each.sends.name] for each in self.ask.each}
+        numbers = {
+            per_client.spec.name: by_name[per_client.spec.name] for per_client in self.query.per_client
+        }
         return Collecting(sums, state.numbers.having(client, numbers))
 
-    def _check_number(self, each: Each, came: Delivered, sender: str) -> None:
-        scoring = self.scoring if each.sends.name in self._concealed else None
+    def _check_number(self, per_client: PerClient, came: Delivered, sender: str) -> None:
+        scoring = self.scoring if per_client.spec.name in self._concealed else None
         sealed = scoring is not None
-        hidden, open_ = each.lengths()
+        hidden, open_ = per_client.lengths()
         length = open_ if sealed else hidden + open_
         fits = came.numbers.dtype == np.float64 and came.numbers.shape == (length,)
         if not fits or came.form != ("encrypted" if sealed else "open") or bool(came.sealed) != sealed:
             raise RemoteProtocolError(
-                f"Expected {length} numbers{' and a ciphertext' if sealed else ''} for {each.sends.name!r}, "
+                f"Expected {length} numbers{' and a ciphertext' if sealed else ''} for {per_client.spec.name!r}, "
                 "got another form.",
                 sender=sender,
                 phase="contribution",
@@ -165,10 +170,10 @@ class Server:
             return
         # numbers of a peer may overflow in the product; inf and nan are refused below
         with np.errstate(all="ignore"):
-            number = _in_the_clear(each, came)
-        if not each.allows(number):
+            number = _in_the_clear(per_client, came)
+        if not per_client.allows(number):
             raise RemoteProtocolError(
-                f"Expected a {each.sends.name} in its public range, got one outside.",
+                f"Expected a {per_client.spec.name} in its public range, got one outside.",
                 sender=sender,
                 phase="contribution",
             )
@@ -180,11 +185,11 @@ class Server:
 
     def _collected(self, state: Collecting) -> Step[ServerState]:
         sent = tuple(
-            Sent(client, each.sends.name, came.sealed, came.numbers.astype(np.float64))
+            Sent(client, per_client.spec.name, came.sealed, came.numbers.astype(np.float64))
             for client in sorted(state.numbers)
-            for each in self.ask.each
-            if each.sends.name in self._concealed
-            for came in [state.numbers[client][each.sends.name]]
+            for per_client in self.query.per_client
+            if per_client.spec.name in self._concealed
+            for came in [state.numbers[client][per_client.spec.name]]
         )
         if sent and self.scoring is not None:
             return Step(Working(state), need=Need(self.scoring.score(sent)))
@@ -196,7 +201,7 @@ class Server:
         if isinstance(answer, Found):
             return self._closed(state.collected, answer)
         request = OpenRequest(turn=state.turn, items=answer.items)
-        return Step(Asking(state.collected, answer, request), out=(Envelope((KEY_HOLDER,), request),))
+        return Step(Asking(state.collected, answer, request), out=(Outgoing((KEY_HOLDER,), request),))
 
     def _replied(self, state: ServerState, sender: str, reply: OpenReply) -> Step[ServerState]:
         if sender != KEY_HOLDER:
@@ -227,7 +232,7 @@ class Server:
             case Collecting():
                 return self._collected(state)
             case Asking(again=again) if again:
-                return Step(replace(state, again=again - 1), out=(Envelope((KEY_HOLDER,), state.request),))
+                return Step(replace(state, again=again - 1), out=(Outgoing((KEY_HOLDER,), state.request),))
             case Asking():
                 return self._closed(state.collected, state.asked.found)
             case Working():
@@ -237,54 +242,54 @@ class Server:
 
     def _closed(self, state: Collecting, found: Found) -> Step[ServerState]:
         survivors = tuple(sorted(state.numbers))
-        each: dict[str, dict[int, float]] = {e.sends.name: {} for e in self.ask.each}
+        per_client: dict[str, dict[int, float]] = {e.spec.name: {} for e in self.query.per_client}
         for (client, name), number in found.numbers.items():
-            each[name][client] = number
-        for question in self.ask.each:
-            if question.sends.name not in self._concealed:
-                each[question.sends.name] = {
-                    client: _in_the_clear(question, state.numbers[client][question.sends.name])
+            per_client[name][client] = number
+        for question in self.query.per_client:
+            if question.spec.name not in self._concealed:
+                per_client[question.spec.name] = {
+                    client: _in_the_clear(question, state.numbers[client][question.spec.name])
                     for client in survivors
                 }
-        totals = clear.answers(state.sums, self._sums, self.ask, survivors)
-        return Step(Ended(), result=Answers(survivors=survivors, totals=totals, each=each))
+        totals = clear.answers(state.sums, self._sums, self.query, survivors)
+        return Step(Ended(), result=Answers(survivors=survivors, totals=totals, per_client=per_client))
 
 
-def broadcast_of(ask: Ask) -> Broadcast:
+def broadcast_of(query: CohortQuery) -> Broadcast:
     """The broadcast to every client of the cohort."""
-    names = tuple(ask.public)
-    return Broadcast(model=ask.broadcast, names=names, arrays=tuple(ask.public[name] for name in names))
+    names = tuple(query.public)
+    return Broadcast(model=query.broadcast, names=names, arrays=tuple(query.public[name] for name in names))
 
 
-def order_of(ask: Ask, members: Sequence[int], *, hidden: bool, again: int = 0) -> Order:
+def order_of(query: CohortQuery, members: Sequence[int], *, hidden: bool, again: int = 0) -> Order:
     """The order to the clients `members`: what to send."""
-    each = tuple(question.sends.name for question in ask.each)
-    sums = tuple(question.sends.name for question in ask.sums)
-    drawn = ask.weights.draws if isinstance(ask.weights, ByDraws) else {}
+    per_client = tuple(question.spec.name for question in query.per_client)
+    sums = tuple(question.spec.name for question in query.sums)
+    drawn = query.weights.draws if isinstance(query.weights, ByDraws) else {}
     return Order(
-        wants=each if hidden else (*sums, *each),
+        wants=per_client if hidden else (*sums, *per_client),
         sums=sums if hidden else (),
-        initial=ask.initial,
-        number=ask.number,
+        initial=query.initial,
+        number=query.number,
         again=again,
         members=tuple(members),
         draws=tuple(drawn.get(k, 1) for k in members),
         whole=sum(drawn.values()),
         most=max(drawn.values(), default=0),
-        records=ask.weights.total if isinstance(ask.weights, ByCount) else 0,
+        records=query.weights.total if isinstance(query.weights, ByCount) else 0,
     )
 
 
-def orders_of(ask: Ask, cohort: Sequence[int]) -> Iterator[Order]:
+def orders_of(query: CohortQuery, cohort: Sequence[int]) -> Iterator[Order]:
     """The orders of an ask in the clear, to one client each."""
     # What all of them share is summed up once, and not once for each.
-    shared = order_of(ask, [], hidden=False)
-    drawn = ask.weights.draws if isinstance(ask.weights, ByDraws) else {}
+    shared = order_of(query, [], hidden=False)
+    drawn = query.weights.draws if isinstance(query.weights, ByDraws) else {}
     for k in cohort:
         yield replace(shared, members=(k,), draws=(drawn.get(k, 1),))
 
 
-def _in_the_clear(question: Each, came: Delivered) -> float:
+def _in_the_clear(question: PerClient, came: Delivered) -> float:
     hidden, _ = question.lengths()
     numbers = came.numbers.astype(np.float64)
     return question.number(Value(hidden=numbers[:hidden], clear=numbers[hidden:]))

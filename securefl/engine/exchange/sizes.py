@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from securefl.algorithm.queries import Ask
+from securefl.algorithm.queries import CohortQuery
 from securefl.core.messages import OVERHEAD
 from securefl.core.sparse import most_bytes
 from securefl.core.wire import Limit
 
 
-def limits(ask: Ask, sealed: int) -> tuple[Limit, Limit]:
+def limits(query: CohortQuery, sealed: int) -> tuple[Limit, Limit]:
     """Limits of broadcast or order, and of a contribution with numbers concealed in `sealed` bytes."""
     # broadcast and order share one limit
-    clients, asked = len(ask.cohort), len(ask.sums) + len(ask.each)
-    broadcast = 4 * ask.broadcast.size + 8 * sum(a.size for a in ask.public.values())
+    clients, asked = len(query.cohort), len(query.sums) + len(query.per_client)
+    broadcast = 4 * query.broadcast.size + 8 * sum(a.size for a in query.public.values())
     order = 2 * 8 * clients
-    numbers = 8 * sum(sum(e.lengths()) for e in ask.each)
-    contribution = sum(most_bytes(s.size) for s in ask.sums) + numbers + sealed * len(ask.each)
+    numbers = 8 * sum(sum(e.lengths()) for e in query.per_client)
+    contribution = sum(most_bytes(s.size) for s in query.sums) + numbers + sealed * len(query.per_client)
     return (
-        Limit(max(broadcast, order) + OVERHEAD, max(2 * len(ask.public), asked + 2 * clients)),
+        Limit(max(broadcast, order) + OVERHEAD, max(2 * len(query.public), asked + 2 * clients)),
         Limit(contribution + OVERHEAD, asked),
     )

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from securefl.core.agreement import Directory
-from securefl.engine.drive import Drive
+from securefl.engine.drive import Driver
 from securefl.engine.observer import Log
 
 __all__ = ["Party"]
@@ -34,7 +34,7 @@ class Party(Protocol):
     def names(self) -> Sequence[str]: ...
 
     @property
-    def drive(self) -> Drive | None: ...
+    def drive(self) -> Driver | None: ...
 
     @property
     def log(self) -> Log: ...

@@ -6,29 +6,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import Offer
+from securefl.algorithm.clients import Contribution
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Kept, Sum
+from securefl.algorithm.queries import ClientState, Sum
 from securefl.algorithm.weighing import Weights
 from securefl.core.abstaining import Reason
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.machine import Machine
 from securefl.core.messages import client_name, task
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit
-from securefl.engine.calls import AskCall, SumCall, beyond, heard
-from securefl.engine.drive import Drive
+from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
+from securefl.engine.drive import Driver
 from securefl.engine.exchange import Client, Contribute
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, Records, Streams, Task, of_kind, of_size
 from securefl.engine.party.contributing import Contributing
-from securefl.linear import Way as ScoreWay
+from securefl.linear import LinearScheme
 from securefl.mechanisms import require_mechanism
 from securefl.storage.journal import Journal
-from securefl.sums import Attempt, way_of
+from securefl.sums import Attempt, scheme_of
 from securefl.training.fit import Trainer, one_by_one
 
 MOST = Limit(2**30, 2**22)
@@ -62,15 +62,15 @@ class ClientParty:
     def __init__(
         self,
         plan: Plan,
-        offers: Sequence[Offer],
+        contributions: Sequence[Contribution],
         ledger: Ledger,
         journal: Journal,
         records: Mapping[int, Records],
         *,
         rng: Streams,
         held: Mapping[int, Records] | None = None,
-        scores: ScoreWay | None = None,
-        kept: Mapping[int, Kept] | None = None,
+        scores: LinearScheme | None = None,
+        kept: Mapping[int, ClientState] | None = None,
         most: Limit = MOST,
         enrolled: Mapping[str, Identity] | None = None,
         trainer: Trainer = one_by_one,
@@ -83,13 +83,13 @@ class ClientParty:
             )
         self.log = Log()
         self._plan = plan
-        self._sends = {offer.sends.name: offer.sends for offer in offers}
+        self._sends = {contribution.spec.name: contribution.spec for contribution in contributions}
         self._ledger = ledger
         self._journal = journal
         self._numbers = {client_name(k): k for k in sorted(records)}
         self._scoring = scores
         self._most = most
-        named = {offer.sends.name: offer for offer in offers}
+        named = {contribution.spec.name: contribution for contribution in contributions}
         values = Computing(
             plan, named, records, held=held, rng=rng, kept=kept or {}, log=self.log, trainer=trainer
         )
@@ -100,14 +100,14 @@ class ClientParty:
         self._identities: dict[tuple[bytes, str], Identity] = {}
         self._directory: Directory | None = None
         self._after = (0, 0, -1)
-        self.drive: Drive | None = None
+        self.drive: Driver | None = None
 
     @property
     def names(self) -> Sequence[str]:
         return tuple(self._numbers)
 
     @property
-    def kept(self) -> Mapping[int, Kept]:
+    def kept(self) -> Mapping[int, ClientState]:
         """What each client has kept on its device so far."""
         return self._contributing.values.kept
 
@@ -127,33 +127,33 @@ class ClientParty:
     # Places -------------------------------------------------------------------------------------------
 
     def enter(self, directory: Directory, *, after: int = 0) -> None:
-        self._directory, self._after, self.drive = directory, beyond(after), None
+        self._directory, self._after, self.drive = directory, last_place(after), None
         self._orders.clear()
         self._contributing.values.drop()
-        way = way_of(self._plan)
-        self._sums = None if way is None else way.clients(directory)
+        scheme = scheme_of(self._plan)
+        self._sums = None if scheme is None else scheme.clients(directory)
         self._scores = None if self._scoring is None else self._scoring.clients(directory)
 
     def call(self, to: Sequence[str], data: bytes) -> bytes:
         if self._directory is None:
             raise LocalProtocolError("Expected a session that was entered, got a call before any. Enter one.")
-        header, call = heard(data, self._directory.session, self._after)
+        header, call = decode_call(data, self._directory.session, self._after)
         own = [self._numbers[name] for name in to if name in self._numbers]
-        machines = self._asked(header, call, own) if isinstance(call, AskCall) else {}
+        machines = self._asked(header, call, own) if isinstance(call, QueryCall) else {}
         if isinstance(call, SumCall):
             machines = self._summed(header, call, own)
         # After the call was found good: a bad one would end the Ask at hand, whose values and records stand.
         if header.place()[:2] != self._after[:2]:
             self.settle()
         self._after = header.place()
-        self.drive = Drive(machines, header, self)
+        self.drive = Driver(machines, header, self)
         return b""
 
     def settle(self) -> None:
         """The Ask is over: clients keep what they made of it."""
         self._contributing.values.settle()
 
-    def _asked(self, header: Header, call: AskCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
+    def _asked(self, header: Header, call: QueryCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
         if call.most_bytes > self._most.bytes or call.most_elements > self._most.elements:
             raise RemoteProtocolError(
                 f"Expected orders and broadcasts of at most {self._most.bytes} bytes, got a call for "
@@ -178,7 +178,7 @@ class ClientParty:
                 number=k,
                 header=header,
                 plan=self._plan,
-                offers=self._sends,
+                contributions=self._sends,
                 most=Limit(call.most_bytes, call.most_elements),
                 conceal=conceal,
             )
@@ -312,7 +312,7 @@ class ClientParty:
                     order=order,
                     conceal={name: of_kind(own) for name, own in order.conceal.items()},
                 )
-            case Hide():
+            case ComputeAndConceal():
                 number = self._numbers[order.client]
                 first = self._orders[number]
                 return Task(

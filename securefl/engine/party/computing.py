@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Job, Offer
+from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Kept, Sends, Value
+from securefl.algorithm.queries import ClientState, Value, ValueSpec
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
@@ -65,27 +65,31 @@ class Computing:
     def __init__(
         self,
         plan: Plan,
-        offers: Mapping[str, Offer],
+        contributions: Mapping[str, Contribution],
         records: Mapping[int, Records],
         *,
         held: Mapping[int, Records] | None,
         rng: Streams,
-        kept: Mapping[int, Kept],
+        kept: Mapping[int, ClientState],
         log: Log,
         trainer: Trainer,
     ) -> None:
         self._plan = plan
-        self._offers = offers
-        self._fits = {name: offer for name, offer in offers.items() if isinstance(offer, Fits)}
+        self._contributions = contributions
+        self._fits = {
+            name: contribution
+            for name, contribution in contributions.items()
+            if isinstance(contribution, Fits)
+        }
         self._records = records
         self._held = held
         self._rng = rng
         self._log = log
         self._trainer = trainer
-        self.kept: dict[int, Kept] = dict(kept)
-        self._news: dict[int, Kept] = {}
+        self.kept: dict[int, ClientState] = dict(kept)
+        self._news: dict[int, ClientState] = {}
         self._values: dict[tuple[int, Question], Value] = {}
-        self._trained: dict[tuple[int, Question], tuple[Job, Fitted]] = {}
+        self._trained: dict[tuple[int, Question], tuple[ClientContext, Fitted]] = {}
         self._seen: dict[int, bytes] = {}
 
     def settle(self) -> None:
@@ -130,15 +134,15 @@ class Computing:
 
         speaking: clients whose records may stop nothing, neither their own training nor the others'.
         """
-        fits: dict[tuple[int, Question], tuple[Job, Fit]] = {}
+        fits: dict[tuple[int, Question], tuple[ClientContext, Fit]] = {}
         for task, secret in wave:
             try:
                 for name in task.wants:
-                    offer, place = self._fits.get(name), (task.client, _question(task, name))
-                    if offer is not None and place not in self._values:
-                        job = self._job(task, name, secret)
-                        if (fit := offer.fit(job)) is not None:
-                            fits[place] = job, fit
+                    contribution, place = self._fits.get(name), (task.client, _question(task, name))
+                    if contribution is not None and place not in self._values:
+                        context = self._job(task, name, secret)
+                        if (fit := contribution.fit(context)) is not None:
+                            fits[place] = context, fit
             except Exception as error:
                 # said where the client's values are made, which fails in the same way
                 if not isinstance(error, DataError) and not (task.client in speaking and of_records(error)):
@@ -151,7 +155,9 @@ class Computing:
             # Whose records it was is found where each value is made, one after the other.
             self._trained = {}
             return
-        self._trained = {place: (job, own) for (place, (job, _)), own in zip(fits.items(), came, strict=True)}
+        self._trained = {
+            place: (context, own) for (place, (context, _)), own in zip(fits.items(), came, strict=True)
+        }
 
     def value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
         """The client's value, computed once for a question, whatever stage or attempt carries it."""
@@ -161,30 +167,30 @@ class Computing:
         if place in self._trained:
             value = self._fits[name].value(*self._trained.pop(place))
         else:
-            value = self._offers[name].compute(self._job(task, name, secret))
+            value = self._contributions[name].compute(self._job(task, name, secret))
         return self._noted(task, name, value)
 
     def blank(self, task: Task, name: str, secret: SecretKey | None) -> Value:
         """The value of a client without records, in place of one that could not be computed."""
         self._trained.pop((task.client, _question(task, name)), None)
-        return self._noted(task, name, nothing(self._offers[name], self._job(task, name, secret)))
+        return self._noted(task, name, nothing(self._contributions[name], self._job(task, name, secret)))
 
     def _noted(self, task: Task, name: str, value: Value) -> Value:
         """The value, as it counts for the rest of this Ask."""
         place = (task.client, _question(task, name))
         value = self._counted(task.client, value)
         # Not before `settle`: a value of this Ask that is computed later must start from the same state.
-        if value.keep is not None:
-            self._news[task.client] = value.keep
+        if value.new_state is not None:
+            self._news[task.client] = value.new_state
         if self._plan.hidden:  # else there is one wave, and no later one asks for it
             self._values[place] = value
         return value
 
-    def _job(self, task: Task, name: str, secret: SecretKey | None) -> Job:
+    def _job(self, task: Task, name: str, secret: SecretKey | None) -> ClientContext:
         """What a client computes this value from."""
         at, order, broadcast = task.header, task.order.order, task.order.broadcast
         x, y = self._records[task.client]
-        return Job(
+        return ClientContext(
             client=task.client,
             round=at.round,
             x=x,
@@ -202,7 +208,7 @@ class Computing:
 
     def _source(self, task: Task, name: str, secret: SecretKey | None) -> Source | None:
         """The randomness of private training for one question and one broadcast."""
-        if secret is None or self._offers[name].sends.training is None:
+        if secret is None or self._contributions[name].spec.training is None:
             return None
         at, order = task.header, task.order.order
         # Session and round bar nothing here: the secret is the journal's own for each of them.
@@ -229,20 +235,20 @@ class OfNothing(Protocol):
     """An Offer that says itself what a client without records sends."""
 
     @property
-    def sends(self) -> Sends: ...
+    def spec(self) -> ValueSpec: ...
 
-    def compute(self, job: Job) -> Value: ...
+    def compute(self, context: ClientContext) -> Value: ...
 
-    def nothing(self, job: Job) -> Value:
+    def nothing(self, context: ClientContext) -> Value:
         """The value without records. It follows from the order and the broadcast alone."""
         ...
 
 
-def nothing(offer: Offer, job: Job) -> Value:
+def nothing(contribution: Contribution, context: ClientContext) -> Value:
     """What a client without records sends, of the same length as any other client's value."""
-    held = None if job.held is None else (job.held[0][:0], job.held[1][:0])
-    empty = replace(job, x=job.x[:0], y=job.y[:0], held=held)
-    return offer.nothing(empty) if isinstance(offer, OfNothing) else offer.compute(empty)
+    held = None if context.held is None else (context.held[0][:0], context.held[1][:0])
+    empty = replace(context, x=context.x[:0], y=context.y[:0], held=held)
+    return contribution.nothing(empty) if isinstance(contribution, OfNothing) else contribution.compute(empty)
 
 
 def _question(task: Task, name: str) -> Question:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 
 from securefl.accounting.ledger import Asked, Ledger
-from securefl.algorithm.clients import Offer
+from securefl.algorithm.clients import Contribution
 from securefl.algorithm.plan import CLEAR, Plan
-from securefl.algorithm.queries import Sends, Value, draw_weight
+from securefl.algorithm.queries import Value, ValueSpec, draw_weight
 from securefl.core.abstaining import Abstains, Reason, reason_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError
 from securefl.core.keys import SecretKey
@@ -26,7 +26,7 @@ from securefl.engine.party.computing import Computing, Task, of_records
 from securefl.mechanisms.charges import charge_of, post_processed, unbounded
 from securefl.mechanisms.protect import protect
 from securefl.storage.journal import Journal
-from securefl.sums import way_of
+from securefl.sums import scheme_of
 
 _OVER = "The declared schedule is over."
 _AT_ONCE = 100
@@ -39,20 +39,20 @@ class Contributing:
     def __init__(
         self,
         plan: Plan,
-        offers: Mapping[str, Offer],
+        contributions: Mapping[str, Contribution],
         values: Computing,
         ledger: Ledger,
         journal: Journal,
         log: Log,
     ) -> None:
         self._plan = plan
-        self._offers = offers
+        self._contributions = contributions
         self._ledger = ledger
         self._journal = journal
         self._log = log
         self.values = values
-        way = way_of(plan)
-        self._opens_sums = way is not None and bool(way.key_holder_learns)
+        scheme = scheme_of(plan)
+        self._opens_sums = scheme is not None and bool(scheme.key_holder_learns)
 
     def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
         """Each client's releases, or None; all charges are reserved first."""
@@ -94,10 +94,10 @@ class Contributing:
 
     def _seeing(self, task: Task) -> set[str]:
         """The parties that see whether this client answers."""
-        asked = [self._offers[name].sends for name in task.wants]
+        asked = [self._contributions[name].spec for name in task.wants]
         opens_scores = self._plan.scores != CLEAR
         opens = any(
-            self._opens_sums if s.how == "sum" else opens_scores and s.reveals_encrypted for s in asked
+            self._opens_sums if s.reduction == "sum" else opens_scores and s.reveals_encrypted for s in asked
         )
         return {SERVER, OTHERS, *([KEY_HOLDER] if opens else [])}
 
@@ -143,7 +143,7 @@ class Contributing:
     def _charges(self, task: Task) -> list[tuple[ReleaseKey, Charge]]:
         trained = not task.order.order.initial
         return [
-            (_key(task, name), charge_of(self._plan, self._offers[name].sends, trained=trained))
+            (_key(task, name), charge_of(self._plan, self._contributions[name].spec, trained=trained))
             for name in task.wants
         ]
 
@@ -153,23 +153,23 @@ class Contributing:
         Introductions are counted if they cost less than a release. If both cost the same, a number that was
         lost on its way may be asked for again.
         """
-        order, sends = task.order.order, self._offers[name].sends
+        order, spec = task.order.order, self._contributions[name].spec
         most = None
         if order.number:
-            most = sends.extra_queries
-        elif order.initial and sends.training is not None:
-            most = sends.initial_queries
+            most = spec.extra_queries
+        elif order.initial and spec.training is not None:
+            most = spec.initial_queries
         return Asked(
             initial=order.initial,
             number=order.number,
             most=most,
-            max_releases=sends.most_releases(self._plan.max_rounds),
+            max_releases=spec.most_releases(self._plan.max_rounds),
         )
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
         """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""
-        offers = self._offers.values()
-        private = self._plan.noisy or any(s.sends.training is not None for s in offers)
+        contributions = self._contributions.values()
+        private = self._plan.noisy or any(s.spec.training is not None for s in contributions)
         if not tasks or (not self._plan.hidden and not private):
             return {}
         at = tasks[0].header
@@ -202,12 +202,12 @@ class Contributing:
 
     def _spoken(self, task: Task, name: str, key: ReleaseKey, secret: SecretKey | None) -> Release:
         """The release of a client that must not fall silent because of its records."""
-        sends = self._offers[name].sends
+        spec = self._contributions[name].spec
         try:
             return self._protected(task, name, key, secret, speaks=True)
         except Exception as error:
             told = reason_of(error).told
-            paid = told != "charged" or post_processed(self._plan, sends)
+            paid = told != "charged" or post_processed(self._plan, spec)
             if not of_records(error) or (told != "records" and paid):
                 raise
             why = f"{type(error).__name__}: {error}"
@@ -231,29 +231,29 @@ class Contributing:
         *,
         speaks: bool = False,
     ) -> Release:
-        sends = self._offers[name].sends
+        spec = self._contributions[name].spec
         return protect(
             self._plan,
-            sends,
+            spec,
             self.values.value(task, name, secret) if value is None else value,
             key=key,
-            weight=self._weight(task, sends),
+            weight=self._weight(task, spec),
             conceal=task.conceal.get(name),
             trained=not task.order.order.initial,
             secret=secret,
             speaks=speaks,
         )
 
-    def _weight(self, task: Task, sends: Sends) -> float:
+    def _weight(self, task: Task, spec: ValueSpec) -> float:
         """The client's own weight in a sum: from the draws it was shown, or from its own count."""
         order: Order = task.order.order
-        if sends.how == "sum" and order.records:
+        if spec.reduction == "sum" and order.records:
             count = self.values.count(task.client)
             # At most 1, whatever total the server states: sensitivity is sized for weights up to 1.
             return count / max(order.records, count)
-        if sends.how == "sum" and order.whole:
+        if spec.reduction == "sum" and order.whole:
             own = order.draws[order.members.index(task.client)]
-            return draw_weight(own, order.whole, order.most, sends)
+            return draw_weight(own, order.whole, order.most, spec)
         return 1.0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import require_allowed, require_batches
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Directory, Identity, Member
@@ -15,13 +15,13 @@ from securefl.core.machine import Machine
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, encode
-from securefl.engine.calls import AskCall, SumCall, beyond, heard
-from securefl.engine.drive import Drive
+from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
+from securefl.engine.drive import Driver
 from securefl.engine.observer import Log
-from securefl.linear import Way as ScoreWay
+from securefl.linear import LinearScheme
 from securefl.mechanisms import require_mechanism
 from securefl.storage.own_record import Own, OwnRecord
-from securefl.sums import Attempt, way_of
+from securefl.sums import Attempt, scheme_of
 
 
 class KeyHolderParty:
@@ -36,16 +36,21 @@ class KeyHolderParty:
     names = (KEY_HOLDER,)
 
     def __init__(
-        self, plan: Plan, offers: Mapping[str, Sends], record: OwnRecord, *, scores: ScoreWay | None = None
+        self,
+        plan: Plan,
+        contributions: Mapping[str, ValueSpec],
+        record: OwnRecord,
+        *,
+        scores: LinearScheme | None = None,
     ) -> None:
         require_mechanism(plan)
         self._plan = plan
-        self._offers = dict(offers)
+        self._contributions = dict(contributions)
         self._record = record
         self._scoring = scores
         self._directory: Directory | None = None
         self._after = (0, 0, -1)
-        self.drive: Drive | None = None
+        self.drive: Driver | None = None
         self.log = Log()
 
     def member(self, session: bytes) -> Member:
@@ -59,22 +64,22 @@ class KeyHolderParty:
         own = Own(self._identity(directory.session), self._record, directory)
         if directory.key_holder != own.identity.member():
             raise ConfigError("Expected this key holder's own keys in the directory, got others.")
-        self._directory, self._after, self.drive = directory, beyond(after), None
-        way = way_of(self._plan)
-        self._sums = None if way is None else way.key_holder(own)
+        self._directory, self._after, self.drive = directory, last_place(after), None
+        scheme = scheme_of(self._plan)
+        self._sums = None if scheme is None else scheme.key_holder(own)
         self._scores = None if self._scoring is None else self._scoring.key_holder(own, self.log.tell)
 
     def call(self, to: Sequence[str], data: bytes) -> bytes:
         if self._directory is None:
             raise LocalProtocolError("Expected a session that was entered, got a call before any. Enter one.")
-        header, call = heard(data, self._directory.session, self._after)
+        header, call = decode_call(data, self._directory.session, self._after)
         # The place counts as taken only afterwards: a call that is refused must not bar the right one.
         machine, key = self._machine(header, call)
         self._after = header.place()
-        self.drive = Drive({KEY_HOLDER: machine}, header, self)
+        self.drive = Driver({KEY_HOLDER: machine}, header, self)
         return key
 
-    def _machine(self, header: Header, call: AskCall | SumCall) -> tuple[Machine[Any], bytes]:
+    def _machine(self, header: Header, call: QueryCall | SumCall) -> tuple[Machine[Any], bytes]:
         try:
             if isinstance(call, SumCall):
                 return self._of_sum(header, call)
@@ -92,10 +97,10 @@ class KeyHolderParty:
     def _of_sum(self, header: Header, call: SumCall) -> tuple[Machine[Any], bytes]:
         # Weights, the size of the cohort and `task` are the server's word only. Clients sign all of it, and
         # the machine checks their signatures. What the plan does not allow is refused beforehand.
-        sums = call.sums(self._offers)
+        sums = call.sums(self._contributions)
         if self._sums is None or len(call.draws) < len(call.members):
             raise RemoteProtocolError("Expected a call for a sum of this plan, got another.", sender=SERVER)
-        require_allowed(self._plan, [question.sends for question in sums], call.weights)
+        require_allowed(self._plan, [question.spec for question in sums], call.weights)
         require_batches(self._plan, call.members, call.draws)
         return self._sums.machine(
             Attempt(

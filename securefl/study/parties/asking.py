@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
-from securefl.engine.apart.engine import Apart
+from securefl.engine.apart.engine import RemoteEngine
 from securefl.engine.apart.entering import Enter
 from securefl.engine.apart.roster import Pinned
-from securefl.engine.apart.waves import Exchange
+from securefl.engine.apart.waves import SendAndReceive
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
 from securefl.study import config
+from securefl.study.backends import ArmContext
 from securefl.study.config import Arm
 from securefl.study.export import taken
 from securefl.study.folder import study_of
@@ -28,7 +29,6 @@ from securefl.study.parties.folder import STUDY
 from securefl.study.parties.made import work_of
 from securefl.study.parties.pinning import pinned_of
 from securefl.study.results import Results
-from securefl.study.seats import Cast
 from securefl.study.session import run_study
 
 
@@ -41,45 +41,54 @@ class OwnMachines:
         exchange: see `engine.apart.waves`.
     """
 
-    def __init__(self, pinned: Pinned, identity: Identity, exchange: Exchange) -> None:
+    def __init__(self, pinned: Pinned, identity: Identity, exchange: SendAndReceive) -> None:
         self._pinned, self._identity, self._exchange = pinned, identity, exchange
 
-    def session(self, cast: Cast) -> bytes:
+    def session(self, arm_context: ArmContext) -> bytes:
         """The session that every party works out from its own plan and roster."""
-        return self._pinned.session(cast.plan, cast.nonce)
+        return self._pinned.session(arm_context.plan, arm_context.nonce)
 
-    def engine(self, cast: Cast) -> Apart:
+    def engine(self, arm_context: ArmContext) -> RemoteEngine:
         """The server of this arm. ConfigError for a study that asks for faults of a simulated network."""
-        if cast.study.network != Faults():
+        if arm_context.study.network != Faults():
             raise ConfigError(
                 "Expected no [network] where parties are on machines of their own, got one: its faults are "
                 "those of a simulation. Leave it out."
             )
-        clients = cast.world.problem.clients
+        clients = arm_context.world.problem.clients
         if len(self._pinned.clients) != clients:
             raise ConfigError(
                 f"Expected a roster of the study's {clients} clients, got {len(self._pinned.clients)}."
             )
-        record = OwnRecord(SERVER, cast.journal, self._identity)
-        offers = {offer.sends.name: offer.sends for offer in cast.algorithm.offers}
+        record = OwnRecord(SERVER, arm_context.journal, self._identity)
+        contributions = {
+            contribution.spec.name: contribution.spec for contribution in arm_context.algorithm.contributions
+        }
         server = ServerParty(
-            cast.plan,
-            offers,
+            arm_context.plan,
+            contributions,
             record,
             clients=clients,
-            scores=cast.scores,
-            culprits=cast.culprits,
-            retries_left=cast.retries_left,
+            scores=arm_context.scores,
+            proven_cheaters=arm_context.proven_cheaters,
+            retries_left=arm_context.retries_left,
         )
-        work = work_of(cast.study, cast.arm, cast.world.seed)
-        return Apart(
+        work = work_of(arm_context.study, arm_context.arm, arm_context.world.seed)
+        return RemoteEngine(
             server,
             record,
-            cast.ledger,
-            plan=cast.plan,
-            offers=offers,
+            arm_context.ledger,
+            plan=arm_context.plan,
+            contributions=contributions,
             pinned=self._pinned,
-            enter=Enter.of(cast.plan, cast.study.study.name, work, self._pinned, cast.nonce, self._identity),
+            enter=Enter.of(
+                arm_context.plan,
+                arm_context.study.study.name,
+                work,
+                self._pinned,
+                arm_context.nonce,
+                self._identity,
+            ),
             exchange=self._exchange,
         )
 
@@ -93,7 +102,7 @@ def others_of(folder: Path) -> tuple[str, ...]:
 def run_apart(
     folder: Path,
     out: Path,
-    exchange: Exchange,
+    exchange: SendAndReceive,
     *,
     tell: Callable[[Arm, int, Mapping[str, Any]], None] = lambda arm, seed, record: None,
     stop: Stop | None = None,
@@ -122,19 +131,21 @@ def run_apart(
             f"{len(study.study.seeds)} seeds. Make a study of each, and have the parties agree to it."
         )
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
-    seats = OwnMachines(pinned, identity, exchange)
-    return run_study(study, out, tell, stop=stop, seats=seats)
+    backend = OwnMachines(pinned, identity, exchange)
+    return run_study(study, out, tell, stop=stop, backend=backend)
 
 
 def playing(
     folder: Path, out: Path
-) -> Callable[[Exchange, Callable[[Mapping[str, Any]], None]], Mapping[str, NDArray[Any]]]:
+) -> Callable[[SendAndReceive, Callable[[Mapping[str, Any]], None]], Mapping[str, NDArray[Any]]]:
     """A function that runs the study of a server's folder, and returns the arrays of its model by name.
 
     It takes the exchange, and what is told every finished round's record. See `run_apart` for folder and out.
     """
 
-    def play(exchange: Exchange, tell: Callable[[Mapping[str, Any]], None]) -> Mapping[str, NDArray[Any]]:
+    def play(
+        exchange: SendAndReceive, tell: Callable[[Mapping[str, Any]], None]
+    ) -> Mapping[str, NDArray[Any]]:
         run_apart(folder, out, exchange, tell=lambda arm, seed, record: tell(record))
         study = study_of(out)
         learnt = taken(study, out, study.arms[0].name).learnt

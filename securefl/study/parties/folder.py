@@ -22,7 +22,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
-from securefl.engine.apart.diary import Diary
+from securefl.engine.apart.diary import SessionStore
 from securefl.engine.apart.files import LEDGER, Files, begun, held
 from securefl.engine.apart.roster import Pinned
 from securefl.storage import counter as counters
@@ -242,7 +242,7 @@ def opened(folder: Path, *, new_records: str = "") -> Iterator[Opened]:
         yield Opened(content, made, pinned, identity, files, data)
 
 
-def _note_records(diary: Diary, data: OwnData, new_records: str) -> None:
+def _note_records(diary: SessionStore, data: OwnData, new_records: str) -> None:
     known = diary.records()
     if known and known[-1][0] == data.digest:
         return

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Kept, Sends
+from securefl.algorithm.queries import ClientState, ValueSpec
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -26,8 +26,8 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.computing import Records
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
-from securefl.linear import Way as ScoreWay
-from securefl.linear import way_of as score_way
+from securefl.linear import LinearScheme
+from securefl.linear import scheme_of as linear_scheme_of
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study import split_key
@@ -38,7 +38,7 @@ from securefl.study.parties.plan_file import PlanFile
 from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
 from securefl.study.world import build
-from securefl.sums import way_of
+from securefl.sums import scheme_of
 from securefl.training.task import Problem
 
 
@@ -79,34 +79,34 @@ class Made:
         return work_of(self.study, self.arm, self.world.seed)
 
     @cached_property
-    def sends(self) -> Mapping[str, Sends]:
+    def spec(self) -> Mapping[str, ValueSpec]:
         """What clients may be asked for, by name."""
-        return {offer.sends.name: offer.sends for offer in self.algorithm.offers}
+        return {contribution.spec.name: contribution.spec for contribution in self.algorithm.contributions}
 
     @property
-    def scores(self) -> ScoreWay | None:
+    def scores(self) -> LinearScheme | None:
         """The plan's way of scoring; None where numbers are opened in the clear."""
         asks = 2 * self.study.study.rounds
         clients = self.world.problem.clients
-        return score_way(
+        return linear_scheme_of(
             self.plan.scores, parameters=self.study.privacy.parameters, asks=asks, clients=clients
         )
 
     @property
     def names(self) -> tuple[str, ...]:
         """Who takes part beside the clients: the server, and a key holder if the plan needs one."""
-        way = way_of(self.plan)
-        holder = self.scores is not None or (way is not None and way.key_holder_learns)
+        scheme = scheme_of(self.plan)
+        holder = self.scores is not None or (scheme is not None and scheme.key_holder_learns)
         return (SERVER, KEY_HOLDER) if holder else (SERVER,)
 
     def server(self, record: OwnRecord) -> ServerParty:
         """The server of this study."""
         clients = self.world.problem.clients
-        return ServerParty(self.plan, self.sends, record, clients=clients, scores=self.scores)
+        return ServerParty(self.plan, self.spec, record, clients=clients, scores=self.scores)
 
     def key_holder(self, record: OwnRecord) -> KeyHolderParty:
         """The key holder of this study."""
-        return KeyHolderParty(self.plan, self.sends, record, scores=self.scores)
+        return KeyHolderParty(self.plan, self.spec, record, scores=self.scores)
 
     def client(
         self,
@@ -115,12 +115,12 @@ class Made:
         ledger: Ledger,
         journal: Journal,
         identity: Identity,
-        kept: Mapping[int, Kept],
+        kept: Mapping[int, ClientState],
     ) -> ClientParty:
         """One client of this study, with its own records."""
         return ClientParty(
             self.plan,
-            self.algorithm.offers,
+            self.algorithm.contributions,
             ledger,
             journal,
             {number: own.records},
@@ -129,7 +129,7 @@ class Made:
             scores=self.scores,
             kept=kept,
             enrolled={identity.name: identity},
-            trainer=replace(self.study.runtime, workers=1).trainer(self.algorithm.offers),
+            trainer=replace(self.study.runtime, workers=1).trainer(self.algorithm.contributions),
         )
 
     def require(self, content: PlanFile) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from securefl.algorithm.queries import Kept
+from securefl.algorithm.queries import ClientState
 from securefl.core.release import KEY_HOLDER
-from securefl.engine.apart.line import MOST, Line
-from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.line import MOST, Connection
+from securefl.engine.apart.resident import PartySession
 from securefl.engine.apart.serving import listening
 from securefl.engine.apart.serving import serve as serve_line
 from securefl.engine.party.clients import ClientParty
@@ -17,16 +17,16 @@ from securefl.storage.own_record import OwnRecord
 from securefl.study.parties.folder import Opened
 
 
-def resident_of(party: Opened) -> Resident:
+def resident_of(party: Opened) -> PartySession:
     """The party over all its sessions, from what its process has opened: a client, or the key holder."""
 
-    def make(kept: Mapping[int, Kept]) -> ClientParty | KeyHolderParty:
+    def make(kept: Mapping[int, ClientState]) -> ClientParty | KeyHolderParty:
         number, files = party.content.client, party.files
         if number is None or party.data is None or files.ledger is None:
             return party.made.key_holder(OwnRecord(KEY_HOLDER, files.journal, party.identity))
         return party.made.client(number, party.data, files.ledger, files.journal, party.identity, kept)
 
-    return Resident(
+    return PartySession(
         party.content.name,
         party.made.plan,
         party.made.work,
@@ -37,7 +37,7 @@ def resident_of(party: Opened) -> Resident:
     )
 
 
-def answering(party: Opened, resident: Resident) -> Callable[[bytes], bytes]:
+def answering(party: Opened, resident: PartySession) -> Callable[[bytes], bytes]:
     """The party's answers. How far it got is in its counter before a reply leaves."""
 
     def answer(request: bytes) -> bytes:
@@ -59,7 +59,7 @@ def serve(
     """Serve until the process is told to stop. ready: called once the socket is there."""
     answer = answering(party, resident_of(party))
 
-    def handle(line: Line, request: bytes) -> bytes:
+    def handle(line: Connection, request: bytes) -> bytes:
         return answer(request)
 
     with listening(socket) as listener:

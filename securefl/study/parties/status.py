@@ -9,7 +9,7 @@ from typing import Any
 from securefl.accounting.figures import plain
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.release import PARTIES
-from securefl.engine.apart.diary import DIARY, Diary
+from securefl.engine.apart.diary import DIARY, SessionStore
 from securefl.engine.apart.roster import fingerprint
 from securefl.storage.counter import Counter
 from securefl.study.parties import keys, plan_file
@@ -46,7 +46,7 @@ def status(folder: Path) -> dict[str, Any]:
     if not (folder / DIARY).is_file():  # to open one would make it
         raise DataError(f"Expected the party's diary at {folder / DIARY}, got none. Put the newest one back.")
     with ExitStack() as stack:
-        diary = Diary(folder / DIARY)
+        diary = SessionStore(folder / DIARY)
         stack.callback(diary.close)
         entered, refusals = diary.sessions(), diary.refusals()
         found |= {

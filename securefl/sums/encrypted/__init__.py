@@ -15,6 +15,6 @@ deadline goes on without who is late or silent. Below the least number of contri
 key holder opens one total of a question, whatever attempt asks for it. The same request gets the same reply.
 """
 
-from securefl.sums.encrypted.way import Encrypted
+from securefl.sums.encrypted.scheme import Encrypted
 
 __all__ = ["Encrypted"]

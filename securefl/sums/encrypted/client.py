@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from securefl.core.acts import entering
 from securefl.core.agreement import Agreement, Identity, fields, tagged, u32
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.hiding import Concealed, Hide
+from securefl.core.hiding import ComputeAndConceal, Concealed
 from securefl.core.keys import SecretKey
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.release import SERVER, Release
 from securefl.sums.encrypted.messages import EncryptedInput
 
@@ -62,12 +62,14 @@ class SumClient:
             return Step(done, result="abstained" if state.entered else "refused")
         if isinstance(answer, SecretKey):
             conceal = {v.name: partial(_encrypted, self.encrypt[v.name]) for v in self.agreement.vectors}
-            order = Hide(client=self.identity.name, header=self.agreement.header, conceal=conceal)
+            order = ComputeAndConceal(
+                client=self.identity.name, header=self.agreement.header, conceal=conceal
+            )
             return Step(replace(state, entered=True), need=Need(order))
         member = self.agreement.roster.numbers[self.identity.name]
         text = signed_input(self.agreement, member, input_digest([release._sealed for release in answer]))
         said = EncryptedInput(releases=answer, signature=self.identity.signing.sign(text))
-        return Step(done, out=(Envelope((SERVER,), said),), result="answered")
+        return Step(done, out=(Outgoing((SERVER,), said),), result="answered")
 
     def deadline(self, state: Encrypting) -> Step[Encrypting]:
         return Step(state) if state.sent else Step(replace(state, sent=True), result="missed")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Agreement, fields, u32
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import REFUSED, OpenReply
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit
@@ -91,7 +91,7 @@ class SumKeyHolder:
                 "Expected the request from before, got another: one total of a question is opened.", _PHASE
             )
         if state.reply is not None:
-            return Step(state, out=(Envelope((SERVER,), state.reply),))
+            return Step(state, out=(Outgoing((SERVER,), state.reply),))
         if state.request is not None:
             return Step(state)
         # Before the record: a request that is refused must not use the question up.
@@ -130,7 +130,7 @@ class SumKeyHolder:
     @staticmethod
     def _reply(state: Ready, items: tuple[bytes, ...]) -> Step[Ready]:
         reply = OpenReply(items=items)
-        return Step(replace(state, reply=reply), out=(Envelope((SERVER,), reply),), result="opened")
+        return Step(replace(state, reply=reply), out=(Outgoing((SERVER,), reply),), result="opened")
 
     def deadline(self, state: Ready) -> Step[Ready]:
         return Step(state, result="unused")

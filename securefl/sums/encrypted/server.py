@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from securefl.core.agreement import Agreement
 from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.grown import Grown
+from securefl.core.grown import AppendMap
 from securefl.core.keys import Commitment, Signature
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import OVERHEAD, REFUSED, OpenReply
 from securefl.core.release import KEY_HOLDER, Delivered
 from securefl.core.wire import Limit
 from securefl.sums.encrypted.client import input_digest, signed_input
 from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
-from securefl.sums.way import Opened, Unopened
+from securefl.sums.scheme import Opened, Unopened
 
 
 class Arithmetic(Protocol):
@@ -74,7 +74,7 @@ class Adding:
     """The totals so far by name, and of whose contributions: digest and signature by member."""
 
     totals: Mapping[str, Any]
-    inputs: Grown[int, tuple[bytes, Signature]] = field(repr=False)
+    inputs: AppendMap[int, tuple[bytes, Signature]] = field(repr=False)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ class SumServer:
     part: Arithmetic
 
     def begin(self) -> Step[SumState]:
-        return Step(Adding({}, Grown()))
+        return Step(Adding({}, AppendMap()))
 
     def expects(self, state: SumState) -> Expects:
         vectors = len(self.agreement.vectors)
@@ -192,7 +192,7 @@ class SumServer:
         match state:
             case Blinding():
                 blinded, request = answer
-                return Step(Asking(blinded, request), out=(Envelope((KEY_HOLDER,), request),))
+                return Step(Asking(blinded, request), out=(Outgoing((KEY_HOLDER,), request),))
             case Taking() if answer is None:
                 return _closed("Expected a sum of vectors within the bounds, got another total.", asked=True)
             case Taking(members=members):
@@ -227,7 +227,7 @@ class SumServer:
             case Adding():
                 return self._collected(state)
             case Asking(again=again) if again:
-                return Step(replace(state, again=again - 1), out=(Envelope((KEY_HOLDER,), state.request),))
+                return Step(replace(state, again=again - 1), out=(Outgoing((KEY_HOLDER,), state.request),))
             case Ended():
                 return Step(state)
             case _:

@@ -20,6 +20,6 @@ that a client pads with the seed that it boxes; anything against a server and a 
 against a key holder that sees the vectors on their way.
 """
 
-from securefl.sums.two_server.way import TwoServer
+from securefl.sums.two_server.scheme import TwoServer
 
 __all__ = ["TwoServer"]

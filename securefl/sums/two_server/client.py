@@ -9,9 +9,9 @@ from typing import Any
 from securefl.core.acts import entering
 from securefl.core.agreement import Identity
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import SecretKey
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.release import SERVER, Release
 from securefl.sums.two_server.agreement import Agreement, boxes_digest, signed_input, vectors_digest
 from securefl.sums.two_server.messages import PaddedInput
@@ -62,12 +62,14 @@ class PadClient:
         if isinstance(answer, SecretKey):
             padder = Padder(self.agreement, seeds_of(answer, self.agreement, self._member))
             conceal = {v.name: partial(padder, number) for number, v in enumerate(self.agreement.vectors)}
-            order = Hide(client=self.identity.name, header=self.agreement.header, conceal=conceal)
+            order = ComputeAndConceal(
+                client=self.identity.name, header=self.agreement.header, conceal=conceal
+            )
             return Step(replace(state, secret=answer), need=Need(order))
         if state.secret is None:
             raise LocalProtocolError("Expected the secret of this attempt before its releases, got none.")
         said = self._said(state.secret, answer)
-        return Step(done, out=(Envelope((SERVER,), said),), result="answered")
+        return Step(done, out=(Outgoing((SERVER,), said),), result="answered")
 
     def deadline(self, state: Padding) -> Step[Padding]:
         return Step(state) if state.sent else Step(replace(state, sent=True), result="missed")

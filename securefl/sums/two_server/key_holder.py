@@ -16,7 +16,7 @@ from securefl.core import agreement as core
 from securefl.core.acts import RecordAct
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import SecretKey
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import OVERHEAD, REFUSED
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Limit
@@ -186,7 +186,7 @@ class PadKeyHolder:
 
     @staticmethod
     def _say(state: Ready, reply: PadReply) -> Step[Ready]:
-        return Step(state, out=(Envelope((SERVER,), reply),))
+        return Step(state, out=(Outgoing((SERVER,), reply),))
 
     def deadline(self, state: Ready) -> Step[Ready]:
         return Step(state, result="unused")

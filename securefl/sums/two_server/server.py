@@ -14,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.grown import Grown
+from securefl.core.grown import AppendMap
 from securefl.core.keys import Commitment, Share, Signature
-from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import OVERHEAD, REFUSED
 from securefl.core.release import KEY_HOLDER, Delivered
 from securefl.core.signing import AgreementKey, unseal
 from securefl.core.wire import Limit
 from securefl.secagg.masks import Words
 from securefl.secagg.packing import unpack
+from securefl.sums.scheme import Opened, Unopened
 from securefl.sums.two_server.agreement import (
     Agreement,
     boxes_digest,
@@ -32,7 +33,6 @@ from securefl.sums.two_server.agreement import (
 )
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES, SEALING_BYTES, pads_bytes, pads_of, unpadded
-from securefl.sums.way import Opened, Unopened
 
 NOT_OPENED = "Its box does not open at the key holder, so its pad cannot be taken off."
 
@@ -47,7 +47,7 @@ class Input:
     signature: Signature
 
 
-Inputs = Grown[int, Input]
+Inputs = AppendMap[int, Input]
 """By member."""
 
 
@@ -111,7 +111,7 @@ class PadServer:
     key: AgreementKey
 
     def begin(self) -> Step[PadState]:
-        return Step(Adding(Grown()))
+        return Step(Adding(AppendMap()))
 
     def expects(self, state: PadState) -> Expects:
         vectors, size = len(self.agreement.vectors), pads_bytes(self.agreement)
@@ -179,7 +179,7 @@ class PadServer:
             inputs=tuple(Commitment(own.digest) for own in inputs),
             signatures=tuple(own.signature for own in inputs),
         )
-        return Step(Asking(state.inputs, request), out=(Envelope((KEY_HOLDER,), request),))
+        return Step(Asking(state.inputs, request), out=(Outgoing((KEY_HOLDER,), request),))
 
     def _replied(self, state: PadState, sender: str, reply: PadReply) -> Step[PadState]:
         if sender != KEY_HOLDER:
@@ -221,13 +221,13 @@ class PadServer:
             )
         request = state.request.without(known)
         again = Asking(state.inputs, request, first=asked, bad=known)
-        return Step(again, out=(Envelope((KEY_HOLDER,), request),))
+        return Step(again, out=(Outgoing((KEY_HOLDER,), request),))
 
     def provide(self, state: PadState, answer: Any) -> Step[PadState]:
         if not isinstance(state, Taking):
             return Step(state)
         survivors = self.agreement.roster.names(state.members)
-        result = Opened(totals=answer, survivors=survivors, culprits=self._named(state.bad))
+        result = Opened(totals=answer, survivors=survivors, proven_cheaters=self._named(state.bad))
         return Step(Ended(), result=result)
 
     def deadline(self, state: PadState) -> Step[PadState]:
@@ -236,7 +236,7 @@ class PadServer:
             case Adding():
                 return self._collected(state)
             case Asking(again=again) if again:
-                return Step(replace(state, again=again - 1), out=(Envelope((KEY_HOLDER,), state.request),))
+                return Step(replace(state, again=again - 1), out=(Outgoing((KEY_HOLDER,), state.request),))
             case Asking(bad=bad):
                 return _closed("Expected a reply of the key holder, got none.", self._named(bad), asked=True)
             case Taking():
@@ -248,9 +248,14 @@ class PadServer:
         return dict.fromkeys(self.agreement.roster.names(bad), NOT_OPENED)
 
 
-def _closed(reason: str, culprits: Mapping[str, str] | None = None, *, asked: bool = False) -> Step[PadState]:
+def _closed(
+    reason: str, proven_cheaters: Mapping[str, str] | None = None, *, asked: bool = False
+) -> Step[PadState]:
     # Once the key holder was asked, this set may be on its record, and it opens no other.
-    return Step(Ended(), result=Unopened(reason=f"No sum: {reason}", final=asked, culprits=culprits or {}))
+    return Step(
+        Ended(),
+        result=Unopened(reason=f"No sum: {reason}", final=asked, proven_cheaters=proven_cheaters or {}),
+    )
 
 
 def _refusal(reason: str) -> RemoteProtocolError:

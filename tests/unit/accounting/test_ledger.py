@@ -33,7 +33,7 @@ from securefl.core.errors import (
     UnaccountedRelease,
     UnsupportedEvent,
 )
-from securefl.core.messages import Contribution, Order
+from securefl.core.messages import ContributionMessage, Order
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge, Release, ReleaseKey
 from securefl.core.wire import Header, Limit, decode
 
@@ -64,7 +64,7 @@ def release(k: ReleaseKey, charge: Charge = GAUSSIAN, **changed: Any) -> Release
 
 
 def send(ledger: Ledger, *releases: Release) -> bytes:
-    return ledger.send([(HERE, Contribution(releases=releases))])[0]
+    return ledger.send([(HERE, ContributionMessage(releases=releases))])[0]
 
 
 def states(ledger: Ledger) -> dict[tuple[Any, ...], str]:
@@ -79,7 +79,7 @@ def test_reserve_then_send_commits_and_encodes(ledger: Ledger) -> None:
     assert list(states(ledger).values()) == ["reserved"]
     data = send(ledger, release(key()))
     assert list(states(ledger).values()) == ["committed"]
-    got = decode(data, HERE, {Contribution: Limit(1000, 9)}, "a").releases[0]
+    got = decode(data, HERE, {ContributionMessage: Limit(1000, 9)}, "a").releases[0]
     assert (got.name, got.numbers.tolist()) == ("update", [42.5])  # type: ignore[attr-defined]
 
 
@@ -149,7 +149,7 @@ def test_a_release_that_does_not_fit_its_reservation_does_not_leave(
 
 def test_one_bad_message_keeps_the_whole_outbox_in(ledger: Ledger) -> None:
     ledger.reserve([(key("a"), GAUSSIAN)])
-    outbox = [(HERE, Contribution(releases=(release(key(h)),))) for h in ("a", "b")]
+    outbox = [(HERE, ContributionMessage(releases=(release(key(h)),))) for h in ("a", "b")]
     with pytest.raises(UnaccountedRelease):
         ledger.send(outbox)
     assert list(states(ledger).values()) == ["reserved"]

@@ -18,7 +18,7 @@ from securefl.accounting.composition import Running, compose, epsilon, rdp_epsil
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.commands.ledger import ledger as ledger_command
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
@@ -43,7 +43,7 @@ def test_the_ledger_bears_it_too(tmp_path: Path, adaptive: bool) -> None:
     for budget, rounds in ((0.25, 3), (0.5, 7), (16, 30)):
         multiplier = sigma(budget, 1e-5, releases=rounds, sensitivity=1.0)
         terms = Terms(unit="record", adjacency="add-remove", delta=1e-5, budget=budget, adaptive=adaptive)
-        sends = Sends(name="a", how="sum", reveals="it", sensitivity={("record", "add-remove"): 1.0})
+        spec = ValueSpec(name="a", reduction="sum", reveals="it", sensitivity={("record", "add-remove"): 1.0})
         plan = Plan(
             noise="local",
             noise_multiplier=multiplier,
@@ -52,7 +52,7 @@ def test_the_ledger_bears_it_too(tmp_path: Path, adaptive: bool) -> None:
             max_releases=rounds,
         )
         with Ledger(tmp_path / f"{budget}.sqlite", terms) as ledger:
-            assert ledger.rounds_left("client-0000", [charge_of(plan, sends)]) == rounds
+            assert ledger.rounds_left("client-0000", [charge_of(plan, spec)]) == rounds
 
 
 SAMPLED = History(steps={(0.02, 1.1): 50})
@@ -113,9 +113,9 @@ def test_the_papers_theorem_is_refused_beside_private_training() -> None:
     assert replace(changed, calibration="paper").plan(2, [SHARED]).noise_multiplier > 0
 
 
-SHARED = Sends(
+SHARED = ValueSpec(
     name="own",
-    how="sum",
+    reduction="sum",
     reveals="it",
     sensitivity={("record", "add-remove"): 1.0},
     grid=Grid(step=2.0**-10, bound=2.0**12),

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.core.grown import Grown
+from securefl.core.grown import AppendMap
 
 
-def grown(keys: int) -> Grown[int, str]:
-    state: Grown[int, str] = Grown()
+def grown(keys: int) -> AppendMap[int, str]:
+    state: AppendMap[int, str] = AppendMap()
     for key in range(keys):
         state = state.having(key, str(key))
     return state
@@ -19,7 +19,7 @@ def grown(keys: int) -> Grown[int, str]:
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=30))
 def test_every_version_stays_as_it_is(steps: list[tuple[int, int]]) -> None:
     """From any earlier version, as often as one likes: a state that is received on twice is not changed."""
-    versions: list[tuple[Grown[int, int], dict[int, int]]] = [(Grown(), {})]
+    versions: list[tuple[AppendMap[int, int], dict[int, int]]] = [(AppendMap(), {})]
     for back, key in steps:
         state, plain = versions[-1 - back % len(versions)]
         if key in plain:
@@ -35,7 +35,7 @@ def test_every_version_stays_as_it_is(steps: list[tuple[int, int]]) -> None:
 
 def test_growing_copies_nothing() -> None:
     """Every version of a run shares one table."""
-    first: Grown[int, str] = Grown()
+    first: AppendMap[int, str] = AppendMap()
     tables = {id(first._table)}
     state = first
     for key in range(100):

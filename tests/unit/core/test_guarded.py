@@ -17,7 +17,7 @@ import pytest
 import securefl
 from securefl.core.errors import LocalProtocolError
 from securefl.core.keys import Guarded, SecretKey
-from securefl.core.machine import Envelope, Step
+from securefl.core.machine import Outgoing, Step
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.linear.opener import Opener
 from securefl.matching import Evaluator, KeyHolder
@@ -87,7 +87,7 @@ def holding(kind: type[Any], name: str, secret: object) -> Any:
 def test_the_search_finds_what_is_known() -> None:
     found = {own for own, _ in CARRIERS}
     assert len(DATACLASSES) > 200
-    assert {SigningKey, AgreementKey, KeyHolder, Evaluator, Envelope, Step} <= found
+    assert {SigningKey, AgreementKey, KeyHolder, Evaluator, Outgoing, Step} <= found
 
 
 @pytest.mark.parametrize(

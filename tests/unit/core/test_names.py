@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.commands.main import cli, main
 from securefl.core.agreement import Identity, Roster
 from securefl.core.errors import ConfigError, SecureFLError
@@ -38,7 +38,7 @@ ENTRANCES: dict[str, Callable[[str], Any]] = {
     "study in a file": lambda name: parse(DEMO.replace("Encrypted FedProf on digits", _toml(name))),
     "arm": lambda name: Arm(name=name, protocol="fedavg", options=None),  # type: ignore[arg-type]
     "arm in a file": lambda name: parse(DEMO.replace("FedAvg (full)", _toml(name))),
-    "value": lambda name: Sends(name=name, how="sum", reveals="it"),
+    "value": lambda name: ValueSpec(name=name, reduction="sum", reveals="it"),
     "holder": lambda name: ReleaseKey(name, bytes(32), 1, 0, 0, "update"),
     "release": lambda name: ReleaseKey("client-0001", bytes(32), 1, 0, 0, name),
     "roster": lambda name: Roster((Identity.generate(name).member(),)),

@@ -14,7 +14,7 @@ from support.tiny_orders import order
 from securefl.accounting.events import NON_PRIVATE
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.keys import PublicKey, SecretKey, Share, Signature
-from securefl.core.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
+from securefl.core.messages import Broadcast, ContributionMessage, OpenReply, OpenRequest, Order
 from securefl.core.release import Delivered, Release, ReleaseKey
 from securefl.core.wire import MAGIC, Header, Limit, decode, encode, message, peek
 
@@ -99,13 +99,13 @@ def test_only_tuples_of_one_type_are_messages(hint: Any) -> None:
 
 def test_a_release_is_not_encoded_without_the_ledger() -> None:
     with pytest.raises(UnaccountedRelease, match=r"Use Ledger\.send"):
-        encode(HERE, Contribution(releases=(release(),)))
+        encode(HERE, ContributionMessage(releases=(release(),)))
 
 
 @pytest.mark.parametrize("fake", [np.ones(3), 7, 0.5, b"x", "x", Delivered("x", "open", np.ones(1), b"")])
 def test_what_only_stands_where_a_release_should_is_not_encoded(fake: Any) -> None:
     with pytest.raises(UnaccountedRelease):
-        encode(HERE, Contribution(releases=(fake,)))
+        encode(HERE, ContributionMessage(releases=(fake,)))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ HUGE = b"\xff\xff\xff\xff"
 def _head(kind: bytes) -> bytes:
     spec: Any = next(
         one.__wire__  # type: ignore[attr-defined]
-        for one in (Order, Broadcast, Contribution, OpenRequest)
+        for one in (Order, Broadcast, ContributionMessage, OpenRequest)
         if one.__wire__.kind.encode() == kind  # type: ignore[attr-defined]
     )
     version = spec.version.to_bytes(2, "little")
@@ -219,9 +219,9 @@ def _head(kind: bytes) -> bytes:
         (Broadcast, _head(b"broadcast") + b"\3\4" + HUGE * 4 + bytes(16)),
         (Broadcast, _head(b"broadcast") + b"\3\4" + bytes(4) + HUGE * 3 + bytes(16)),
         (Broadcast, _head(b"broadcast") + b"\3\xff" + HUGE * 255),
-        (Contribution, _head(b"contribution") + b"\1\0\0\0\xff\xff"),
-        (Contribution, _head(b"contribution") + b"\1\0\0\0\1\0x\0\1\1" + HUGE),
-        (Contribution, _head(b"contribution") + b"\1\0\0\0\1\0x\0\1\1" + bytes(4) + HUGE),
+        (ContributionMessage, _head(b"contribution") + b"\1\0\0\0\xff\xff"),
+        (ContributionMessage, _head(b"contribution") + b"\1\0\0\0\1\0x\0\1\1" + HUGE),
+        (ContributionMessage, _head(b"contribution") + b"\1\0\0\0\1\0x\0\1\1" + bytes(4) + HUGE),
     ],
     ids=[
         "items",
@@ -261,7 +261,7 @@ def assert_refused_in_little_memory(kind: Any, data: bytes) -> None:
         (Order, b"", b"\0\0"),
         (Order, bytes(4 + 4 + 8 + 8 + 8), bytes(8)),
         (OpenRequest, bytes(8), bytes(4)),
-        (Contribution, b"", b"\0\0\0\4\1" + bytes(4) + bytes(4)),
+        (ContributionMessage, b"", b"\0\0\0\4\1" + bytes(4) + bytes(4)),
         (Keys, bytes(4), bytes(4)),
     ],
     ids=["empty arrays", "empty names", "empty wants", "numbers", "empty items", "releases", "empty shares"],

@@ -10,7 +10,7 @@ from support.hidden_studies import HIDDEN
 from support.private_studies import noised_fedprof
 from support.tiny_study import plain, run, study, text, with_privacy, world
 
-from securefl.accounting.filed import Filed
+from securefl.accounting.filed import ReleaseTable
 from securefl.accounting.ledger import Ledger
 from securefl.core.messages import client_name
 from securefl.engine.account import Account
@@ -44,7 +44,11 @@ CASES = {
 
 def account_of(of: Study, records: list[dict[str, Any]]) -> Account:
     algorithm, plan = composition(of, of.arms[0], world(of))
-    account = Account(plan, {offer.sends.name: offer.sends for offer in algorithm.offers}, of.data.clients)
+    account = Account(
+        plan,
+        {contribution.spec.name: contribution.spec for contribution in algorithm.contributions},
+        of.data.clients,
+    )
     account.restore(stands_of(record, of.data.clients).charged for record in records)
     return account
 
@@ -52,7 +56,7 @@ def account_of(of: Study, records: list[dict[str, Any]]) -> Account:
 def never_below(of: Study, folder: Path, records: list[dict[str, Any]]) -> None:
     account, plan = account_of(of, records), composition(of, of.arms[0], world(of))[1]
     with Ledger(arm_folder(folder, of.arms[0], of.study.seeds[0]) / "ledger.sqlite", plan.terms()) as ledger:
-        anew = Filed(ledger._db, lambda: ledger.head)
+        anew = ReleaseTable(ledger._db, lambda: ledger.head)
         filed = {k: anew.counted(client_name(k)) for k in range(of.data.clients)}
     assert any(filed.values())
     for client, own in filed.items():

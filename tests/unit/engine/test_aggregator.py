@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 from support.hidden_plans import hidden
 
 from securefl.accounting.shared import account_of
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Each, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
 from securefl.dp.moments import MeanVariance
-from securefl.engine.aggregator import Door, Given
+from securefl.engine.aggregator import ClientFunction, SecureAggregator
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 CLIENTS, LENGTH = 5, 12
 EVERYBODY = tuple(range(CLIENTS))
 NOTHING = np.zeros(0, np.float32)
-UPDATE = Sends(name="update", how="sum", reveals="its update")
+UPDATE = ValueSpec(name="update", reduction="sum", reveals="its update")
 GRID = Grid(step=2.0**-10, bound=2.0**12)
 OPEN = Plan(delta=1e-5, max_rounds=50, non_private=("update", "profile"))
 MASKED = hidden(OPEN, CLIENTS, min_cohort_size=3, dropout=0.2, corrupt=0.2)
@@ -37,29 +37,29 @@ def records() -> list[tuple[NDArray[Any], NDArray[Any]]]:
     return [(rng.normal(size=(9, LENGTH)), np.zeros(9, np.int64)) for _ in range(CLIENTS)]
 
 
-def update(job: Job) -> Value:
-    return Value(clear=job.x.sum(0) + job.broadcast.sum())
+def update(context: ClientContext) -> Value:
+    return Value(clear=context.x.sum(0) + context.broadcast.sum())
 
 
-def summed(job: Job) -> Value:
+def summed(context: ClientContext) -> Value:
     """The same as integers of the noised value's grid."""
-    return Value(integers=np.rint(update(job).clear / GRID.step).astype(np.int64))
+    return Value(integers=np.rint(update(context).clear / GRID.step).astype(np.int64))
 
 
-def ask(cohort: tuple[int, ...] = EVERYBODY, sends: Sends = UPDATE, model: Any = NOTHING) -> Ask:
-    return Ask(cohort=cohort, broadcast=model, sums=(Sum(sends, LENGTH),))
+def query(cohort: tuple[int, ...] = EVERYBODY, spec: ValueSpec = UPDATE, model: Any = NOTHING) -> CohortQuery:
+    return CohortQuery(cohort=cohort, broadcast=model, sums=(Sum(spec, LENGTH),))
 
 
-def opened(plan: Plan, path: Path, sends: Sends = UPDATE, parameters: str = "strong") -> Door:
-    compute = summed if sends.sensitivity else update
-    gives = [Given(sends, compute)]
-    return Door(plan, gives, records(), ledger=path / "ledger.sqlite", parameters=parameters)
+def opened(plan: Plan, path: Path, spec: ValueSpec = UPDATE, parameters: str = "strong") -> SecureAggregator:
+    compute = summed if spec.sensitivity else update
+    gives = [ClientFunction(spec, compute)]
+    return SecureAggregator(plan, gives, records(), ledger=path / "ledger.sqlite", parameters=parameters)
 
 
 @pytest.mark.parametrize("how", ["clear", "masked", "ckks", "two-server"])
 def test_the_sum_is_that_of_the_loop_s_own_values(tmp_path: Path, how: Any) -> None:
-    with opened(replace(MASKED, sum=how), tmp_path) as door:
-        answers = door.ask(ask((0, 1, 2, 4), model=np.full(1, 0.5, np.float32)))
+    with opened(replace(MASKED, sum=how), tmp_path) as aggregator:
+        answers = aggregator.query(query((0, 1, 2, 4), model=np.full(1, 0.5, np.float32)))
     expected = sum(records()[k][0].sum(0) + 0.5 for k in (0, 1, 2, 4))
     assert answers.survivors == (0, 1, 2, 4)
     assert np.abs(answers.totals["update"].value - expected).max() <= 4 * UPDATE.grid.step
@@ -69,16 +69,18 @@ def test_the_sum_is_that_of_the_loop_s_own_values(tmp_path: Path, how: Any) -> N
 def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) -> None:
     seen: list[list[str]] = []
 
-    def looking(job: Job) -> Value:
-        seen.append([row[7] for row in door.ledger.rows()])
-        return update(job)
+    def looking(context: ClientContext) -> Value:
+        seen.append([row[7] for row in aggregator.ledger.rows()])
+        return update(context)
 
-    with Door(MASKED, [Given(UPDATE, looking)], records(), ledger=tmp_path / "ledger.sqlite") as door:
-        door.ask(ask())
+    with SecureAggregator(
+        MASKED, [ClientFunction(UPDATE, looking)], records(), ledger=tmp_path / "ledger.sqlite"
+    ) as aggregator:
+        aggregator.query(query())
         assert seen == [["reserved"] * CLIENTS] * CLIENTS
-        assert [row[7] for row in door.ledger.rows()] == ["committed"] * CLIENTS
-        assert all(isinf(door.ledger.epsilon(f"client-{k:04d}", "server")) for k in EVERYBODY)
-        assert door.ledger.worst("key-holder") == 0
+        assert [row[7] for row in aggregator.ledger.rows()] == ["committed"] * CLIENTS
+        assert all(isinf(aggregator.ledger.epsilon(f"client-{k:04d}", "server")) for k in EVERYBODY)
+        assert aggregator.ledger.worst("key-holder") == 0
 
 
 @pytest.mark.parametrize(
@@ -111,15 +113,15 @@ def test_a_door_through_which_no_sum_could_go_is_not_opened(how: str, tmp_path: 
 @pytest.mark.parametrize("how", ["clear", "masked", "two-server"])
 def test_a_client_that_there_is_not_is_not_asked(how: Any, cohort: Any, tmp_path: Path) -> None:
     """-1 would be the last client under another name, and so with a second budget."""
-    with opened(replace(MASKED, sum=how), tmp_path) as door:
+    with opened(replace(MASKED, sum=how), tmp_path) as aggregator:
         with pytest.raises(LocalProtocolError, match="among the clients 0 to 4"):
-            door.ask(ask(cohort))
-        assert not door.ledger.rows()
-        assert door.ask(ask(tuple(np.arange(CLIENTS)))).survivors == EVERYBODY
+            aggregator.query(query(cohort))
+        assert not aggregator.ledger.rows()
+        assert aggregator.query(query(tuple(np.arange(CLIENTS)))).survivors == EVERYBODY
 
 
-def noised(releases: int, budget: float) -> tuple[Plan, Sends]:
-    sends = replace(
+def noised(releases: int, budget: float) -> tuple[Plan, ValueSpec]:
+    spec = replace(
         UPDATE,
         sensitivity={("record", "add-remove"): 1.0},
         grid=GRID,
@@ -129,49 +131,53 @@ def noised(releases: int, budget: float) -> tuple[Plan, Sends]:
     plan = replace(
         MASKED, noise="distributed", noise_multiplier=z, adjacency="add-remove", non_private=(), budget=budget
     )
-    return plan, sends
+    return plan, spec
 
 
 def test_a_spent_budget_refuses_and_nothing_is_computed_or_opened(tmp_path: Path) -> None:
-    plan, sends = noised(3, 2.0)
+    plan, spec = noised(3, 2.0)
     computed = []
 
-    def counting(job: Job) -> Value:
-        computed.append(job.round)
-        return summed(job)
+    def counting(context: ClientContext) -> Value:
+        computed.append(context.round)
+        return summed(context)
 
-    with Door(plan, [Given(sends, counting)], records(), ledger=tmp_path / "ledger.sqlite") as door:
+    with SecureAggregator(
+        plan, [ClientFunction(spec, counting)], records(), ledger=tmp_path / "ledger.sqlite"
+    ) as aggregator:
         for _ in range(3):
-            assert door.ask(ask(sends=sends)).survivors == EVERYBODY
-        spent = door.ledger.epsilon("client-0002", "server")
+            assert aggregator.query(query(spec=spec)).survivors == EVERYBODY
+        spent = aggregator.ledger.epsilon("client-0002", "server")
         assert 1.99 < spent <= 2.0
         with pytest.raises(BudgetExceeded, match=r"All 5 clients refused. client-0000: .* 0 rounds like it"):
-            door.ask(ask(sends=sends))
-        assert "0 rounds like it remain" in door.log.abstained["client-0002"]
-        assert door.ledger.epsilon("client-0002", "server") == spent
+            aggregator.query(query(spec=spec))
+        assert "0 rounds like it remain" in aggregator.log.abstained["client-0002"]
+        assert aggregator.ledger.epsilon("client-0002", "server") == spent
     assert sorted(computed) == sorted([1, 2, 3] * CLIENTS)
 
 
 def test_who_refused_is_named_where_others_answered(tmp_path: Path) -> None:
-    plan, sends = noised(3, 2.0)
-    with opened(plan, tmp_path, sends) as door:
+    plan, spec = noised(3, 2.0)
+    with opened(plan, tmp_path, spec) as aggregator:
         for _ in range(3):
-            assert door.ask(ask((0, 1, 2, 3), sends)).survivors == (0, 1, 2, 3)
-        answers = door.ask(ask(sends=sends))
+            assert aggregator.query(query((0, 1, 2, 3), spec)).survivors == (0, 1, 2, 3)
+        answers = aggregator.query(query(spec=spec))
         assert answers.survivors == ()
-        assert list(door.log.refused) == [f"client-{k:04d}" for k in range(4)]
-        assert door.log.refused.keys() <= door.log.abstained.keys()
+        assert list(aggregator.log.refused) == [f"client-{k:04d}" for k in range(4)]
+        assert aggregator.log.refused.keys() <= aggregator.log.abstained.keys()
 
 
 def test_floats_are_refused_under_noise_by_name(tmp_path: Path) -> None:
     """On the grid or off it: a declared sensitivity says nothing of what rounding adds to it."""
-    plan, sends = noised(3, 2.0)
+    plan, spec = noised(3, 2.0)
     said = r"integers of the grid for 'update', which is charged as noised"
     with (
-        Door(plan, [Given(sends, update)], records(), ledger=tmp_path / "ledger.sqlite") as door,
+        SecureAggregator(
+            plan, [ClientFunction(spec, update)], records(), ledger=tmp_path / "ledger.sqlite"
+        ) as aggregator,
         pytest.raises(LocalProtocolError, match=said),
     ):
-        door.ask(ask(sends=sends))
+        aggregator.query(query(spec=spec))
 
 
 @pytest.mark.parametrize(
@@ -189,20 +195,23 @@ def test_integers_are_a_flat_vector_of_int64(given: NDArray[Any]) -> None:
 
 
 def test_what_was_spent_counts_behind_another_door(tmp_path: Path) -> None:
-    plan, sends = noised(3, 2.0)
+    plan, spec = noised(3, 2.0)
     for _ in range(3):
-        with opened(plan, tmp_path, sends) as door:
-            assert door.ask(ask(sends=sends)).survivors == EVERYBODY
-    with opened(plan, tmp_path, sends) as door, pytest.raises(BudgetExceeded, match="rounds like it remain"):
-        door.ask(ask(sends=sends))
+        with opened(plan, tmp_path, spec) as aggregator:
+            assert aggregator.query(query(spec=spec)).survivors == EVERYBODY
+    with (
+        opened(plan, tmp_path, spec) as aggregator,
+        pytest.raises(BudgetExceeded, match="rounds like it remain"),
+    ):
+        aggregator.query(query(spec=spec))
     with pytest.raises(ConfigError, match="budget"):
-        opened(replace(plan, budget=9.0), tmp_path, sends)
+        opened(replace(plan, budget=9.0), tmp_path, spec)
 
 
 def test_the_noise_is_in_the_sum(tmp_path: Path) -> None:
-    plan, sends = noised(3, 2.0)
-    with opened(plan, tmp_path, sends) as door:
-        total = door.ask(ask(sends=sends)).totals["update"].value
+    plan, spec = noised(3, 2.0)
+    with opened(plan, tmp_path, spec) as aggregator:
+        total = aggregator.query(query(spec=spec)).totals["update"].value
     error = total - sum(x.sum(0) for x, _ in records())
     assert 0.2 * plan.noise_multiplier < error.std() < 3 * plan.noise_multiplier
 
@@ -214,20 +223,20 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
     def own(x: NDArray[Any]) -> MeanVariance:
         return MeanVariance(x.mean(0), x.var(0), len(x))
 
-    def compute(job: Job) -> Value:
-        parts = features(own(job.x), anchor, Bounds()).split(Variant.FULL)
+    def compute(context: ClientContext) -> Value:
+        parts = features(own(context.x), anchor, Bounds()).split(Variant.FULL)
         return Value(hidden=parts.hidden, clear=parts.clear)
 
-    sends = Sends(
-        name="profile", how="each", reveals="its profile", reveals_encrypted="a score", max_releases=1
+    spec = ValueSpec(
+        name="profile", reduction="none", reveals="its profile", reveals_encrypted="a score", max_releases=1
     )
     baseline = own(np.random.default_rng(4).normal(size=(40, LENGTH)))
-    each = Each(sends, linear_query(baseline, anchor, Bounds()))
-    question = Ask(cohort=EVERYBODY, broadcast=NOTHING, each=(each,))
+    per_client = PerClient(spec, linear_query(baseline, anchor, Bounds()))
+    question = CohortQuery(cohort=EVERYBODY, broadcast=NOTHING, per_client=(per_client,))
     plan, ledger = replace(OPEN, scores=scores), tmp_path / "ledger.sqlite"
-    with Door(plan, [Given(sends, compute)], records(), ledger=ledger) as door:
-        found = door.ask(question).each["profile"]
-        assert door.ledger.worst("server") == inf
+    with SecureAggregator(plan, [ClientFunction(spec, compute)], records(), ledger=ledger) as aggregator:
+        found = aggregator.query(question).per_client["profile"]
+        assert aggregator.ledger.worst("server") == inf
     for k, (x, _) in enumerate(records()):
         assert found[k] == pytest.approx(divergence(own(x), baseline), abs=1e-3)
 
@@ -242,55 +251,59 @@ def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"(?i){said}"):
             opened(replace(OPEN, scores=scores), tmp_path, parameters=parameters)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="each name once"):
-        Door(OPEN, [Given(UPDATE, update)] * 2, records(), ledger=tmp_path / "ledger.sqlite")
+        SecureAggregator(
+            OPEN, [ClientFunction(UPDATE, update)] * 2, records(), ledger=tmp_path / "ledger.sqlite"
+        )
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
 def test_nobody_answers_after_the_schedule(tmp_path: Path) -> None:
-    with opened(replace(OPEN, max_rounds=1), tmp_path) as door:
-        assert door.ask(ask()).survivors == EVERYBODY
+    with opened(replace(OPEN, max_rounds=1), tmp_path) as aggregator:
+        assert aggregator.query(query()).survivors == EVERYBODY
         with pytest.raises(BudgetExceeded, match=r"All 5 clients refused. The declared schedule is over."):
-            door.ask(ask())
-        assert door.log.abstained["client-0000"] == "The declared schedule is over."
+            aggregator.query(query())
+        assert aggregator.log.abstained["client-0000"] == "The declared schedule is over."
 
 
 def test_a_stream_of_its_own_for_every_client_and_ask(tmp_path: Path) -> None:
     drawn: list[float] = []
 
-    def draw(job: Job) -> Value:
-        drawn.append(float(job.rng.random()))
+    def draw(context: ClientContext) -> Value:
+        drawn.append(float(context.rng.random()))
         return Value(clear=np.full(LENGTH, drawn[-1]))
 
-    with Door(OPEN, [Given(UPDATE, draw)], records(), ledger=tmp_path / "ledger.sqlite") as door:
-        door.ask(ask())
-        door.ask(ask())
+    with SecureAggregator(
+        OPEN, [ClientFunction(UPDATE, draw)], records(), ledger=tmp_path / "ledger.sqlite"
+    ) as aggregator:
+        aggregator.query(query())
+        aggregator.query(query())
     assert len(set(drawn)) == 2 * CLIENTS
 
 
 def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path) -> None:
-    plan, sends = noised(2, 2.0)
+    plan, spec = noised(2, 2.0)
     plan = replace(plan, budget=2.5, max_rounds=2)
     shared = tmp_path / "people.ledger"
 
-    def door(name: str, people: Any = None) -> Door:
-        gives = [Given(sends, summed)]
+    def aggregator(name: str, people: Any = None) -> SecureAggregator:
+        gives = [ClientFunction(spec, summed)]
         own = tmp_path / f"{name}.sqlite"
-        return Door(plan, gives, records(), ledger=own, shared=shared, people=people)
+        return SecureAggregator(plan, gives, records(), ledger=own, shared=shared, people=people)
 
-    with door("a") as first:
-        assert first.ask(ask(sends=sends)).survivors == EVERYBODY
-    with door("a") as again:  # the same ledger goes on, and is charged nothing twice
-        assert again.ask(ask(sends=sends)).survivors == EVERYBODY
+    with aggregator("a") as first:
+        assert first.query(query(spec=spec)).survivors == EVERYBODY
+    with aggregator("a") as again:  # the same ledger goes on, and is charged nothing twice
+        assert again.query(query(spec=spec)).survivors == EVERYBODY
         with pytest.raises(BudgetExceeded):
-            again.ask(ask(sends=sends))
+            again.query(query(spec=spec))
     account = account_of(shared)
     assert len(account.entries) == 1
     assert account.epsilon("server") == pytest.approx(2.0, abs=0.02)
     with pytest.raises(BudgetExceeded, match="beside 1 run over the same records"):
-        door("b")
+        aggregator("b")
     with pytest.raises(ConfigError, match="got others"):
-        door("c", [*records(), records()[0]])
+        aggregator("c", [*records(), records()[0]])
     whole = [tuple(np.concatenate(part) for part in zip(*records(), strict=True))]
     with pytest.raises(BudgetExceeded):  # the same records, otherwise dealt
-        door("d", whole)
+        aggregator("d", whole)
     assert len(account_of(shared).entries) == 1

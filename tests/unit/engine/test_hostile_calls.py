@@ -9,50 +9,52 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
+from securefl.linear.way import Questions
 from support.four_clients import CLIENTS, PLACE, SENDS, SESSION, SIZE, records, sum_call
 from support.hidden_plans import hidden
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Each, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.messages import Broadcast, Order
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.core.wire import Header, Limit, encode
 from securefl.dp.moments import MeanVariance
-from securefl.engine.aggregator import Given
-from securefl.engine.calls import AskCall, said
-from securefl.engine.drive import Drive, Parcel
+from securefl.engine.aggregator import ClientFunction
+from securefl.engine.calls import QueryCall, said
+from securefl.engine.drive import Driver, Packet
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
-from securefl.linear import ckks, padded, way_of
-from securefl.linear.way import Questions
+from securefl.linear import ckks, padded, scheme_of
 from securefl.matching.profiles import Anchor, Bounds, Variant, linear_query
 from securefl.storage.journal import Journal
 from securefl.sums.encrypted import way as encrypted
 from securefl.sums.two_server.messages import PadRequest
 
 LENGTH = 4
-PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score", max_releases=9)
-LOSS = Sends(name="loss", how="each", reveals="it")
+PROFILE = ValueSpec(
+    name="profile", reduction="none", reveals="it", reveals_encrypted="a score", max_releases=9
+)
+LOSS = ValueSpec(name="loss", reduction="none", reveals="it")
 OPEN = Plan(delta=1e-5, max_rounds=9, non_private=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
 MASKED = hidden(OPEN, CLIENTS, min_cohort_size=3)
 FOR_ONE = Order(
     wants=(), sums=(), initial=0, number=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
 )
 GIVES = [
-    Given(SENDS, lambda job: Value(clear=np.full(SIZE, float(job.x.sum())))),
-    Given(PROFILE, lambda job: Value(hidden=np.ones(2 * LENGTH + 1), clear=np.zeros(0))),
-    Given(LOSS, lambda job: Value(clear=np.ones(1))),
+    ClientFunction(SENDS, lambda context: Value(clear=np.full(SIZE, float(context.x.sum())))),
+    ClientFunction(PROFILE, lambda context: Value(hidden=np.ones(2 * LENGTH + 1), clear=np.zeros(0))),
+    ClientFunction(LOSS, lambda context: Value(clear=np.ones(1))),
 ]
 
 
 def engine(plan: Plan, own: Any = None, gives: Any = GIVES) -> tuple[InProcess, ClientParty]:
     """All clients as one party, and their engine, in the session."""
-    scores = way_of(plan.scores, parameters="strong", asks=9, clients=CLIENTS)
-    rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
+    scores = scheme_of(plan.scores, parameters="strong", asks=9, clients=CLIENTS)
+    rng = lambda number, client, query: np.random.default_rng(0)  # noqa: E731
     ledger = Ledger(":memory:", plan.terms())
     whole = simulated(plan, gives, ledger, own or records(), rng=rng, scores=scores)
     whole._enter(SESSION)
@@ -65,7 +67,7 @@ def holder(whole: InProcess) -> KeyHolderParty:
     return whole._key_holder
 
 
-def drive(party: ClientParty | KeyHolderParty, name: str, place: Header, data: bytes) -> Drive:
+def drive(party: ClientParty | KeyHolderParty, name: str, place: Header, data: bytes) -> Driver:
     party.call([name], data)
     assert party.drive is not None
     party.drive.begin()
@@ -84,8 +86,8 @@ def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) ->
         holder(whole).call([KEY_HOLDER], said(attempt, sum_call(again=again)))
     good = drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sum_call()))
     empty = PadRequest(task=bytes(32), members=(), boxes=(), inputs=(), signatures=())
-    assert good.deliver(Parcel(SERVER, KEY_HOLDER, encode(attempt, empty))) == []
-    assert SERVER in good.traffic.blamed
+    assert good.deliver(Packet(SERVER, KEY_HOLDER, encode(attempt, empty))) == []
+    assert SERVER in good.traffic.rejected_from
 
 
 @pytest.mark.parametrize("wrong", [{"number": -1}, {"number": 2**31}, {"number": 1, "initial": 1}], ids=str)
@@ -111,11 +113,11 @@ def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: p
 
 def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
     _, party = engine(OPEN)
-    party.call(["client-0000"], said(PLACE, AskCall(most_bytes=999, most_elements=9)))
+    party.call(["client-0000"], said(PLACE, QueryCall(most_bytes=999, most_elements=9)))
     assert party.drive is not None
     order = replace(FOR_ONE, wants=("own",))
-    assert party.drive.deliver(Parcel(SERVER, "client-0000", encode(PLACE, order))) == []
-    assert party.drive.traffic.blamed == {}
+    assert party.drive.deliver(Packet(SERVER, "client-0000", encode(PLACE, order))) == []
+    assert party.drive.traffic.rejected_from == {}
 
 
 # A server that comes back ----------------------------------------------------------------------------
@@ -123,30 +125,30 @@ def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
 
 def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> None:
     """The ledger has the place with another charge: it says so, and the party goes on."""
-    trained = Sends(
+    trained = ValueSpec(
         name="own",
-        how="each",
+        reduction="none",
         reveals="it",
-        reads="nothing",
+        depends_on="model",
         training=GaussianDpEvent(1.0),
         initial_queries=1,
     )
     plan = replace(OPEN, unit="record", adjacency="add-remove", non_private=())
-    gives, journal = [Given(trained, lambda job: Value(clear=np.ones(1)))], Journal()
+    gives, journal = [ClientFunction(trained, lambda context: Value(clear=np.ones(1)))], Journal()
     ledger = Ledger(":memory:", plan.terms())
     sent = []
     for initial in (0, 1, 0):
         whole, _ = engine(plan, gives=gives)
         directory = whole._clients[0]._directory
         assert directory is not None
-        rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
+        rng = lambda number, client, query: np.random.default_rng(0)  # noqa: E731
         party = ClientParty(plan, gives, ledger, journal, {0: records()[0]}, rng=rng)
         party.enter(directory)
-        call = AskCall(most_bytes=10**6, most_elements=99)
+        call = QueryCall(most_bytes=10**6, most_elements=99)
         at = drive(party, "client-0000", PLACE, said(PLACE, call))
         order = replace(FOR_ONE, wants=("own",), initial=initial)
         for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
-            at.deliver(Parcel(SERVER, "client-0000", encode(PLACE, one)))
+            at.deliver(Packet(SERVER, "client-0000", encode(PLACE, one)))
         sent.append(len(at.work()))
     assert sent == [1, 0, 1]
     assert len(ledger.rows()) == 1
@@ -155,22 +157,22 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
 # A server that lies to a client about scores --------------------------------------------------------
 
 
-def scores(length: int = LENGTH, variant: str = "full", **changes: Any) -> AskCall:
+def scores(length: int = LENGTH, variant: str = "full", **changes: Any) -> QueryCall:
     kind = Questions(("profile",), Bounds().linear(length, Variant(variant)), CLIENTS)
-    return replace(AskCall.of(Limit(10**6, 10**4), kind), **changes)
+    return replace(QueryCall.of(Limit(10**6, 10**4), kind), **changes)
 
 
 def asked(
-    how: Any, wants: tuple[str, ...], call: AskCall, *, bare: bool = False
-) -> tuple[list[Parcel], Drive, ClientParty]:
+    how: Any, wants: tuple[str, ...], call: QueryCall, *, bare: bool = False
+) -> tuple[list[Packet], Driver, ClientParty]:
     """What a client answers to this call, under the key that the key holder said for it."""
     whole, party = engine(replace(OPEN, scores=how))
     key = holder(whole).call([KEY_HOLDER], said(PLACE, call))
-    told = AskCall(most_bytes=10**6, most_elements=10**4) if bare else replace(call, key=key)
+    told = QueryCall(most_bytes=10**6, most_elements=10**4) if bare else replace(call, key=key)
     at = drive(party, "client-0000", PLACE, said(PLACE, told))
     order = replace(FOR_ONE, wants=wants)
     for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
-        at.deliver(Parcel(SERVER, "client-0000", encode(PLACE, one)))
+        at.deliver(Packet(SERVER, "client-0000", encode(PLACE, one)))
     return at.work(), at, party
 
 
@@ -178,7 +180,7 @@ def asked(
 def test_a_client_that_is_called_without_a_key_does_not_tell_its_profile(how: Any) -> None:
     out, at, _ = asked(how, ("profile",), scores(), bare=True)
     assert out == []
-    assert "Expected a key for ['profile']" in at.traffic.blamed[SERVER]
+    assert "Expected a key for ['profile']" in at.traffic.rejected_from[SERVER]
 
 
 @pytest.mark.parametrize("how", ["ckks", "batches", "pads"])
@@ -247,10 +249,13 @@ def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, li
         Anchor(np.zeros(LENGTH), np.ones(LENGTH)),
         Bounds(),
     )
-    answers, log = whole.ask(
-        Ask(cohort=(0, 1), broadcast=np.zeros(2, np.float32), each=(Each(PROFILE, baseline),)), PLACE
+    answers, log = whole.query(
+        CohortQuery(
+            cohort=(0, 1), broadcast=np.zeros(2, np.float32), per_client=(PerClient(PROFILE, baseline),)
+        ),
+        PLACE,
     )
-    assert answers.each == {"profile": {}}
+    assert answers.per_client == {"profile": {}}
     assert "no key of its own" in log.abstained[KEY_HOLDER]
 
 
@@ -258,8 +263,10 @@ def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, li
 def test_a_signed_key_that_is_none_costs_the_sum_and_no_process(lie: Any) -> None:
     whole, _ = engine(replace(MASKED, sum="ckks"))
     signs(whole, encrypted._PURPOSE, lie)
-    ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
-    answers, log = whole.ask(ask, PLACE)
+    query = CohortQuery(
+        cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),)
+    )
+    answers, log = whole.query(query, PLACE)
     assert answers.totals == {}
     assert "Expected a public key" in log.abstained[SERVER]
 
@@ -299,11 +306,11 @@ def test_a_bad_call_does_not_end_the_ask_at_hand() -> None:
     """Else a server could have a value computed a second time, from what the first computing kept."""
     _, party = engine(MASKED)
     names = list(party.names)
-    party.call(names, said(PLACE, AskCall(most_bytes=9, most_elements=9)))
+    party.call(names, said(PLACE, QueryCall(most_bytes=9, most_elements=9)))
     party._contributing.values._news[0] = {"seen": np.ones(1)}
-    huge = AskCall(most_bytes=2**40, most_elements=9)
+    huge = QueryCall(most_bytes=2**40, most_elements=9)
     with pytest.raises(RemoteProtocolError, match="at most"):
         party.call(names, said(replace(PLACE, stage=1), huge))
     assert party.kept == {}
-    party.call(names, said(replace(PLACE, stage=1), AskCall(most_bytes=9, most_elements=9)))
+    party.call(names, said(replace(PLACE, stage=1), QueryCall(most_bytes=9, most_elements=9)))
     assert set(party.kept) == {0}

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.engine.apart.line import Line, ask
+from securefl.engine.apart.line import Line, query
 from securefl.engine.apart.serving import listening, serve
 
 OWN = frozenset({os.getuid()})
@@ -76,8 +76,8 @@ def ended(connection: socket.socket) -> bool:
 def test_a_frame_comes_back(tmp_path: Path) -> None:
     with ExitStack() as stack:
         with served(tmp_path) as (path, told):
-            assert ask(path, b"abc", timeout=5) == b"cba"
-            assert ask(path, b"x" * 2**20, timeout=5) == b"x" * 2**20
+            assert query(path, b"abc", timeout=5) == b"cba"
+            assert query(path, b"x" * 2**20, timeout=5) == b"x" * 2**20
             connection = stack.enter_context(connected(path))
             for frame in (b"one", b""):  # several on one connection
                 Line(connection).send(frame)
@@ -125,13 +125,13 @@ def test_the_socket_of_a_process_that_was_killed_is_replaced(tmp_path: Path) -> 
     with listening(tmp_path / "run" / "party.sock") as first:
         first.detach()
         with served(tmp_path) as (path, _):
-            assert ask(path, b"ab", timeout=5) == b"ba"
+            assert query(path, b"ab", timeout=5) == b"ba"
 
 
 def test_another_user_is_turned_away(tmp_path: Path) -> None:
     others = frozenset({os.getuid() + 1})
     with served(tmp_path, allow=others) as (path, told), pytest.raises(RemoteProtocolError):
-        ask(path, b"abc", timeout=5)
+        query(path, b"abc", timeout=5)
     assert f"user {os.getuid()} away" in told[0]
 
 
@@ -143,7 +143,7 @@ def test_two_gibibytes_are_refused_before_anything_is_made_for_them(tmp_path: Pa
             assert ended(connection)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert ask(path, b"abc", timeout=5) == b"cba"
+        assert query(path, b"abc", timeout=5) == b"cba"
     assert "claim of 2147483648" in told[0]
     assert most < 2**22
 
@@ -174,7 +174,7 @@ def test_a_frame_that_is_cut_ends_that_connection_alone(tmp_path: Path, sent: by
 def test_a_slow_sender_times_out_and_holds_up_nobody(tmp_path: Path) -> None:
     with served(tmp_path, patience=0.5) as (path, told), connected(path) as slow:
         slow.sendall(struct.pack("<Q", 2**20) + b"x")
-        assert ask(path, b"abc", timeout=5) == b"cba"
+        assert query(path, b"abc", timeout=5) == b"cba"
         assert ended(slow)
     assert "in time" in told[0]
 
@@ -182,9 +182,9 @@ def test_a_slow_sender_times_out_and_holds_up_nobody(tmp_path: Path) -> None:
 def test_a_fault_of_this_code_ends_that_connection_alone_and_tells_nobody_why(tmp_path: Path) -> None:
     with served(tmp_path) as (path, told):
         with pytest.raises(RemoteProtocolError) as error:
-            ask(path, b"fail", timeout=5)
+            query(path, b"fail", timeout=5)
         assert "Zero" not in str(error.value)
-        assert ask(path, b"abc", timeout=5) == b"cba"
+        assert query(path, b"abc", timeout=5) == b"cba"
     assert "ZeroDivisionError" in told[0]
 
 
@@ -211,7 +211,7 @@ def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
         for one in (*some, *some[1:]):
             Line(one).send(b"a")  # it is served, not only accepted
             assert Line(one).receive() == b"a"
-        assert ask(path, b"abc", timeout=5) == b"cba"
+        assert query(path, b"abc", timeout=5) == b"cba"
         assert ended(some[0])  # the one that was idle longest made room
         Line(some[1]).send(b"ab")
         assert Line(some[1]).receive() == b"ba"
@@ -249,7 +249,7 @@ def test_frames_on_all_connections_together_have_a_limit(tmp_path: Path) -> None
             assert Line(one).receive() == b"x" * 2**20
         slow[0].close()
         slow[1].sendall(struct.pack("<Q", 2**20) + part)
-        assert ask(path, b"x" * 2**12, timeout=5) == b"x" * 2**12
+        assert query(path, b"x" * 2**12, timeout=5) == b"x" * 2**12
 
 
 def test_two_of_the_longest_frames_have_room_together(tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ def test_two_of_the_longest_frames_have_room_together(tmp_path: Path) -> None:
 
     told: list[str] = []
     with listening(tmp_path / "run" / "s") as listener:
-        keep = {"allow": OWN, "tell": told.append, "most": 2**20}
-        thread = Thread(target=serve, args=(listener, handle), kwargs=keep)
+        new_state = {"allow": OWN, "tell": told.append, "most": 2**20}
+        thread = Thread(target=serve, args=(listener, handle), kwargs=new_state)
         thread.start()
         with connected(tmp_path / "run" / "s") as first, connected(tmp_path / "run" / "s") as second:
             for one in (first, second):
@@ -290,8 +290,8 @@ def test_a_request_of_a_carrier_that_is_gone_is_dropped_and_one_at_work_is_finis
         return request
 
     with listening(tmp_path / "run" / "s") as listener:
-        keep = {"allow": OWN, "tell": told.append}
-        thread = Thread(target=serve, args=(listener, handle), kwargs=keep)
+        new_state = {"allow": OWN, "tell": told.append}
+        thread = Thread(target=serve, args=(listener, handle), kwargs=new_state)
         thread.start()
         with connected(tmp_path / "run" / "s") as first, connected(tmp_path / "run" / "s") as second:
             Line(first).send(b"at work")
@@ -334,8 +334,8 @@ def test_carriers_that_are_gone_keep_no_place_while_a_request_is_at_work(
         return request
 
     with listening(path) as listener, ExitStack() as stack:
-        keep = {"allow": OWN, "tell": told.append}
-        thread = Thread(target=serve, args=(listener, handle), kwargs=keep)
+        new_state = {"allow": OWN, "tell": told.append}
+        thread = Thread(target=serve, args=(listener, handle), kwargs=new_state)
         thread.start()
         assert let_in(path, b"at work", stack)
         assert begun.wait(10)
@@ -398,10 +398,10 @@ def test_the_seconds_of_a_request_are_for_all_of_it(
     monkeypatch.setattr("securefl.engine.apart.line.monotonic", lambda: slow.now)
     monkeypatch.setattr("securefl.engine.apart.line.socket.socket", lambda *anything: slow)
     if comes:
-        assert ask("here", b"", timeout=timeout) == b"abc"
+        assert query("here", b"", timeout=timeout) == b"abc"
         return
     with pytest.raises(RemoteProtocolError, match="in time"):
-        ask("here", b"", timeout=timeout)
+        query("here", b"", timeout=timeout)
 
 
 def test_a_machine_that_is_out_of_files_for_a_moment_ends_no_party(tmp_path: Path) -> None:
@@ -417,10 +417,10 @@ def test_a_machine_that_is_out_of_files_for_a_moment_ends_no_party(tmp_path: Pat
     told: list[str] = []
     with listening(tmp_path / "run" / "s") as listener:
         full = Full(fileno=os.dup(listener.fileno()))
-        keep = {"allow": OWN, "tell": told.append}
-        thread = Thread(target=serve, args=(full, lambda line, request: request), kwargs=keep)
+        new_state = {"allow": OWN, "tell": told.append}
+        thread = Thread(target=serve, args=(full, lambda line, request: request), kwargs=new_state)
         thread.start()
-        assert ask(tmp_path / "run" / "s", b"ab", timeout=10) == b"ab"
+        assert query(tmp_path / "run" / "s", b"ab", timeout=10) == b"ab"
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
         full.close()
@@ -429,7 +429,7 @@ def test_a_machine_that_is_out_of_files_for_a_moment_ends_no_party(tmp_path: Pat
 
 def test_a_party_that_does_not_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(RemoteProtocolError, match="securefl party serve"):
-        ask(tmp_path / "nothing.sock", b"abc", timeout=1)
+        query(tmp_path / "nothing.sock", b"abc", timeout=1)
 
 
 def test_a_user_who_may_not_open_the_socket_is_told_what_lets_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,7 +439,7 @@ def test_a_user_who_may_not_open_the_socket_is_told_what_lets_it_in(monkeypatch:
     monkeypatch.setattr(Slow, "connect", refuse)
     monkeypatch.setattr("securefl.engine.apart.line.socket.socket", lambda *anything: Slow(b""))
     with pytest.raises(RemoteProtocolError, match=r"--allow"):
-        ask("here", b"", timeout=1)
+        query("here", b"", timeout=1)
 
 
 def test_a_signal_ends_the_wait_though_it_interrupts_no_call(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Each, Sends, Value
+from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.release import ReleaseKey
 from securefl.engine.account import Account
-from securefl.engine.aggregator import Door, Given
+from securefl.engine.aggregator import ClientFunction, SecureAggregator
 from securefl.mechanisms.charges import allotment
 from securefl.mechanisms.protect import protect
 
@@ -30,7 +30,7 @@ PLAN = Plan(
 RECORDS = [(np.zeros((1, 1)), np.zeros(1))] * 2
 
 
-def sends(most: Any, **changes: Any) -> Sends:
+def spec(most: Any, **changes: Any) -> ValueSpec:
     declared: dict[str, Any] = {
         "name": "vector",
         "how": "each",
@@ -39,30 +39,34 @@ def sends(most: Any, **changes: Any) -> Sends:
         "on_model": False,
         "max_releases": most,
     }
-    return Sends(**declared | changes)
+    return ValueSpec(**declared | changes)
 
 
-def vector(job: Job) -> Value:
+def vector(context: ClientContext) -> Value:
     return Value(hidden=VECTOR)
 
 
-def opened(home: Path, most: Any, plan: Plan = PLAN) -> Door:
-    return Door(plan, [Given(sends(most), vector)], RECORDS, ledger=home / "ledger.sqlite")
+def opened(home: Path, most: Any, plan: Plan = PLAN) -> SecureAggregator:
+    return SecureAggregator(
+        plan, [ClientFunction(spec(most), vector)], RECORDS, ledger=home / "ledger.sqlite"
+    )
 
 
-def one(door: Door, most: Any, weights: NDArray[np.float64]) -> float:
+def one(aggregator: SecureAggregator, most: Any, weights: NDArray[np.float64]) -> float:
     """What client 0 answers this query with. BudgetExceeded where its ledger lets nothing out any more."""
-    each = Each(sends(most), LinearQuery(BOUNDS, weights))
-    asked = door.ask(Ask(cohort=(0, 1), broadcast=np.zeros(0, np.float32), each=(each,)))
-    return asked.each["vector"][0]
+    per_client = PerClient(spec(most), LinearQuery(BOUNDS, weights))
+    asked = aggregator.query(
+        CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(per_client,))
+    )
+    return asked.per_client["vector"][0]
 
 
-def attack(door: Door, most: Any, queries: int) -> tuple[NDArray[np.float64], str]:
+def attack(aggregator: SecureAggregator, most: Any, queries: int) -> tuple[NDArray[np.float64], str]:
     """The server's best guess of the vector, from as many different queries as are answered."""
     rows, numbers, why = [], [], ""
     for k in range(queries):
         try:
-            numbers.append(one(door, most, np.eye(H)[k % H]))
+            numbers.append(one(aggregator, most, np.eye(H)[k % H]))
         except BudgetExceeded as error:
             why = str(error)
             break
@@ -84,13 +88,13 @@ def test_as_many_queries_as_entries_read_the_vector_and_fewer_do_not(tmp_path: P
         non_private=("vector",),
     )
     (tmp_path / "open").mkdir()
-    with opened(tmp_path / "open", H, plan) as door:
-        found, why = attack(door, H, H)
+    with opened(tmp_path / "open", H, plan) as aggregator:
+        found, why = attack(aggregator, H, H)
     assert np.allclose(found, VECTOR, atol=1e-3), "the attack works: h equations, h unknowns"
     assert why == ""
-    with opened(tmp_path, H - 1, plan) as door:
-        found, why = attack(door, H - 1, H)
-        assert len(door.ledger.rows()) == 2 * (H - 1)
+    with opened(tmp_path, H - 1, plan) as aggregator:
+        found, why = attack(aggregator, H - 1, H)
+        assert len(aggregator.ledger.rows()) == 2 * (H - 1)
     assert abs(found[-1] - VECTOR[-1]) > 0.5
     for said in (
         f"expected at most {H - 1} releases of 'vector' on this ledger",
@@ -102,11 +106,11 @@ def test_as_many_queries_as_entries_read_the_vector_and_fewer_do_not(tmp_path: P
 
 def test_the_number_outlives_restarts(tmp_path: Path) -> None:
     for _ in range(2):
-        with opened(tmp_path, 2) as door:
-            assert one(door, 2, np.eye(H)[0]) == pytest.approx(VECTOR[0], abs=1e-3)
+        with opened(tmp_path, 2) as aggregator:
+            assert one(aggregator, 2, np.eye(H)[0]) == pytest.approx(VECTOR[0], abs=1e-3)
     for _ in range(2):
-        with opened(tmp_path, 2) as door, pytest.raises(BudgetExceeded, match="1 more after 2"):
-            one(door, 2, np.eye(H)[1])
+        with opened(tmp_path, 2) as aggregator, pytest.raises(BudgetExceeded, match="1 more after 2"):
+            one(aggregator, 2, np.eye(H)[1])
 
 
 def test_two_sessions_on_one_ledger_share_the_number(tmp_path: Path) -> None:
@@ -114,28 +118,31 @@ def test_two_sessions_on_one_ledger_share_the_number(tmp_path: Path) -> None:
         one(first, 3, np.eye(H)[0])
         one(other, 3, np.eye(H)[1])
         one(first, 3, np.eye(H)[2])
-        for door in (first, other):
+        for aggregator in (first, other):
             with pytest.raises(BudgetExceeded, match="1 more after 3"):
-                one(door, 3, np.eye(H)[0])
+                one(aggregator, 3, np.eye(H)[0])
 
 
 def test_a_ledger_of_releases_that_nobody_limited_is_held_to_the_number_now(tmp_path: Path) -> None:
     """Ledgers have their releases on file, not the number: an older one opens, and counts what is in it."""
-    with opened(tmp_path, "schedule") as door:
+    with opened(tmp_path, "schedule") as aggregator:
         for k in range(H):
-            one(door, "schedule", np.eye(H)[k])
-    with opened(tmp_path, 1) as door, pytest.raises(BudgetExceeded, match=f"at most 1 .* 1 more after {H}"):
-        one(door, 1, np.eye(H)[0])
-    with opened(tmp_path, H + 1) as door:
-        one(door, H + 1, np.eye(H)[0])
+            one(aggregator, "schedule", np.eye(H)[k])
+    with (
+        opened(tmp_path, 1) as aggregator,
+        pytest.raises(BudgetExceeded, match=f"at most 1 .* 1 more after {H}"),
+    ):
+        one(aggregator, 1, np.eye(H)[0])
+    with opened(tmp_path, H + 1) as aggregator:
+        one(aggregator, H + 1, np.eye(H)[0])
         with pytest.raises(BudgetExceeded, match=f"1 more after {H + 1}"):
-            one(door, H + 1, np.eye(H)[0])
+            one(aggregator, H + 1, np.eye(H)[0])
 
 
 def test_the_schedule_s_number_is_what_a_run_asks_for() -> None:
-    assert sends("schedule", period=2, initial_queries=1, extra_queries=3).most_releases(10) == 5 + 1 + 3
-    assert sends(4).most_releases(10) == 4
-    assert Sends(name="loss", how="each", reveals="it").most_releases(10) is None
+    assert spec("schedule", period=2, initial_queries=1, extra_queries=3).most_releases(10) == 5 + 1 + 3
+    assert spec(4).most_releases(10) == 4
+    assert ValueSpec(name="loss", reduction="none", reveals="it").most_releases(10) is None
 
 
 @pytest.mark.parametrize(
@@ -152,13 +159,13 @@ def test_the_schedule_s_number_is_what_a_run_asks_for() -> None:
 )
 def test_a_value_of_linear_queries_declares_a_number(wrong: dict[str, Any]) -> None:
     with pytest.raises(LocalProtocolError, match="max_releases"):
-        sends(**wrong)
+        spec(**wrong)
 
 
 def test_no_query_is_asked_of_a_value_without_a_number(tmp_path: Path) -> None:
-    bare = sends(None, reveals_encrypted="")
+    bare = spec(None, reveals_encrypted="")
     with pytest.raises(LocalProtocolError, match="queries that differ at will read the whole vector"):
-        Each(bare, LinearQuery(BOUNDS, np.eye(H)[0]))
+        PerClient(bare, LinearQuery(BOUNDS, np.eye(H)[0]))
 
 
 @pytest.mark.parametrize("scores", ["pads", "clear"])
@@ -169,7 +176,7 @@ def test_no_client_lets_a_vector_out_without_a_number(scores: Any) -> None:
     )
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")
     with pytest.raises(LocalProtocolError, match="max_releases"):
-        protect(plan, sends(None, reveals_encrypted=""), Value(hidden=VECTOR), key=key, weight=1.0)
+        protect(plan, spec(None, reveals_encrypted=""), Value(hidden=VECTOR), key=key, weight=1.0)
 
 
 @pytest.mark.parametrize("scores", ["pads", "ckks"])
@@ -178,8 +185,8 @@ def test_a_query_above_its_bounds_is_refused(tmp_path: Path, scores: Any) -> Non
     plan = Plan(
         scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2, non_private=("vector",)
     )
-    with opened(tmp_path, 2, plan) as door, pytest.raises(ConfigError, match="weights of norm up to 1"):
-        one(door, 2, 2 * np.eye(H)[0])
+    with opened(tmp_path, 2, plan) as aggregator, pytest.raises(ConfigError, match="weights of norm up to 1"):
+        one(aggregator, 2, 2 * np.eye(H)[0])
 
 
 @pytest.mark.parametrize("scores", ["pads", "ckks"])
@@ -187,41 +194,51 @@ def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any)
     plan = Plan(
         scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2, non_private=("vector",)
     )
-    large = Given(sends(2), lambda job: Value(hidden=3 * VECTOR))
-    with Door(plan, [large], RECORDS, ledger=tmp_path / "ledger.sqlite") as door:
-        each = Each(sends(2), LinearQuery(BOUNDS, np.eye(H)[0]))
-        asked = door.ask(Ask(cohort=(0, 1), broadcast=np.zeros(0, np.float32), each=(each,)))
-        assert asked.each["vector"] == {}
-        assert set(door.log.abstained) == {"client-0000", "client-0001"}
-        assert "inside the declared bounds" in door.log.abstained["client-0000"]
+    large = ClientFunction(spec(2), lambda context: Value(hidden=3 * VECTOR))
+    with SecureAggregator(plan, [large], RECORDS, ledger=tmp_path / "ledger.sqlite") as aggregator:
+        per_client = PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0]))
+        asked = aggregator.query(
+            CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(per_client,))
+        )
+        assert asked.per_client["vector"] == {}
+        assert set(aggregator.log.abstained) == {"client-0000", "client-0001"}
+        assert "inside the declared bounds" in aggregator.log.abstained["client-0000"]
 
 
 def test_the_server_asks_nobody_who_lets_nothing_out_any_more() -> None:
     """It knows from what it asked for: an order would cost the client's other values too."""
-    account = Account(PLAN, {"vector": sends(2)}, clients=2)
+    account = Account(PLAN, {"vector": spec(2)}, clients=2)
     for asked in ((0, 1), (0,)):
         assert account.retired(1) == frozenset()
-        account.ask(["vector"], asked, initial=False)
+        account.query(["vector"], asked, initial=False)
     assert account.retired(3) == {0}
-    account.ask(["vector"], (1,), initial=True)
+    account.query(["vector"], (1,), initial=True)
     assert account.retired(3) == {0, 1}
 
 
 def test_a_shared_ledger_reserves_no_more_than_the_number() -> None:
-    assert list(allotment(PLAN, [sends(2)]).values()) == [2]
+    assert list(allotment(PLAN, [spec(2)]).values()) == [2]
     for more in ("schedule", PLAN.max_rounds, PLAN.max_rounds + 1):
-        assert list(allotment(PLAN, [sends(more)]).values()) == [PLAN.max_rounds]
+        assert list(allotment(PLAN, [spec(more)]).values()) == [PLAN.max_rounds]
 
 
 @pytest.mark.parametrize("scores", ["pads", "ckks", "batches"])
 def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path, scores: Any) -> None:
     plan = replace(PLAN, scores=scores, non_private=("vector", "other"))
-    second = sends(1, name="other")
-    gives = [Given(sends(1), vector), Given(second, lambda job: Value(hidden=VECTOR[::-1].copy()))]
+    second = spec(1, name="other")
+    gives = [
+        ClientFunction(spec(1), vector),
+        ClientFunction(second, lambda context: Value(hidden=VECTOR[::-1].copy())),
+    ]
     first, last = np.eye(H)[0], np.eye(H)[1]
-    each = (Each(sends(1), LinearQuery(BOUNDS, first)), Each(second, LinearQuery(BOUNDS, last)))
-    with Door(plan, gives, RECORDS, ledger=tmp_path / "ledger.sqlite") as door:
-        found = door.ask(Ask(cohort=(0, 1), broadcast=np.zeros(0, np.float32), each=each)).each
+    per_client = (
+        PerClient(spec(1), LinearQuery(BOUNDS, first)),
+        PerClient(second, LinearQuery(BOUNDS, last)),
+    )
+    with SecureAggregator(plan, gives, RECORDS, ledger=tmp_path / "ledger.sqlite") as aggregator:
+        found = aggregator.query(
+            CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=per_client)
+        ).per_client
     for k in (0, 1):
         assert found["vector"][k] == pytest.approx(VECTOR[0], abs=1e-3)
         assert found["other"][k] == pytest.approx(VECTOR[1], abs=1e-3)

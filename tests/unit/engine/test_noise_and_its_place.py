@@ -14,23 +14,23 @@ from support.tiny_secagg import entropy
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends, Value
+from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.core.messages import Broadcast, Order
 from securefl.core.release import SERVER, ReleaseKey
 from securefl.core.wire import Header, encode
-from securefl.engine.aggregator import Given
-from securefl.engine.calls import AskCall, said
-from securefl.engine.drive import Parcel
+from securefl.engine.aggregator import ClientFunction
+from securefl.engine.calls import QueryCall, said
+from securefl.engine.drive import Packet
 from securefl.engine.party.clients import ClientParty
 from securefl.mechanisms.protect import protect
 from securefl.storage.journal import Journal
 
 BOUNDED = {("record", "add-remove"): 1.0}
-OWN = Sends(
+OWN = ValueSpec(
     name="own",
-    how="each",
+    reduction="none",
     reveals="it",
     sensitivity=BOUNDED,
     training=GaussianDpEvent(2.0),
@@ -99,11 +99,11 @@ def trained(told: Order, model: Broadcast = MODEL, at: Header = PLACE) -> dict[s
     drawn = {}
 
     def training(name: str) -> Any:
-        def compute(job: Any) -> Value:
-            drawn[name] = job.source.words(4).tobytes()
+        def compute(context: Any) -> Value:
+            drawn[name] = context.source.words(4).tobytes()
             return Value(integers=np.zeros(3, np.int64))
 
-        return Given(replace(OWN, name=name), compute)
+        return ClientFunction(replace(OWN, name=name), compute)
 
     journal, records = Journal(random=entropy("training")), {0: (np.ones((2, 2)), np.zeros(2))}
     parties = session([0], journal=journal)
@@ -116,12 +116,12 @@ def trained(told: Order, model: Broadcast = MODEL, at: Header = PLACE) -> dict[s
         rng=lambda *_: np.random.default_rng(0),
     )
     party.enter(parties.directory)
-    party.call([CLIENT], said(at, AskCall(most_bytes=10**6, most_elements=99)))
+    party.call([CLIENT], said(at, QueryCall(most_bytes=10**6, most_elements=99)))
     assert party.drive is not None
     party.drive.begin()
     for message in (told, model):
-        party.drive.deliver(Parcel(SERVER, CLIENT, encode(at, message)))
-    assert party.drive.traffic.blamed == {}
+        party.drive.deliver(Packet(SERVER, CLIENT, encode(at, message)))
+    assert party.drive.traffic.rejected_from == {}
     assert len(party.drive.work()) == 1
     return drawn
 

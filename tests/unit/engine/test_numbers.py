@@ -15,9 +15,9 @@ from support.tiny_orders import order
 
 from securefl.accounting.events import steps_event
 from securefl.accounting.ledger import Asked, Ledger
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Each, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.agreement import Vector
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.messages import Broadcast
@@ -25,9 +25,9 @@ from securefl.core.release import SERVER, ReleaseKey
 from securefl.core.streams import client_stream, stream
 from securefl.core.wire import Header, encode
 from securefl.dp.noise import Source
-from securefl.engine.aggregator import Given
-from securefl.engine.calls import AskCall, SumCall, heard, said
-from securefl.engine.drive import Parcel
+from securefl.engine.aggregator import ClientFunction
+from securefl.engine.calls import QueryCall, SumCall, heard, said
+from securefl.engine.drive import Packet
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.party.clients import ClientParty
 from securefl.mechanisms.charges import charge_of, events_of
@@ -35,10 +35,12 @@ from securefl.storage.journal import Journal
 from securefl.study.privacy import PrivacySection
 
 SESSION = bytes(32)
-STEP = Sends(name="step", how="sum", reveals="a step", reads="trained", extra_queries=2)
-LOSS = Sends(name="loss", how="each", reveals="a loss", period=0, initial_queries=1, extra_queries=3)
+STEP = ValueSpec(name="step", reduction="sum", reveals="a step", depends_on="trained-state", extra_queries=2)
+LOSS = ValueSpec(
+    name="loss", reduction="none", reveals="a loss", period=0, initial_queries=1, extra_queries=3
+)
 PLAN = Plan(delta=1e-5, max_rounds=9, non_private=("step", "loss"), corrupt=0.0)
-CALL = AskCall(most_bytes=10**6, most_elements=99)
+CALL = QueryCall(most_bytes=10**6, most_elements=99)
 Seen = list[tuple[int, int, int, float, float]]
 
 
@@ -49,11 +51,11 @@ def place(number: int = 1, stage: int = 0, attempt: int = 0) -> Header:
 class Attacked:
     """One client, and a server that asks it what it likes."""
 
-    def __init__(self, plan: Plan = PLAN, ledger: Ledger | None = None, sends: Sends = STEP) -> None:
+    def __init__(self, plan: Plan = PLAN, ledger: Ledger | None = None, spec: ValueSpec = STEP) -> None:
         self.seen: Seen = []
         self.noise: list[Source | None] = []
         self.ledger = ledger or Ledger(":memory:", plan.terms())
-        gives = [Given(sends, self._compute), Given(LOSS, self._compute)]
+        gives = [ClientFunction(spec, self._compute), ClientFunction(LOSS, self._compute)]
         records = {0: (np.ones((3, 2)), np.zeros(3))}
         whole = simulated(plan, gives, self.ledger, [records[0]], rng=partial(client_stream, 5))
         whole._enter(SESSION)
@@ -61,10 +63,12 @@ class Attacked:
         assert isinstance(party, ClientParty)
         self.party = party
 
-    def _compute(self, job: Job) -> Value:
-        draw = float(job.rng.random())
-        self.seen.append((job.round, job.initial, job.number, float(job.broadcast.sum()), draw))
-        self.noise.append(job.source)
+    def _compute(self, context: ClientContext) -> Value:
+        draw = float(context.rng.random())
+        self.seen.append(
+            (context.round, context.initial, context.number, float(context.broadcast.sum()), draw)
+        )
+        self.noise.append(context.source)
         return Value(clear=np.full(1, draw))
 
     def answers(self, at: Header, *wants: str, model: float = 0.0, **asked: int) -> bool:
@@ -75,7 +79,7 @@ class Attacked:
         drive.begin()
         broadcast = Broadcast(model=np.full(1, model, np.float32), names=(), arrays=())
         for message in (order(*wants, members=(0,), **asked), broadcast):
-            drive.deliver(Parcel(SERVER, "client-0000", encode(at, message)))
+            drive.deliver(Packet(SERVER, "client-0000", encode(at, message)))
         return bool(drive.work())
 
 
@@ -84,7 +88,7 @@ class Attacked:
 
 def test_number_0_has_the_stream_of_before_and_others_have_their_own() -> None:
     assert client_stream(7, 3, 2).random() == stream(7, "client", 3, 2).random()
-    draws = {client_stream(7, 3, 2, ask).random() for ask in range(4)}
+    draws = {client_stream(7, 3, 2, query).random() for query in range(4)}
     assert len(draws | {client_stream(7, 3, 21).random()}) == 5
 
 
@@ -181,7 +185,7 @@ def test_a_claimed_introduction_of_a_trained_value_costs_one_of_the_declared() -
         sensitivity={("record", "add-remove"): 1},
     )
     plan = replace(PLAN, adjacency="add-remove", noise="none", non_private=("step", "loss"))
-    one = Attacked(plan, sends=trained)
+    one = Attacked(plan, spec=trained)
     assert one.answers(place(1), "step")
     assert one.answers(place(2), "step", initial=1)
     assert one.seen[-1][1] == 1, "the client is told, and trains nothing"
@@ -191,7 +195,7 @@ def test_a_claimed_introduction_of_a_trained_value_costs_one_of_the_declared() -
 def test_private_training_draws_other_noise_for_another_model() -> None:
     """Two attempts in the clear with two models would otherwise differ by what was to be hidden."""
     trained = replace(STEP, training=steps_event(0.5, 0.4, 100))
-    one = Attacked(replace(PLAN, adjacency="add-remove"), sends=trained)
+    one = Attacked(replace(PLAN, adjacency="add-remove"), spec=trained)
     assert one.answers(place(), "step", model=1.0)
     assert one.answers(place(attempt=1), "step", model=2.0)
     assert one.answers(place(attempt=2), "step", model=1.0)
@@ -204,18 +208,20 @@ def test_hidden_sums_of_two_numbers_are_two_questions() -> None:
     """Each is opened once. A number that the order did not bear has no agreement with the others."""
     seen: Seen = []
 
-    def compute(job: Job) -> Value:
-        seen.append((job.round, job.initial, job.number, 0.0, float(job.rng.random())))
-        return Value(clear=np.full(2, float(job.number + 1)))
+    def compute(context: ClientContext) -> Value:
+        seen.append((context.round, context.initial, context.number, 0.0, float(context.rng.random())))
+        return Value(clear=np.full(2, float(context.number + 1)))
 
     plan = hidden(PLAN, 4, min_cohort_size=4, corrupt=0.25)
     records = [(np.ones((2, 2)), np.zeros(2))] * 4
-    gives, ledger = [Given(STEP, compute)], Ledger(":memory:", plan.terms())
+    gives, ledger = [ClientFunction(STEP, compute)], Ledger(":memory:", plan.terms())
     whole = simulated(plan, gives, ledger, records, rng=partial(client_stream, 1), journal=Journal())
 
     def total(stage: int, number: int, at: int = 1) -> float | None:
-        ask = Ask(cohort=(0, 1, 2, 3), broadcast=np.zeros(2, np.float32), sums=(Sum(STEP, 2),), number=number)
-        answers, _ = whole.ask(ask, Header(SESSION, at, 0, stage))
+        query = CohortQuery(
+            cohort=(0, 1, 2, 3), broadcast=np.zeros(2, np.float32), sums=(Sum(STEP, 2),), number=number
+        )
+        answers, _ = whole.query(query, Header(SESSION, at, 0, stage))
         return float(answers.totals["step"].value[0]) if answers.survivors else None
 
     assert total(0, 0) == 4
@@ -247,7 +253,7 @@ def lying(whole: InProcess, **changes: int) -> None:
 
 def test_introductions_and_further_asks_are_charged_as_what_they_are() -> None:
     training = steps_event(0.5, 0.4, 10)
-    sends = replace(
+    spec = replace(
         STEP,
         training=training,
         initial_queries=2,
@@ -257,10 +263,10 @@ def test_introductions_and_further_asks_are_charged_as_what_they_are() -> None:
     plan = Plan(
         delta=1e-5, max_rounds=5, noise="local", noise_multiplier=2.0, adjacency="add-remove", corrupt=0.0
     )
-    assert sends.asked(5) == 10
-    events = events_of(plan, [sends], SERVER, 5)
-    assert events[charge_of(plan, sends).server] == 8
-    assert events[charge_of(plan, sends, trained=False).server] == 2
+    assert spec.asked(5) == 10
+    events = events_of(plan, [spec], SERVER, 5)
+    assert events[charge_of(plan, spec).server] == 8
+    assert events[charge_of(plan, spec, trained=False).server] == 2
 
 
 def test_noise_is_calibrated_for_further_asks_too() -> None:
@@ -285,15 +291,17 @@ def test_noise_is_calibrated_for_further_asks_too() -> None:
 def test_an_ask_is_an_introduction_or_has_a_number() -> None:
     for wrong in ({"initial": 1, "number": 1}, {"number": -1}, {"initial": -1}):
         with pytest.raises(LocalProtocolError, match="Expected an introduction or a number within the round"):
-            Ask(cohort=(0,), broadcast=np.zeros(0, np.float32), each=(Each(LOSS),), **wrong)
+            CohortQuery(
+                cohort=(0,), broadcast=np.zeros(0, np.float32), per_client=(PerClient(LOSS),), **wrong
+            )
 
 
 def test_a_vector_is_of_an_introduction_or_has_a_number() -> None:
     vector = Vector(name="step", length=1, bits=8, bound=3, number=2)
     question = vector.question(place(4))
-    assert (question.round, question.ask) == (4, 2)
-    introduced = replace(vector, ask=2, number=0)
-    assert (introduced.question(place(4)).round, introduced.question(place(4)).ask) == (0, 2)
+    assert (question.round, question.query) == (4, 2)
+    introduced = replace(vector, query=2, number=0)
+    assert (introduced.question(place(4)).round, introduced.question(place(4)).query) == (0, 2)
     assert vector.encoded() != introduced.encoded()
-    with pytest.raises(ConfigError, match="`ask` or `number`"):
-        replace(vector, ask=1)
+    with pytest.raises(ConfigError, match="`query` or `number`"):
+        replace(vector, query=1)

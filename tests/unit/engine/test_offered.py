@@ -14,21 +14,26 @@ from support.noises import reach
 
 from securefl.accounting.events import NO_COST, steps_event
 from securefl.accounting.ledger import Asked, Ledger, Terms
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Each, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import ReleaseKey
-from securefl.engine.aggregator import Door, Given
+from securefl.engine.aggregator import ClientFunction, SecureAggregator
 from securefl.mechanisms.protect import protect
 
 EVERYBODY = (0, 1, 2, 3, 4)
 GRID = Grid(step=2.0**-10, bound=2.0**10)
-STEP = Sends(
-    name="step", how="sum", reveals="a step", sensitivity={("record", "add-remove"): 1.0}, grid=GRID, cohort=5
+STEP = ValueSpec(
+    name="step",
+    reduction="sum",
+    reveals="a step",
+    sensitivity={("record", "add-remove"): 1.0},
+    grid=GRID,
+    cohort=5,
 )
-TRAINED = replace(STEP, training=steps_event(0.5, 0.4, 100), reads="trained", initial_queries=2)
+TRAINED = replace(STEP, training=steps_event(0.5, 0.4, 100), depends_on="trained-state", initial_queries=2)
 PLAN = hidden(
     Plan(
         dropout=0.2,
@@ -45,17 +50,17 @@ PLAN = hidden(
 CENTRAL = replace(PLAN, sum="clear", noise="central", adversaries=("others",))
 
 
-def zeros(job: Job) -> Value:
+def zeros(context: ClientContext) -> Value:
     return Value(integers=np.zeros(3, np.int64))
 
 
-def opened(path: Path, plan: Plan = PLAN, sends: Sends = STEP) -> Door:
+def opened(path: Path, plan: Plan = PLAN, spec: ValueSpec = STEP) -> SecureAggregator:
     records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
-    return Door(plan, [Given(sends, zeros)], records, ledger=path / "ledger.sqlite")
+    return SecureAggregator(plan, [ClientFunction(spec, zeros)], records, ledger=path / "ledger.sqlite")
 
 
-def ask(sends: Sends, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> Ask:
-    return Ask(cohort=cohort, broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),), **more)
+def query(spec: ValueSpec, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> CohortQuery:
+    return CohortQuery(cohort=cohort, broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),), **more)
 
 
 @pytest.mark.parametrize(
@@ -78,39 +83,44 @@ def ask(sends: Sends, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> Ask:
 def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: Plan, other: Any) -> None:
     offered = TRAINED if "training" in other else STEP
     plan = replace(plan, non_private=("step",))
-    with opened(tmp_path, plan, offered) as door:
+    with opened(tmp_path, plan, offered) as aggregator:
         with pytest.raises(LocalProtocolError, match="Expected a description that clients offer"):
-            door.ask(ask(replace(offered, **other)))
-        assert door.ledger.rows() == []
-        assert door.ask(ask(offered)).survivors == EVERYBODY
+            aggregator.query(query(replace(offered, **other)))
+        assert aggregator.ledger.rows() == []
+        assert aggregator.query(query(offered)).survivors == EVERYBODY
 
 
 def test_a_sum_is_not_asked_of_each_nor_a_number_in_a_sum(tmp_path: Path) -> None:
-    each = replace(STEP, how="each")
-    with opened(tmp_path) as door, pytest.raises(LocalProtocolError, match="question for 'each'"):
-        door.ask(Ask(cohort=EVERYBODY, broadcast=np.zeros(0, np.float32), each=(Each(STEP),)))
-    with opened(tmp_path, sends=each) as door, pytest.raises(LocalProtocolError, match="question for 'sum'"):
-        door.ask(ask(each))
+    per_client = replace(STEP, reduction="none")
+    with opened(tmp_path) as aggregator, pytest.raises(LocalProtocolError, match="question for 'each'"):
+        aggregator.query(
+            CohortQuery(cohort=EVERYBODY, broadcast=np.zeros(0, np.float32), per_client=(PerClient(STEP),))
+        )
+    with (
+        opened(tmp_path, spec=per_client) as aggregator,
+        pytest.raises(LocalProtocolError, match="question for 'sum'"),
+    ):
+        aggregator.query(query(per_client))
 
 
 def test_a_model_that_travels_as_a_public_array_is_trained_on_at_its_price(tmp_path: Path) -> None:
-    with opened(tmp_path, sends=TRAINED) as door:
-        assert door.ask(ask(TRAINED, public={"model": np.zeros(3)})).survivors == EVERYBODY
-        assert 100 < door.ledger.epsilon("client-0000", "server") < inf
+    with opened(tmp_path, spec=TRAINED) as aggregator:
+        assert aggregator.query(query(TRAINED, public={"model": np.zeros(3)})).survivors == EVERYBODY
+        assert 100 < aggregator.ledger.epsilon("client-0000", "server") < inf
 
 
 def test_introductions_are_counted_over_sessions(tmp_path: Path) -> None:
     """As many as declared, whatever number each bears; the next is refused, and one of a round is not."""
     for _ in range(2):
-        with opened(tmp_path, sends=TRAINED) as door:
-            assert door.ask(ask(TRAINED, initial=1)).survivors == EVERYBODY
+        with opened(tmp_path, spec=TRAINED) as aggregator:
+            assert aggregator.query(query(TRAINED, initial=1)).survivors == EVERYBODY
     done = "at most 2 declared introductions of 'step', got one more after 2"
-    with opened(tmp_path, sends=TRAINED) as door, pytest.raises(BudgetExceeded, match=done):
-        door.ask(ask(TRAINED, initial=2))
-    with opened(tmp_path, sends=TRAINED) as door:
-        assert door.ledger.epsilon("client-0000", "server") < 10
-        assert door.ask(ask(TRAINED)).survivors == EVERYBODY
-        assert door.ledger.epsilon("client-0000", "server") > 100
+    with opened(tmp_path, spec=TRAINED) as aggregator, pytest.raises(BudgetExceeded, match=done):
+        aggregator.query(query(TRAINED, initial=2))
+    with opened(tmp_path, spec=TRAINED) as aggregator:
+        assert aggregator.ledger.epsilon("client-0000", "server") < 10
+        assert aggregator.query(query(TRAINED)).survivors == EVERYBODY
+        assert aggregator.ledger.epsilon("client-0000", "server") > 100
 
 
 def test_a_retry_is_the_same_introduction_and_a_wave_counts_together(tmp_path: Path) -> None:
@@ -132,28 +142,30 @@ def test_a_retry_is_the_same_introduction_and_a_wave_counts_together(tmp_path: P
 
 def test_a_cohort_below_what_shares_were_sized_for_is_not_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Expected a least size"):
-        opened(tmp_path, sends=replace(STEP, cohort=0))
-    with opened(tmp_path) as door:
-        assert door.ask(ask(STEP, cohort=(0, 1, 2))).survivors == ()
-        assert "a sum needs 4" in door.log.abstained["server"]
-        assert door.ledger.rows() == []
+        opened(tmp_path, spec=replace(STEP, cohort=0))
+    with opened(tmp_path) as aggregator:
+        assert aggregator.query(query(STEP, cohort=(0, 1, 2))).survivors == ()
+        assert "a sum needs 4" in aggregator.log.abstained["server"]
+        assert aggregator.ledger.rows() == []
 
 
 @pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
 def test_a_hidden_sum_that_aborts_under_central_noise_is_none(tmp_path: Path, how: Any) -> None:
     """Too few answer, so nothing is opened, and there is nothing to put noise on."""
 
-    def failing(job: Job) -> Value:
-        if job.client < 3:
+    def failing(context: ClientContext) -> Value:
+        if context.client < 3:
             raise DataError("It cannot read its records.")
-        return zeros(job)
+        return zeros(context)
 
     plan = replace(CENTRAL, sum=how)
     records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
-    with Door(plan, [Given(STEP, failing)], records, ledger=tmp_path / "ledger.sqlite") as door:
-        answers = door.ask(ask(STEP))
+    with SecureAggregator(
+        plan, [ClientFunction(STEP, failing)], records, ledger=tmp_path / "ledger.sqlite"
+    ) as aggregator:
+        answers = aggregator.query(query(STEP))
         assert (answers.survivors, dict(answers.totals)) == ((), {})
-        assert "No sum" in door.log.abstained["server"]
+        assert "No sum" in aggregator.log.abstained["server"]
 
 
 def mu(release: Any, neighbours: tuple[Any, Any], sigma: float) -> float:
@@ -194,8 +206,8 @@ def test_weights_move_integers_no_further_apart(weight: float) -> None:
 
 def test_integers_beyond_their_grid_are_cut_to_it(tmp_path: Path) -> None:
     """To refuse would tell of the record that tips them over; to cut moves neighbours no further apart."""
-    far = Given(STEP, lambda job: Value(integers=np.array([2**62, -(2**62), 0])))
+    far = ClientFunction(STEP, lambda context: Value(integers=np.array([2**62, -(2**62), 0])))
     records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
-    with Door(CENTRAL, [far], records, ledger=tmp_path / "ledger.sqlite") as door:
-        total = door.ask(ask(STEP)).totals["step"].value
+    with SecureAggregator(CENTRAL, [far], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
+        total = aggregator.query(query(STEP)).totals["step"].value
     np.testing.assert_allclose(total, [5 * GRID.bound, -5 * GRID.bound, 0], atol=40)

@@ -15,7 +15,7 @@ from support.tiny_orders import order
 import securefl
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core import signing, wire
 from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.errors import CryptoError, RemoteProtocolError
@@ -24,8 +24,8 @@ from securefl.core.messages import Broadcast, OpenRequest, Order
 from securefl.core.release import SERVER
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.core.wire import Header, Limit, encode
-from securefl.engine.aggregator import Given
-from securefl.engine.drive import Drive
+from securefl.engine.aggregator import ClientFunction
+from securefl.engine.drive import Driver
 from securefl.engine.inprocess import MOST_MESSAGES, Once, simulated
 from securefl.engine.network import Network
 
@@ -218,7 +218,7 @@ def test_the_engine_alone_knows_of_it() -> None:
 
 
 def test_a_party_on_its_own_reads_and_checks_everything() -> None:
-    drive = Drive({}, HERE, worker=None)  # type: ignore[arg-type]
+    drive = Driver({}, HERE, worker=None)  # type: ignore[arg-type]
     assert drive.decode is wire.decode
     member = Identity.generate("client-0000").member()
     directory = Directory(bytes(32), Identity.generate(SERVER).member(), None, lambda names: [member])
@@ -233,22 +233,22 @@ def test_a_party_on_its_own_reads_and_checks_everything() -> None:
 
 def masked() -> Any:
     """A simulation of four clients, whose sums are masked."""
-    sends = Sends(name="own", how="sum", reveals="it")
+    spec = ValueSpec(name="own", reduction="sum", reveals="it")
     clear = Plan(delta=1e-5, max_rounds=3, non_private=("own",), corrupt=0.25, dropout=0.25)
     plan = hidden(clear, 4, min_cohort_size=4)
     return simulated(
         plan,
-        [Given(sends, lambda job: Value(clear=np.ones(3)))],
+        [ClientFunction(spec, lambda context: Value(clear=np.ones(3)))],
         Ledger(":memory:", plan.terms()),
         [(np.ones((1, 2)), np.zeros(1))] * 4,
-        rng=lambda number, client, ask: np.random.default_rng(0),
+        rng=lambda number, client, query: np.random.default_rng(0),
     )
 
 
-ASK = Ask(
+ASK = CohortQuery(
     cohort=(0, 1, 2, 3),
     broadcast=np.zeros(2, np.float32),
-    sums=(Sum(Sends(name="own", how="sum", reveals="it"), 3),),
+    sums=(Sum(ValueSpec(name="own", reduction="sum", reveals="it"), 3),),
 )
 
 
@@ -264,7 +264,7 @@ def test_nothing_is_kept_from_round_to_round(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Once, "forget", watched)
     engine = masked()
     for number in (1, 2, 3):
-        answers, _ = engine.ask(ASK, Header(bytes(32), number, 0, 0))
+        answers, _ = engine.query(ASK, Header(bytes(32), number, 0, 0))
         assert answers.survivors == ASK.cohort
     first, *others = (kept[at : at + 2] for at in range(0, len(kept), 2))
     assert others == [first, first]
@@ -275,7 +275,7 @@ def test_it_forgets_after_an_exchange_that_broke_off(monkeypatch: pytest.MonkeyP
     engine = masked()
     monkeypatch.setattr(Network, "run", lambda self, drives: engine._once.verify(*SIGNED) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        engine.ask(ASK, Header(bytes(32), 1, 0, 0))
+        engine.query(ASK, Header(bytes(32), 1, 0, 0))
     assert len(engine._once) == 0
 
 

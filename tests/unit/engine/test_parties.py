@@ -27,16 +27,16 @@ from support.four_clients import (
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Each, Sends, Sum, Value
+from securefl.algorithm.queries import PerClient, Sum, Value, ValueSpec
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, encode
-from securefl.engine.aggregator import Given
-from securefl.engine.calls import AskCall, SumCall, heard, said
-from securefl.engine.drive import Drive, Parcel
+from securefl.engine.aggregator import ClientFunction
+from securefl.engine.calls import QueryCall, SumCall, heard, said
+from securefl.engine.drive import Driver, Packet
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.network import Network
@@ -48,25 +48,25 @@ from securefl.storage.own_record import OwnRecord
 
 def engine(plan: Plan, own: Any = None, compute: Any = None) -> tuple[InProcess, Ledger]:
     ledger = Ledger(":memory:", plan.terms())
-    offers = [given() if compute is None else given(compute)]
-    rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
-    return simulated(plan, offers, ledger, own or records(), rng=rng), ledger
+    contributions = [given() if compute is None else given(compute)]
+    rng = lambda number, client, query: np.random.default_rng(0)  # noqa: E731
+    return simulated(plan, contributions, ledger, own or records(), rng=rng), ledger
 
 
 def ordered(plan: Plan) -> tuple[ClientParty, Any]:
     """All clients as one party that was given an order for a hidden sum, and the engine of it."""
     whole, _ = engine(plan)
-    whole.ask(replace(ASK, sums=()), Header(SESSION, 1, 0, 0))
+    whole.query(replace(ASK, sums=()), Header(SESSION, 1, 0, 0))
     (party,) = whole._clients
     place, names = Header(SESSION, 1, 0, 1), list(party.names)
-    party.call(names, said(place, AskCall(most_bytes=9999, most_elements=99)))
+    party.call(names, said(place, QueryCall(most_bytes=9999, most_elements=99)))
     assert party.drive is not None
     party.drive.begin()
     order = encode(place, order_of(ASK, range(CLIENTS), hidden=True))
     shown = encode(place, broadcast_of(ASK))
     for name in names:
         for data in (order, shown):
-            party.drive.deliver(Parcel(SERVER, name, data))
+            party.drive.deliver(Packet(SERVER, name, data))
     party.drive.work()
     return party, whole
 
@@ -140,17 +140,17 @@ def test_a_server_of_another_plan_gets_nothing(plan: Plan, other: Plan) -> None:
     """A server whose plan sums otherwise calls or orders what these clients' plan has not."""
     whole, ledger = engine(plan)
     stranger = InProcess(server(other), whole._clients)
-    answers, log = stranger.ask(ASK, PLACE)
+    answers, log = stranger.query(ASK, PLACE)
     assert answers.survivors == ()
     assert ledger.rows() == []
-    assert SERVER in {*log.traffic.blamed, *log.abstained}
+    assert SERVER in {*log.traffic.rejected_from, *log.abstained}
 
 
 def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() -> None:
     party = client(CLEAR)
     whole = InProcess(server(CLEAR), [party])
-    whole.ask(replace(ASK, cohort=(0,)), PLACE)
-    huge = AskCall(most_bytes=2**31, most_elements=9)
+    whole.query(replace(ASK, cohort=(0,)), PLACE)
+    huge = QueryCall(most_bytes=2**31, most_elements=9)
     with pytest.raises(RemoteProtocolError, match="at most 1073741824 bytes"):
         party.call(party.names, said(Header(SESSION, 2, 0, 0), huge))
 
@@ -186,13 +186,13 @@ def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None
         "bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf),
         "cohort": 3,
     }
-    assert AskCall(**good).questions() is not None
+    assert QueryCall(**good).questions() is not None
     with pytest.raises(RemoteProtocolError):
-        AskCall(**{**good, **wrong}).questions()
+        QueryCall(**{**good, **wrong}).questions()
 
 
 def test_a_call_is_read_as_it_was_said() -> None:
-    for one in (sum_call(), AskCall(most_bytes=1, most_elements=2, key=b"k")):
+    for one in (sum_call(), QueryCall(most_bytes=1, most_elements=2, key=b"k")):
         assert heard(said(ATTEMPT, one), SESSION, (0, 0, 0)) == (ATTEMPT, one)
 
 
@@ -201,7 +201,7 @@ def test_a_call_is_read_as_it_was_said() -> None:
 
 def holder(plan: Plan) -> KeyHolderParty:
     party = KeyHolderParty(plan, {"own": SENDS}, OwnRecord(KEY_HOLDER, Journal()))
-    InProcess(server(plan), [client(plan, range(CLIENTS))], party).ask(replace(ASK, sums=()), PLACE)
+    InProcess(server(plan), [client(plan, range(CLIENTS))], party).query(replace(ASK, sums=()), PLACE)
     return party
 
 
@@ -230,7 +230,7 @@ def test_a_key_holder_opens_nothing_for_a_call_beside_its_plan(changes: Any) -> 
     assert refused.value.sender == SERVER
     assert party.drive is None
     party.call([KEY_HOLDER], said(ATTEMPT, sum_call()))
-    assert isinstance(party.drive, Drive)
+    assert isinstance(party.drive, Driver)
 
 
 def test_another_size_of_the_order_has_no_signatures() -> None:
@@ -247,11 +247,11 @@ def test_another_size_of_the_order_has_no_signatures() -> None:
     key_holder = whole._key_holder
     assert key_holder is not None
     key_holder.call = smaller.__get__(key_holder)  # type: ignore[method-assign]
-    answers, log = whole.ask(ASK, PLACE)
+    answers, log = whole.query(ASK, PLACE)
     assert answers.totals == {}
     assert party is not None
     assert own.log.abstained == {}  # taken with the rest
-    assert "server" in log.traffic.blamed
+    assert "server" in log.traffic.rejected_from
 
 
 # Who a party is -----------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_two_parties_of_one_number_are_refused() -> None:
 
 def test_a_network_refuses_two_drives_of_one_party() -> None:
     party = client(CLEAR)
-    InProcess(server(CLEAR), [party]).ask(replace(ASK, cohort=(0,)), PLACE)
+    InProcess(server(CLEAR), [party]).query(replace(ASK, cohort=(0,)), PLACE)
     assert party.drive is not None
     with pytest.raises(ConfigError, match="client-0000 twice"):
         Network().run([party.drive, party.drive])
@@ -279,7 +279,7 @@ def test_a_ledger_of_another_plan_is_refused(tmp_path: Path) -> None:
 def test_a_key_holder_of_another_name_in_the_directory_is_refused() -> None:
     mine, other = (KeyHolderParty(TWO, {"own": SENDS}, OwnRecord(KEY_HOLDER, Journal())) for _ in range(2))
     whole = InProcess(server(TWO), [client(TWO, range(CLIENTS))], mine)
-    whole.ask(replace(ASK, sums=()), PLACE)
+    whole.query(replace(ASK, sums=()), PLACE)
     assert mine._directory is not None
     with pytest.raises(ConfigError, match="this key holder's own keys"):
         other.enter(mine._directory)
@@ -287,7 +287,7 @@ def test_a_key_holder_of_another_name_in_the_directory_is_refused() -> None:
 
 def test_a_server_of_other_keys_than_the_directorys_asks_nothing() -> None:
     mine = InProcess(server(CLEAR), [client(CLEAR, range(CLIENTS))])
-    mine.ask(ASK, PLACE)
+    mine.query(ASK, PLACE)
     directory = mine._clients[0]._directory
     assert directory is not None
     with pytest.raises(ConfigError, match="this server's own keys"):
@@ -314,17 +314,19 @@ def test_a_client_whose_journal_was_lost_is_told_so_itself() -> None:
 
 def test_what_was_made_in_a_session_that_was_left_is_not_kept() -> None:
     """Its last Ask never ended: nobody knows whether its value was used."""
-    whole, _ = engine(CLEAR, compute=lambda job: Value(clear=np.zeros(SIZE), keep={"own": np.ones(1)}))
-    whole.ask(replace(ASK, sums=()), PLACE)
+    whole, _ = engine(
+        CLEAR, compute=lambda context: Value(clear=np.zeros(SIZE), new_state={"own": np.ones(1)})
+    )
+    whole.query(replace(ASK, sums=()), PLACE)
     (party,) = whole._clients
     assert isinstance(party, ClientParty)
     place, names = Header(SESSION, 1, 0, 1), list(party.names)
-    party.call(names, said(place, AskCall(most_bytes=9999, most_elements=99)))
+    party.call(names, said(place, QueryCall(most_bytes=9999, most_elements=99)))
     assert party.drive is not None
     party.drive.begin()
     for k, name in enumerate(names):
         for message in (order_of(ASK, [k], hidden=False), broadcast_of(ASK)):
-            party.drive.deliver(Parcel(SERVER, name, encode(place, message)))
+            party.drive.deliver(Packet(SERVER, name, encode(place, message)))
     party.drive.work()
     assert party._directory is not None
     party.enter(replace(party._directory, session=b"\x01" * 32))
@@ -340,18 +342,18 @@ def test_a_record_is_its_own_partys_alone() -> None:
 
 def test_what_an_ask_that_failed_noted_is_not_told_of_the_next() -> None:
     whole, _ = engine(CLEAR)
-    ask = whole.server.ask
+    query = whole.server.query
 
     def failing(*given: Any) -> Any:
-        ask(*given)
+        query(*given)
         whole.server.log.tell(SERVER, "It was another Ask.")
         raise LocalProtocolError("It failed.")
 
-    whole.server.ask = failing  # type: ignore[method-assign]
+    whole.server.query = failing  # type: ignore[method-assign]
     with pytest.raises(LocalProtocolError):
-        whole.ask(ASK, PLACE)
-    whole.server.ask = ask  # type: ignore[method-assign]
-    _, log = whole.ask(ASK, Header(SESSION, 2, 0, 0))
+        whole.query(ASK, PLACE)
+    whole.server.query = query  # type: ignore[method-assign]
+    _, log = whole.query(ASK, Header(SESSION, 2, 0, 0))
     assert log.abstained == {}
 
 
@@ -363,24 +365,27 @@ def test_records_that_change_between_waves_are_not_summed(what: str) -> None:
     """After its first value of the Ask was computed: the client abstains from the others."""
     own = records()
 
-    def compute(job: Any) -> Value:
-        if job.client == 0:  # another client's turn comes after it
+    def compute(context: Any) -> Value:
+        if context.client == 0:  # another client's turn comes after it
             own[1][0 if what == "x" else 1][:] = 7.0
-        return Value(clear=np.full(SIZE, float(job.x.sum())))
+        return Value(clear=np.full(SIZE, float(context.x.sum())))
 
-    two = Sends(name="loss", how="each", reveals="it")
+    two = ValueSpec(name="loss", reduction="none", reveals="it")
     ledger = Ledger(":memory:", replace(MASKED, non_private=("own", "loss")).terms())
     plan = replace(MASKED, non_private=("own", "loss"))
-    offers = [Given(SENDS, compute), Given(two, lambda job: Value(clear=np.array([float(job.x.sum())])))]
-    rng = lambda number, who, ask: np.random.default_rng(0)  # noqa: E731
-    whole = simulated(plan, offers, ledger, own, rng=rng)
-    answers, log = whole.ask(replace(ASK, each=(Each(two),)), PLACE)
+    contributions = [
+        ClientFunction(SENDS, compute),
+        ClientFunction(two, lambda context: Value(clear=np.array([float(context.x.sum())]))),
+    ]
+    rng = lambda number, who, query: np.random.default_rng(0)  # noqa: E731
+    whole = simulated(plan, contributions, ledger, own, rng=rng)
+    answers, log = whole.query(replace(ASK, per_client=(PerClient(two),)), PLACE)
     assert answers.survivors == (0, 2, 3)
     assert "records changed" in log.abstained["client-0001"]
 
 
 def test_a_length_that_the_server_made_up_costs_it_the_sum() -> None:
     whole, _ = engine(MASKED)
-    answers, log = whole.ask(replace(ASK, sums=(Sum(SENDS, SIZE + 1),)), PLACE)
+    answers, log = whole.query(replace(ASK, sums=(Sum(SENDS, SIZE + 1),)), PLACE)
     assert answers.totals == {}
     assert "called for 4 values of 'own' and has 3" in log.abstained["client-0000"]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.engine.privacy_card import learns
 
-OWN = Sends(name="own", how="sum", reveals="its vector")
+OWN = ValueSpec(name="own", reduction="sum", reveals="its vector")
 TERMS: dict[str, Any] = {
     "delta": 1e-5,
     "max_rounds": 1,
@@ -59,9 +59,9 @@ def test_the_card_says_who_may_collude() -> None:
 
 @pytest.mark.parametrize(("most", "often"), [("schedule", "5 times"), (1, "1 time"), (40, "40 times")])
 def test_the_card_says_how_many_linear_functions_of_a_vector_there_are(most: Any, often: str) -> None:
-    own = Sends(
+    own = ValueSpec(
         name="own",
-        how="each",
+        reduction="none",
         reveals="its vector",
         reveals_encrypted="a score",
         period=2,

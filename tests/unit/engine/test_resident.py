@@ -12,10 +12,10 @@ from support.residents import NAMES, Deployment, identities
 from securefl.algorithm.queries import Value
 from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.diary import Diary
+from securefl.engine.apart.diary import SessionStore
 from securefl.engine.apart.entering import ENTERED, Enter, pack_enter, unpack_enter
 from securefl.engine.apart.frames import REFUSED
-from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.resident import PartySession
 from securefl.engine.apart.roster import Pinned
 from securefl.engine.apart.turns import Turn, pack
 
@@ -30,7 +30,7 @@ def test_sums_of_two_sessions_under_the_same_keys(plan: object) -> None:
         deployment.begin()
         assert deployment.enter(nonce) == EVERYONE
         for number in (1, 2):
-            answers = deployment.ask(number)
+            answers = deployment.query(number)
             np.testing.assert_array_equal(answers.totals["own"].value, [10, 10, 10])
     # one ledger for both sessions, two rounds each
     assert len(deployment.files["client-0000"].ledger.rows()) == 4
@@ -69,7 +69,7 @@ def test_a_second_server_is_refused_and_the_first_goes_on() -> None:
     request = replace(second.request(TOMORROW), roster=deployment.pinned.digest)
     assert deployment.residents["client-0001"].answer(pack_enter(request)) == REFUSED
     assert "another server's" in deployment.why("client-0001")
-    assert deployment.ask(1).survivors == (0, 1, 2, 3)
+    assert deployment.query(1).survivors == (0, 1, 2, 3)
 
 
 def test_yesterdays_session_is_refused_when_it_is_sent_again() -> None:
@@ -86,13 +86,13 @@ def test_yesterdays_session_is_refused_when_it_is_sent_again() -> None:
 def test_yesterdays_messages_are_refused_today() -> None:
     deployment = Deployment(MASKED)
     deployment.enter(TODAY)
-    deployment.ask(1)
+    deployment.query(1)
     old = [data for name, data in deployment.said if name == "client-0000"][1:]
     deployment.enter(TOMORROW)
     resident = deployment.residents["client-0000"]
     assert {resident.answer(data) for data in old} == {REFUSED}
     assert "call before any message" in deployment.why("client-0000")
-    deployment.ask(1)
+    deployment.query(1)
     before = deployment.files["client-0000"].ledger.head
     # some of them go to the machines at hand, which say nothing to them
     for data in old:
@@ -118,14 +118,14 @@ def test_the_same_enter_again_changes_nothing_in_the_middle_of_a_round() -> None
     deployment = Deployment(MASKED)
     deployment.enter(TODAY)
     entering_midway(deployment, TODAY)
-    assert deployment.ask(1).survivors == (0, 1, 2, 3)
+    assert deployment.query(1).survivors == (0, 1, 2, 3)
 
 
 def test_a_new_session_in_the_middle_of_a_round_ends_the_old_one() -> None:
     deployment = Deployment(MASKED)
     deployment.enter(TODAY)
     entering_midway(deployment, TOMORROW)
-    assert deployment.ask(1).survivors == (0, 2, 3)
+    assert deployment.query(1).survivors == (0, 2, 3)
     assert deployment.enter(TODAY) == ("client-0000", "client-0002", "client-0003", KEY_HOLDER)
 
 
@@ -133,7 +133,7 @@ def test_a_new_session_in_the_middle_of_a_round_ends_the_old_one() -> None:
 def test_who_restarts_drops_out_of_the_round_and_takes_part_in_the_next(plan: object) -> None:
     deployment = Deployment(plan)  # type: ignore[arg-type]
     deployment.enter(TODAY)
-    assert deployment.ask(1).survivors == (0, 1, 2, 3)
+    assert deployment.query(1).survivors == (0, 1, 2, 3)
     waves: list[str] = []
 
     def restarts(name: str, said: bytes) -> bytes:
@@ -144,18 +144,18 @@ def test_who_restarts_drops_out_of_the_round_and_takes_part_in_the_next(plan: ob
         return said
 
     deployment.lost = restarts
-    assert deployment.ask(2).survivors == (0, 1, 3)
+    assert deployment.query(2).survivors == (0, 1, 3)
     deployment.lost = lambda name, said: said
     # it has no session before it is asked to enter again, with the same request
     assert deployment.residents["client-0002"].answer(pack(Turn())) == REFUSED
     assert deployment.enter(TODAY) == EVERYONE
-    assert deployment.ask(3).survivors == (0, 1, 2, 3)
+    assert deployment.query(3).survivors == (0, 1, 2, 3)
 
 
 def test_a_restarted_party_does_not_come_back_into_its_round() -> None:
     deployment = Deployment(CLEAR)
     deployment.enter(TODAY)
-    deployment.ask(1)
+    deployment.query(1)
     deployment.start("client-0002")
     assert deployment.enter(TODAY) == EVERYONE
     call = next(data for name, data in deployment.said[5:] if name == "client-0002")
@@ -175,8 +175,8 @@ def test_a_call_before_any_session_is_refused() -> None:
 def test_a_diary_of_a_backup_is_refused() -> None:
     deployment = Deployment(CLEAR)
     deployment.enter(TODAY)
-    deployment.ask(1)
-    deployment.files["client-0001"].diary = Diary()
+    deployment.query(1)
+    deployment.files["client-0001"].diary = SessionStore()
     deployment.start("client-0001")
     assert "client-0001" not in deployment.enter(TODAY)
     assert "from a backup" in deployment.why("client-0001")
@@ -185,12 +185,12 @@ def test_a_diary_of_a_backup_is_refused() -> None:
 def test_a_party_that_is_not_enrolled_is_refused() -> None:
     deployment = Deployment(CLEAR)
     with pytest.raises(ConfigError, match="not enrolled"):
-        Resident(
+        PartySession(
             "client-0009",
             CLEAR,
             bytes(32),
             deployment.pinned,
-            Diary(),
+            SessionStore(),
             None,
             newest=None,  # type: ignore[arg-type]
         )
@@ -211,22 +211,22 @@ def test_an_enter_that_is_cut_or_changed_is_refused() -> None:
 def test_what_a_client_keeps_survives_a_restart() -> None:
     seen = []
 
-    def compute(job: object) -> object:
-        seen.append(dict(job.kept))  # type: ignore[attr-defined]
-        return Value(clear=np.ones(3), keep={"own": np.full(2, float(job.round))})  # type: ignore[attr-defined]
+    def compute(context: object) -> object:
+        seen.append(dict(context.kept))  # type: ignore[attr-defined]
+        return Value(clear=np.ones(3), new_state={"own": np.full(2, float(context.round))})  # type: ignore[attr-defined]
 
     deployment = Deployment(CLEAR, compute=compute)
     deployment.enter(TODAY)
     for number in (1, 2):
-        deployment.ask(number)
+        deployment.query(number)
     deployment.start("client-0003")
     deployment.enter(TODAY)
-    deployment.ask(3)
+    deployment.query(3)
     # what it made in round 2 would have counted from round 3 on, and went with the process
     np.testing.assert_array_equal(seen[-1]["own"], [1, 1])
     np.testing.assert_array_equal(seen[-2]["own"], [2, 2])
     deployment.enter(TOMORROW)
-    deployment.ask(1)
+    deployment.query(1)
     assert seen[-1] == {}
 
 
@@ -246,7 +246,7 @@ def test_what_a_client_said_yesterday_under_the_same_keys_is_not_in_todays_sum(
     deployment.lost = recording
     deployment.enter(TODAY)
     yesterday = deployment.session
-    deployment.ask(1)
+    deployment.query(1)
     old = iter(said[1:])
 
     def replaying(name: str, reply: bytes) -> bytes:
@@ -259,9 +259,12 @@ def test_what_a_client_said_yesterday_under_the_same_keys_is_not_in_todays_sum(
     deployment.begin()
     deployment.enter(TOMORROW)
     deployment.lost = replaying
-    answers = deployment.ask(1)
+    answers = deployment.query(1)
     assert 1 not in answers.survivors
-    assert "client-0001" in {*deployment.transport.traffic.blamed, *deployment.server.log.traffic.blamed}
+    assert "client-0001" in {
+        *deployment.transport.traffic.rejected_from,
+        *deployment.server.log.traffic.rejected_from,
+    }
 
 
 @pytest.mark.parametrize("plan", [MASKED, TWO], ids=lambda plan: plan.sum)
@@ -278,7 +281,7 @@ def test_the_same_value_under_the_same_keys_looks_different_in_another_session(p
         deployment.begin()
         deployment.enter(nonce)
         said.clear()
-        deployment.ask(1)
+        deployment.query(1)
         blocks.append({bytes(said[at : at + 32]) for at in range(len(said) - 31)})
     # Names, kinds and lengths are the same. 32 bytes of masks, boxes, keys or signatures are not.
     assert [block for block in blocks[0] & blocks[1] if len(set(block)) > 24] == []

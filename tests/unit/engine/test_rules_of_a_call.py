@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from securefl.sums.encrypted.way import _PURPOSE
 from support.ordered_clients import EVERYBODY, MODEL, PLAN, clients, ordered, sum_call, summing
 from support.tiny_orders import order
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends, Value
+from securefl.algorithm.queries import Value, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Identity
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.messages import Contribution
+from securefl.core.messages import ContributionMessage
 from securefl.core.release import SERVER
 from securefl.core.wire import Limit, decode
-from securefl.engine.aggregator import Given
+from securefl.engine.aggregator import ClientFunction
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import STRONG
-from securefl.sums.encrypted.way import _PURPOSE
 
 MASKED = replace(PLAN, sum="masked")
 CKKS = replace(PLAN, sum="ckks")
@@ -113,18 +113,20 @@ def test_a_client_without_an_order_takes_no_part() -> None:
 
 # The first order, and the first broadcast --------------------------------------------------------------
 
-TWO = tuple(Sends(name=name, how="each", reveals="it") for name in ("one", "other"))
+TWO = tuple(ValueSpec(name=name, reduction="none", reveals="it") for name in ("one", "other"))
 OPEN = Plan(delta=1e-5, max_rounds=3, non_private=("one", "other"))
 
 
 def told_twice(*messages: Any) -> tuple[str, float]:
     """The name of what a client releases, and the first number of the model that it computed it on."""
-    gives = [Given(sends, lambda job: Value(clear=np.float64(job.broadcast[:1]))) for sends in TWO]
+    gives = [
+        ClientFunction(spec, lambda context: Value(clear=np.float64(context.broadcast[:1]))) for spec in TWO
+    ]
     made, name = clients(OPEN, gives), "client-0001"
     drive = made.tell(*messages, to=[name])
-    assert drive.traffic.blamed == {}
+    assert drive.traffic.rejected_from == {}
     [parcel] = drive.work()
-    came: Any = decode(parcel.data, made.at, {Contribution: Limit(10**6, 99)}, name)
+    came: Any = decode(parcel.data, made.at, {ContributionMessage: Limit(10**6, 99)}, name)
     [release] = came.releases
     return release.name, float(release.numbers[0])
 

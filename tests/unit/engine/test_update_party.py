@@ -16,8 +16,8 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.engine.apart.entering import ENTERED, Enter, pack_enter
-from securefl.engine.apart.house import House, UpdateParty
-from securefl.engine.apart.line import ask
+from securefl.engine.apart.house import LocalDeployment, UpdateParty
+from securefl.engine.apart.line import query
 from securefl.engine.apart.roster import Pinned
 from securefl.engine.apart.updates import Updates
 from securefl.storage.counter import Counter
@@ -106,13 +106,13 @@ def test_a_counter_inside_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_second_house_takes_nothing_from_the_first(tmp_path: Path) -> None:
-    def answers(house: House) -> None:
-        assert len(ask(house.where(CLIENT), b"anything", timeout=10)) < 20  # its constant refusal
+    def answers(house: LocalDeployment) -> None:
+        assert len(query(house.where(CLIENT), b"anything", timeout=10)) < 20  # its constant refusal
 
-    with House(PLAN, UPDATES, clients=3, folder=tmp_path) as first:
-        second = House(PLAN, UPDATES, clients=3, folder=tmp_path)
+    with LocalDeployment(PLAN, UPDATES, clients=3, folder=tmp_path) as first:
+        second = LocalDeployment(PLAN, UPDATES, clients=3, folder=tmp_path)
         with pytest.raises(ConfigError, match="in use by process"):
             second.__enter__()
         answers(first)
-    with House(PLAN, UPDATES, clients=3, folder=tmp_path) as again:
+    with LocalDeployment(PLAN, UPDATES, clients=3, folder=tmp_path) as again:
         answers(again)

@@ -15,7 +15,7 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.engine.apart.host import Host
 from securefl.engine.apart.turns import Sent, Turn, pack, pack_sent, unpack, unpack_sent
-from securefl.engine.apart.waves import Waves
+from securefl.engine.apart.waves import RemoteTransport
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -43,8 +43,8 @@ def asked(plan: Any, lost: Callable[[int, str, bytes], bytes | None] = lambda wa
         said = {name: lost(waves[0], name, hosts[name].answer(data)) for name, data in requests.items()}
         return {name: reply for name, reply in said.items() if reply is not None}
 
-    transport = Waves(exchange)
-    return here.ask(ASK, PLACE, transport), transport, waves[0]
+    transport = RemoteTransport(exchange)
+    return here.query(ASK, PLACE, transport), transport, waves[0]
 
 
 @pytest.mark.parametrize(("plan", "waves"), list(zip(PLANS, (1, 6, 4, 4), strict=True)))
@@ -67,7 +67,7 @@ def test_who_falls_silent_is_left_out(plan: Any, wave: int) -> None:
 def test_who_says_what_is_no_reply_is_left_out_and_named(said: bytes) -> None:
     answers, transport, _ = asked(CLEAR, lambda at, name, reply: said if name == "client-0001" else reply)
     assert answers.survivors == (0, 2, 3)
-    assert set(transport.traffic.blamed) == {"client-0001"}
+    assert set(transport.traffic.rejected_from) == {"client-0001"}
 
 
 TURNS = [Turn(), Turn(call=b""), Turn(call=b"abc", parcels=(("a", b""), ("b", b"xy")), deadline=True)]

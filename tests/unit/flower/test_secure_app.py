@@ -34,8 +34,8 @@ from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engine.apart.diary import Diary
-from securefl.engine.apart.house import House, socket_of
+from securefl.engine.apart.diary import SessionStore
+from securefl.engine.apart.house import LocalDeployment, socket_of
 from securefl.engine.apart.updates import Updates
 from securefl.flower.exchange import FRAME, UNANSWERED
 from securefl.flower.records import wrapped
@@ -70,7 +70,7 @@ def run(
     look: Callable[[Any], None] = lambda double: None,
 ) -> Any:
     double, own = secured(folder, apps), FedAvg(fraction_evaluate=evaluate)
-    with House(plan, updates, clients=CLIENTS, folder=folder) as house:
+    with LocalDeployment(plan, updates, clients=CLIENTS, folder=folder) as house:
         grid = grid_of(house, own, double, updates)
         result = own.start(grid, start(), num_rounds=rounds, train_config=ConfigRecord({"lr": 0.5}))
         look(double)
@@ -140,7 +140,7 @@ def test_a_client_whose_app_returns_no_update_is_left_out(change: Any, tmp_path:
     np.testing.assert_allclose(vector(result), mean_of(0, 2), atol=1e-6)
     why = []
     for k in range(CLIENTS):
-        with closing(Diary(socket_of(tmp_path, client_name(k)).parent / "diary.sqlite")) as diary:
+        with closing(SessionStore(socket_of(tmp_path, client_name(k)).parent / "diary.sqlite")) as diary:
             why.append([entry.text for entry in diary.refusals()])
     assert [len(own) for own in why] == [0, 1, 0], "its owner reads why, and nobody else does"
 
@@ -193,7 +193,7 @@ def test_only_declared_metrics_leave(tmp_path: Path) -> None:
 def test_a_server_that_asks_an_app_directly_gets_nothing(kind: str, tmp_path: Path) -> None:
     app = secure(inner(0), beside=in_house(tmp_path, CLIENTS))
     config = ConfigRecord({"lr": 0.5})
-    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path):
+    with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path):
         for content in (RecordDict({"arrays": start(), "config": config}), wrapped(b"train")):
             reply = app(Message(content, 10, kind), context(0))
             if reply.has_error():
@@ -261,7 +261,7 @@ def test_a_plain_app_is_left_out(tmp_path: Path) -> None:
             return Message(Error(2), reply_to=message)
 
     double.nodes = {**double.nodes, 11: answered}
-    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+    with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         grid = grid_of(house, own, double)
         result = own.start(grid, start(), num_rounds=1, train_config=ConfigRecord({"lr": 0.5}))
     np.testing.assert_allclose(vector(result), mean_of(0, 2), atol=1e-6)
@@ -285,7 +285,7 @@ def test_updates_that_could_never_leave_are_refused_at_start(
     plan: Plan, updates: Updates, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        House(plan, updates, clients=CLIENTS, folder=tmp_path)
+        LocalDeployment(plan, updates, clients=CLIENTS, folder=tmp_path)
 
 
 @pytest.mark.parametrize(

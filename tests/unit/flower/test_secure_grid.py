@@ -27,7 +27,7 @@ from flwr.serverapp.strategy import (
 from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, grid_of, plain, secured, start
 
 from securefl.core.errors import ConfigError, LocalProtocolError
-from securefl.engine.apart.house import House
+from securefl.engine.apart.house import LocalDeployment
 from securefl.flower.exchange import FRAME, HELLO
 from securefl.flower.secure_grid import SecureGrid, admitted
 
@@ -63,7 +63,7 @@ def test_a_strategy_ends_in_the_model_that_it_ends_in_without(plan: Any, name: s
     strategy = FAMILY[name]
     expected = started(strategy(), plain())
     own = strategy()
-    with House(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+    with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         result = started(own, grid_of(house, own, secured(tmp_path)))
     assert values(result).dtype == values(expected).dtype
     np.testing.assert_allclose(values(result), values(expected), atol=WITHIN, rtol=0)
@@ -109,14 +109,14 @@ def test_a_rule_of_ones_own_for_metrics_is_refused() -> None:
 @pytest.mark.parametrize("key", ["loss", "accuracy"])
 def test_a_weight_that_is_a_metric_too_is_refused(key: str, tmp_path: Path) -> None:
     with (
-        House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house,
+        LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house,
         pytest.raises(ConfigError, match=key),
     ):
         grid_of(house, FedAvg(weighted_by_key=key), secured(tmp_path))
 
 
 def test_another_strategy_on_the_grid_of_one_is_refused(tmp_path: Path) -> None:
-    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+    with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         grid = grid_of(house, FedAvg(), secured(tmp_path))
         for other in (FedMedian(), FedAvg()):
             with pytest.raises(LocalProtocolError, match="strategy of this grid"):
@@ -124,7 +124,7 @@ def test_another_strategy_on_the_grid_of_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_messages_beside_the_sums_are_refused(tmp_path: Path) -> None:
-    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+    with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         own = FedAvg()
         grid = grid_of(house, own, secured(tmp_path))
         message = Message(RecordDict(), 10, "query")
@@ -141,13 +141,13 @@ def test_too_few_nodes_are_an_error_and_no_wait_without_end(tmp_path: Path) -> N
     double = secured(tmp_path)
     double.nodes = {10: double.nodes[10]}
     few = pytest.raises(ConfigError, match=r"nodes of 2 parties at least.*client-0000")
-    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house, few:
+    with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house, few:
         SecureGrid(double, FedAvg(), UPDATES, house.server, deadline=1.0, patience=0.1)
 
 
 def test_a_model_with_counters_is_refused_by_name(tmp_path: Path) -> None:
     counted = ArrayRecord({"w": Array(np.zeros(2, np.float32)), "n": Array(np.zeros(1, np.int64))})
-    with House(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+    with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         own = FedAvg()
         with pytest.raises(ConfigError, match="'n' of int64"):
             own.start(grid_of(house, own, secured(tmp_path)), counted, num_rounds=1)
@@ -155,7 +155,7 @@ def test_a_model_with_counters_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_no_message_of_the_strategy_reaches_a_node(tmp_path: Path) -> None:
     double, own = secured(tmp_path), FedAvg()
-    with House(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+    with LocalDeployment(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         started(own, grid_of(house, own, double), rounds=1)
     assert {one.metadata.message_type for one in double.seen} == {FRAME, HELLO}
 
@@ -163,6 +163,6 @@ def test_no_message_of_the_strategy_reaches_a_node(tmp_path: Path) -> None:
 def test_after_the_schedule_nothing_is_asked_and_the_model_stays(tmp_path: Path) -> None:
     own = FedAvg(fraction_evaluate=0.0)
     plan = replace(CLEAR, max_rounds=1)
-    with House(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+    with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         result = started(own, grid_of(house, own, secured(tmp_path)), rounds=3)
     assert set(result.train_metrics_clientapp) == {1}

@@ -16,9 +16,9 @@ from flwr.serverapp.strategy import FedAvg
 from support.flower_apps import CLIENTS, MASKED, TWO, UPDATES, grid_of, inner, secured, start
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, ByCount, ByDraws
+from securefl.algorithm.queries import ByCount, ByDraws, CohortQuery
 from securefl.engine import server
-from securefl.engine.apart.house import House
+from securefl.engine.apart.house import LocalDeployment
 from securefl.flower import secure_grid
 
 OWN = replace(UPDATES, evaluation=())
@@ -35,8 +35,8 @@ ORDERS: dict[str, dict[str, Any]] = {
 def asking(**changes: Any) -> Iterator[None]:
     """The server asks otherwise than its plan says, and does not hold its asks against it."""
 
-    def lies(**words: Any) -> Ask:
-        return Ask(**{**words, **changes})
+    def lies(**words: Any) -> CohortQuery:
+        return CohortQuery(**{**words, **changes})
 
     with mock.patch.object(secure_grid, "Ask", lies), mock.patch.object(server, "require_allowed"):
         yield
@@ -53,7 +53,7 @@ def trained(folder: Path, plan: Plan, changes: dict[str, Any]) -> tuple[Any, int
     nodes = dict.fromkeys(("min_train_nodes", "min_available_nodes"), CLIENTS)
     strategy = FedAvg(fraction_evaluate=0.0, **nodes)
     apps = secured(folder, [inner(k, counted) for k in range(CLIENTS)])
-    with House(plan, OWN, clients=CLIENTS, folder=folder) as house:
+    with LocalDeployment(plan, OWN, clients=CLIENTS, folder=folder) as house:
         grid = grid_of(house, strategy, apps, OWN)
         with asking(**changes):
             grid._asking.server._plan = replace(plan, min_cohort_size=2, min_honest=1)

@@ -7,17 +7,17 @@ import tenseal.sealapi as sealapi
 
 from securefl.core.errors import ConfigError
 from securefl.he.parameters import COMPACT, STRONG, Parameters, by_name, capacity
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Bounds, Variant
 
 NARROW = Bounds(mean=16, variance_high=64, weight=16)
 
 
-def terms(parameters: Parameters = STRONG, bounds: Bounds | None = None, **changes: object) -> ScoreTerms:
+def terms(parameters: Parameters = STRONG, bounds: Bounds | None = None, **changes: object) -> LinearTerms:
     values = {"length": 84, "variant": Variant.FULL, "scores": 500} | changes
     length, variant = values.pop("length"), values.pop("variant")
     declared = (bounds or Bounds()).linear(length, variant)  # type: ignore[arg-type]
-    return ScoreTerms(parameters=parameters, bounds=declared, **values)  # type: ignore[arg-type]
+    return LinearTerms(parameters=parameters, bounds=declared, **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from securefl.he import ring as ring_of
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG, Parameters
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import ScoreEvaluator
+from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Bounds, Variant
 
 SETS = pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
@@ -35,8 +35,8 @@ def pair(parameters: Parameters) -> KeyPair:
     return KeyPair.generate(parameters)
 
 
-def terms(parameters: Parameters) -> ScoreTerms:
-    return ScoreTerms(parameters=parameters, bounds=Bounds().linear(10, Variant.FULL), scores=10)
+def terms(parameters: Parameters) -> LinearTerms:
+    return LinearTerms(parameters=parameters, bounds=Bounds().linear(10, Variant.FULL), scores=10)
 
 
 def residues(parameters: Parameters) -> gate.Residues:
@@ -128,7 +128,7 @@ def test_public_parts_hold_no_secret_and_cannot_decrypt(parameters: Parameters) 
     """Trap: a context that was made public still decrypts. All that public parts reach is searched."""
     public = EncryptionKey(parameters, PublicKey(pair(parameters).public.key.raw))
     secrets = (sealapi.SecretKey, sealapi.Decryptor, sealapi.KeyGenerator, SecretKey, KeyPair, Opener)
-    for party in (Encryptor(public, terms(parameters)), ScoreEvaluator(public, terms(parameters), SIGNER)):
+    for party in (Encryptor(public, terms(parameters)), LinearEvaluator(public, terms(parameters), SIGNER)):
         found = [o for o in reachable(party) if isinstance(o, secrets)]
         assert not [o for o in found if o is not SIGNER.secret]
     opener = Opener(pair(parameters), terms(parameters), SIGNER.public)

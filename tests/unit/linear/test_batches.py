@@ -16,11 +16,11 @@ from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.batches import combine, cosines, places, rows
 from securefl.linear.ckks import CiphertextScoring
 from securefl.linear.encryptor import Encryptor, of_class, spread
-from securefl.linear.evaluator import Arrived, Baseline, ScoreEvaluator
+from securefl.linear.evaluator import Arrived, Baseline, LinearEvaluator
 from securefl.linear.isolation import MatchBatches, batch_terms
 from securefl.linear.opener import Opener
-from securefl.linear.terms import ScoreTerms
-from securefl.linear.way import Found, Sent
+from securefl.linear.scheme import Found, Sent
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 Q = 10
@@ -39,13 +39,13 @@ class Parties:
         q: int = Q,
     ) -> None:
         self.variant = variant
-        self.terms = ScoreTerms(
+        self.terms = LinearTerms(
             parameters=parameters, bounds=BOUNDS.linear(q, variant), scores=scores, classes=classes
         )
         pair = keys(parameters)
         self.public = pair.public
         self.client = Encryptor(pair.public, self.terms)
-        self.evaluator = ScoreEvaluator(pair.public, self.terms, SIGNER)
+        self.evaluator = LinearEvaluator(pair.public, self.terms, SIGNER)
         self.opener = Opener(pair, self.terms, SIGNER.public)
         self.anchor = Anchor(np.zeros(q), np.ones(q))
 
@@ -285,7 +285,7 @@ def test_batches_need_a_power_of_two_and_a_plaintext_baseline() -> None:
 
 def test_requests_are_opened_for_the_evaluator_that_signed_them_alone() -> None:
     parties = Parties()
-    other = ScoreEvaluator(keys(COMPACT).public, parties.terms, SigningKey.generate())
+    other = LinearEvaluator(keys(COMPACT).public, parties.terms, SigningKey.generate())
     one = parties.arrived(profile(1, Q))
     foreign = other.match(one.ciphertext, other.baseline(linear_query(BASE, ANCHOR, BOUNDS)), one.clear)
     mine = parties.evaluator.match(one.ciphertext, parties.baseline(), one.clear)

@@ -16,12 +16,12 @@ from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.signing import AgreementKey
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
 from securefl.linear.padded import PadEvaluator
 from securefl.linear.pads import PadKeyHolder, mask
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 
 LENGTH = 300
 COSINE = LinearBounds(
@@ -42,9 +42,9 @@ VECTORS = [OWN, -OWN, QUERY.hidden, -QUERY.hidden]
 @pytest.mark.parametrize("own", VECTORS, ids=["some", "its negative", "the direction", "against it"])
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT, STRONG_ENCRYPTED], ids=lambda p: p.name)
 def test_a_cosine_under_ckks(parameters: Parameters, own: np.ndarray) -> None:
-    terms = ScoreTerms(parameters=parameters, bounds=COSINE, scores=50)
+    terms = LinearTerms(parameters=parameters, bounds=COSINE, scores=50)
     public = keys(parameters).public
-    client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
+    client, evaluator = Encryptor(public, terms), LinearEvaluator(public, terms, SIGNER)
     opener = Opener(keys(parameters), terms, SIGNER.public)
     baseline = (
         evaluator.encrypted_baseline(client.encrypt_baseline(QUERY))
@@ -59,9 +59,9 @@ def test_a_cosine_under_ckks(parameters: Parameters, own: np.ndarray) -> None:
 
 
 def test_a_batch_of_cosines() -> None:
-    terms = ScoreTerms(parameters=COMPACT, bounds=COSINE, scores=50, classes=4)
+    terms = LinearTerms(parameters=COMPACT, bounds=COSINE, scores=50, classes=4)
     public = keys(COMPACT).public
-    client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
+    client, evaluator = Encryptor(public, terms), LinearEvaluator(public, terms, SIGNER)
     arrived = [Arrived(client.encrypt(own)) for own in VECTORS]
     blinded = evaluator.match_batch(arrived, evaluator.baseline(QUERY))
     opened = Opener(keys(COMPACT), terms, SIGNER.public).open(blinded.request)
@@ -93,8 +93,9 @@ def test_a_query_of_other_bounds_is_no_query_for_these_pads() -> None:
 def test_the_row_of_an_encrypted_query_is_bounded_by_its_own_norm() -> None:
     wide = replace(COSINE, row_norm=3)
     single, encrypted = (
-        ScoreTerms(parameters=parameters, bounds=wide, scores=50) for parameters in (STRONG, STRONG_ENCRYPTED)
+        LinearTerms(parameters=parameters, bounds=wide, scores=50)
+        for parameters in (STRONG, STRONG_ENCRYPTED)
     )
     assert (single.weight_norm, encrypted.weight_norm) == (1 + 1e-9, 3)
-    before = ScoreTerms(parameters=STRONG_ENCRYPTED, bounds=COSINE, scores=50)
+    before = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=COSINE, scores=50)
     assert 1.5 < encrypted.sigma / before.sigma < 3, "noise of features stays as it is"

@@ -10,9 +10,9 @@ from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Baseline, Blinded, ScoreEvaluator
+from securefl.linear.evaluator import Baseline, Blinded, LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Split, Variant, divergence, features, linear_query
 
 Q = 10
@@ -28,9 +28,9 @@ class Parties:
         self, variant: Variant = Variant.FULL, scores: int = 50, pair: KeyPair | None = None
     ) -> None:
         pair = pair or keys(COMPACT)
-        self.terms = ScoreTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, variant), scores=scores)
+        self.terms = LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, variant), scores=scores)
         self.client = Encryptor(pair.public, self.terms)
-        self.evaluator = ScoreEvaluator(pair.public, self.terms, SIGNER)
+        self.evaluator = LinearEvaluator(pair.public, self.terms, SIGNER)
         self.opener = Opener(pair, self.terms, SIGNER.public)
         self.split: Split = features(CLIENT, ANCHOR, BOUNDS).split(variant)
         self.baseline: Baseline = self.evaluator.baseline(linear_query(BASE, ANCHOR, BOUNDS, variant))

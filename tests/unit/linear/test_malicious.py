@@ -13,7 +13,7 @@ from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
 from securefl.linear.pads import PadKeyHolder, framed
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Variant
 
 
@@ -48,16 +48,16 @@ def test_a_few_hundred_openings_read_the_whole_key_and_the_cap_allows_them(
 ) -> None:
     """Digits of the key, packed above the flooding: the cap of a round of 500 clients lets them through."""
     pair = KeyPair.generate(parameters)
-    made = ScoreTerms(parameters=parameters, bounds=BOUNDS.linear(84, Variant.FULL), scores=openings)
+    made = LinearTerms(parameters=parameters, bounds=BOUNDS.linear(84, Variant.FULL), scores=openings)
     opener, n = Opener(pair, made, SIGNER.public), parameters.poly_modulus_degree
-    step, each = int(12 * made.sigma), 0  # flooding of six sigma leaves a digit as it is
-    while step * 3 ** (each + 1) < parameters.modulus:
-        each += 1
+    step, per_client = int(12 * made.sigma), 0  # flooding of six sigma leaves a digit as it is
+    while step * 3 ** (per_client + 1) < parameters.modulus:
+        per_client += 1
     tag, size = gate.tag("request", pair.public.session, made.digest()), gate.integer_size(parameters.modulus)
     nothing = bytes(gate.residues_size(parameters.polynomials - 2, parameters.primes, n))
     found: list[int] = []
     while len(found) < n:
-        count = min(each, n - len(found))
+        count = min(per_client, n - len(found))
         raw = tag + bytes(size) + packed(parameters, step, len(found), count) + nothing
         reply = opener.open(raw + SIGNER.sign(raw).raw)[gate.TAG :]
         found += digits(parameters.centre(int.from_bytes(reply, "little")), step, count)
@@ -67,15 +67,15 @@ def test_a_few_hundred_openings_read_the_whole_key_and_the_cap_allows_them(
 
 def test_one_request_reads_the_key_of_pads() -> None:
     """Sums are rounded to 2^-64 of the modulus: 38 digits each, 21 further on for the next client."""
-    pair, p, each = KeyPair.generate(PARAMETERS), PARAMETERS, 38
+    pair, p, per_client = KeyPair.generate(PARAMETERS), PARAMETERS, 38
     made = PadTerms(bounds=BOUNDS.linear(10, Variant.FULL), context=b"x", openings=390)
     holder = PadKeyHolder(pair, AgreementKey.generate(), made, SIGNER.public)
     places = [(client + 1) * made.row - 1 for client in range(made.block)]
     items = (place.to_bytes(2, "little") + gate.pack_integer(0, p.modulus) for place in places)
-    body = packed(p, 4 * (p.modulus >> 64), 0, each, at=places[0]) + b"".join(items)
+    body = packed(p, 4 * (p.modulus >> 64), 0, per_client, at=places[0]) + b"".join(items)
     sums = np.frombuffer(holder.open(body + SIGNER.sign(framed(b"open", made, body)).raw), dtype="<i8")
-    found = np.zeros(len(places) * made.row + each, dtype=np.int64)
+    found = np.zeros(len(places) * made.row + per_client, dtype=np.int64)
     for client, one in enumerate(sums):
-        found[client * made.row :][:each] = digits(int(one), 4, each)
+        found[client * made.row :][:per_client] = digits(int(one), 4, per_client)
     n = p.poly_modulus_degree
     assert found[:n].tolist() == pair.coefficients().tolist()

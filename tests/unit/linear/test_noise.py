@@ -19,20 +19,20 @@ from securefl.he.integers import coefficient_rows, products
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.linear import padded
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import ScoreEvaluator
+from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
 from securefl.linear.padded import PadEvaluator
 from securefl.linear.pads import PadKeyHolder, _pad, mask, scaled
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 
 Q = 10
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
 
 
-def terms(parameters: Parameters, bounds: Bounds = BOUNDS) -> ScoreTerms:
-    return ScoreTerms(parameters=parameters, bounds=bounds.linear(Q, Variant.FULL), scores=500)
+def terms(parameters: Parameters, bounds: Bounds = BOUNDS) -> LinearTerms:
+    return LinearTerms(parameters=parameters, bounds=bounds.linear(Q, Variant.FULL), scores=500)
 
 
 # Mode E ------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def test_the_noise_of_encrypted_weights_is_what_the_bound_takes_it_for() -> None
     times as large, or smaller. Without the weights' noise the bound would be 20 times smaller.
     """
     made, public = terms(STRONG_ENCRYPTED), keys(STRONG_ENCRYPTED).public
-    client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
+    client, evaluator = Encryptor(public, made), LinearEvaluator(public, made, SIGNER)
     opener = Opener(keys(STRONG_ENCRYPTED), made, SIGNER.public, rng=Quiet())
     far = MeanVariance(np.full(Q, BOUNDS.mean), np.full(Q, BOUNDS.variance_high), 1)
     asked = linear_query(MeanVariance(np.zeros(Q), np.full(Q, BOUNDS.variance_high), 1), ANCHOR, BOUNDS)
@@ -98,7 +98,7 @@ def test_a_request_holds_a_fresh_zero_and_in_mode_e_a_product_of_two_others(
     parameters: Parameters, kind: str
 ) -> None:
     made, public = terms(parameters), keys(parameters).public
-    client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
+    client, evaluator = Encryptor(public, made), LinearEvaluator(public, made, SIGNER)
     asked = linear_query(MeanVariance(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS)
     baseline = (
         evaluator.encrypted_baseline(client.encrypt_baseline(asked))
@@ -126,7 +126,7 @@ def test_a_request_holds_a_fresh_zero_and_in_mode_e_a_product_of_two_others(
 # Scores that are none ----------------------------------------------------------------------------
 
 
-def addressed(made: ScoreTerms, value: float) -> bytes:
+def addressed(made: LinearTerms, value: float) -> bytes:
     """What an evaluator could sign: a request that opens to this score, whatever the key."""
     p = made.parameters
     size = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)
@@ -153,7 +153,7 @@ def test_addressed_scores_that_could_wrap_are_not_asked_for() -> None:
     """The constant of a baseline far from the anchor exceeds any product: with it a score would wrap."""
     bounds = Bounds(mean=1, variance_low=0.5, variance_high=512, weight=512)
     made, public = terms(COMPACT, bounds), keys(COMPACT).public
-    client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
+    client, evaluator = Encryptor(public, made), LinearEvaluator(public, made, SIGNER)
     opener = Opener(keys(COMPACT), made, SIGNER.public)
     message = client.encrypt(
         features(MeanVariance(np.ones(Q), np.full(Q, 512.0), 1), ANCHOR, bounds).split(Variant.FULL).hidden

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.core.machine import Envelope
+from securefl.core.machine import Outgoing
 from securefl.core.messages import OpenRequest
 from securefl.core.wire import Header, Limit
-from securefl.linear import KeyHolder, way_of
+from securefl.linear import KeyHolder, scheme_of
 from securefl.linear.opener import OpenItems, Ready
 from securefl.mechanisms.charges import charge_of
 
@@ -35,7 +35,7 @@ def asked(state: Ready, turn: int, item: bytes = b"a") -> Ready:
     assert step.need is not None
     order: OpenItems = step.need.order
     done = holder.provide(step.state, order.run())
-    assert [envelope.to for envelope in done.out if isinstance(envelope, Envelope)] == [(SERVER,)]
+    assert [envelope.to for envelope in done.out if isinstance(envelope, Outgoing)] == [(SERVER,)]
     return done.state
 
 
@@ -67,9 +67,9 @@ def test_a_turn_is_opened_after_the_one_before_it_was_answered() -> None:
 
 
 def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
-    sends = Sends(
+    spec = ValueSpec(
         name="profile",
-        how="each",
+        reduction="none",
         reveals="it",
         sensitivity={("record", "replace-one"): 2.0},
         initial_queries=1,
@@ -83,17 +83,17 @@ def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
             non_private=() if multiplier else ("profile",),
         )
         words = ("clear", "ckks", "batches", "pads")
-        charges = [charge_of(replace(plan, scores=word), sends) for word in words]  # type: ignore[arg-type]
+        charges = [charge_of(replace(plan, scores=word), spec) for word in words]  # type: ignore[arg-type]
         assert charges == charges[:1] * 4
 
 
 def test_a_word_that_is_no_way_is_refused_with_those_that_are() -> None:
     plan = Plan(delta=1e-5, max_rounds=1, scores="pad")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Expected scores among clear, ckks, batches, pads, got 'pad'"):
-        way_of(plan.scores, parameters="strong", asks=1, clients=1)
+        scheme_of(plan.scores, parameters="strong", asks=1, clients=1)
 
 
 def test_an_unknown_name_of_parameters_is_refused_with_those_that_are() -> None:
     plan = Plan(delta=1e-5, max_rounds=1, scores="ckks")
     with pytest.raises(ConfigError, match="'strong', 'compact' or 'strong-encrypted'"):
-        way_of(plan.scores, parameters="stronger", asks=1, clients=1)
+        scheme_of(plan.scores, parameters="stronger", asks=1, clients=1)

@@ -32,12 +32,12 @@ from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
 from securefl.linear import evaluator as match_of
 from securefl.linear import pads as pads_of
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, ScoreEvaluator
+from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PARAMETERS, PadTerms
 from securefl.linear.padded import PadEvaluator
 from securefl.linear.pads import PadKeyHolder, admit, framed, mask
-from securefl.linear.terms import ScoreTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching import Evaluator as FileEvaluator
 from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
 from securefl.matching import options as options_of
@@ -52,7 +52,7 @@ SIGNING = SigningKey.generate()
 
 
 @dataclass(frozen=True)
-class Door:
+class SecureAggregator:
     """One place where bytes come in, a message that passes it, and how often it is worth trying."""
 
     name: str
@@ -71,16 +71,16 @@ def checksummed(raw: bytes) -> bytes:
     return raw[:-32] + hashlib.sha256(raw[:-32]).digest()
 
 
-def doors() -> list[Door]:
+def doors() -> list[SecureAggregator]:
     return [*ciphertext_doors(), *encrypted_baseline_doors(), *pad_doors(), *file_doors()]
 
 
-def ciphertext_doors() -> list[Door]:
-    terms = ScoreTerms(
+def ciphertext_doors() -> list[SecureAggregator]:
+    terms = LinearTerms(
         parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.MEAN_ONLY), scores=10**6, classes=2
     )
     keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(Q), np.ones(Q))
-    client, evaluator = Encryptor(keys.public, terms), ScoreEvaluator(keys.public, terms, SIGNING)
+    client, evaluator = Encryptor(keys.public, terms), LinearEvaluator(keys.public, terms, SIGNING)
     opener = Opener(keys, terms, SIGNING.public)
     some = MeanVariance(np.zeros(Q), np.ones(Q), 1)
     baseline = evaluator.baseline(linear_query(some, anchor, BOUNDS, Variant.MEAN_ONLY))
@@ -99,21 +99,25 @@ def ciphertext_doors() -> list[Door]:
         return evaluator.match(ciphertext, baseline, values)
 
     return [
-        Door("match", lambda raw: evaluator.match(raw, baseline, split.clear), ciphertext),
-        Door(
+        SecureAggregator("match", lambda raw: evaluator.match(raw, baseline, split.clear), ciphertext),
+        SecureAggregator(
             "batch",
             lambda raw: evaluator.match_batch([replace(one, ciphertext=raw), one], baseline),
             ciphertext,
         ),
-        Door("admit", evaluator.admit, ciphertext, weight=30),
-        Door("clear", plaintext_part, clear, weight=2),
-        Door("open", opener.open, blinded.request, weight=30),
-        Door("open signed", opener.open, blinded.request, signed, weight=8),
-        Door("open batch", opener.open, batch.request, signed, weight=8),
-        Door("read", opener.read, addressed, signed, weight=8),
-        Door("unblind", partial(evaluator.unblind, blinded), opener.open(blinded.request), weight=60),
-        Door("unblind batch", partial(evaluator.unblind_batch, batch), opener.open(batch.request), weight=60),
-        Door(
+        SecureAggregator("admit", evaluator.admit, ciphertext, weight=30),
+        SecureAggregator("clear", plaintext_part, clear, weight=2),
+        SecureAggregator("open", opener.open, blinded.request, weight=30),
+        SecureAggregator("open signed", opener.open, blinded.request, signed, weight=8),
+        SecureAggregator("open batch", opener.open, batch.request, signed, weight=8),
+        SecureAggregator("read", opener.read, addressed, signed, weight=8),
+        SecureAggregator(
+            "unblind", partial(evaluator.unblind, blinded), opener.open(blinded.request), weight=60
+        ),
+        SecureAggregator(
+            "unblind batch", partial(evaluator.unblind_batch, batch), opener.open(batch.request), weight=60
+        ),
+        SecureAggregator(
             "key",
             lambda raw: EncryptionKey(COMPACT, PublicKey(raw)).residues(),
             keys.public.key.raw,
@@ -122,16 +126,16 @@ def ciphertext_doors() -> list[Door]:
     ]
 
 
-def encrypted_baseline_doors() -> list[Door]:
-    terms = ScoreTerms(parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(Q, Variant.FULL), scores=10**6)
+def encrypted_baseline_doors() -> list[SecureAggregator]:
+    terms = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(Q, Variant.FULL), scores=10**6)
     keys = KeyPair.generate(STRONG_ENCRYPTED)
-    evaluator = ScoreEvaluator(keys.public, terms, SIGNING)
+    evaluator = LinearEvaluator(keys.public, terms, SIGNING)
     asked = linear_query(MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q)), BOUNDS)
     message = Encryptor(keys.public, terms).encrypt_baseline(asked)
-    return [Door("baseline", evaluator.encrypted_baseline, message, weight=4)]
+    return [SecureAggregator("baseline", evaluator.encrypted_baseline, message, weight=4)]
 
 
-def pad_doors() -> list[Door]:
+def pad_doors() -> list[SecureAggregator]:
     terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz", openings=10**6)
     keys, agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
     some, anchor = MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
@@ -154,17 +158,17 @@ def pad_doors() -> list[Door]:
         return admit(raw, split.clear, terms, sender="fuzz")
 
     return [
-        Door("pad list", holder.encrypt, listed, weight=30),
-        Door("pad list signed", holder.encrypt, listed, partial(pad_signed, b"pads"), weight=1),
-        Door("pads", lambda raw: evaluator.request(raw, 0, [masked]), pads, weight=1),
-        Door("pad open", holder.open, opening.request, partial(pad_signed, b"open"), weight=6),
-        Door("pad sums", lambda raw: evaluator.scores(opening, raw, [masked]), reply, weight=60),
-        Door("pad words", words, masked.words, weight=60),
-        Door("pad message", message, masked.packed, weight=30),
+        SecureAggregator("pad list", holder.encrypt, listed, weight=30),
+        SecureAggregator("pad list signed", holder.encrypt, listed, partial(pad_signed, b"pads"), weight=1),
+        SecureAggregator("pads", lambda raw: evaluator.request(raw, 0, [masked]), pads, weight=1),
+        SecureAggregator("pad open", holder.open, opening.request, partial(pad_signed, b"open"), weight=6),
+        SecureAggregator("pad sums", lambda raw: evaluator.scores(opening, raw, [masked]), reply, weight=60),
+        SecureAggregator("pad words", words, masked.words, weight=60),
+        SecureAggregator("pad message", message, masked.packed, weight=30),
     ]
 
 
-def file_doors() -> list[Door]:
+def file_doors() -> list[SecureAggregator]:
     keys, server = KeyHolder.generate(openings=10**6), FileEvaluator.generate()
     sealed = Profile(np.zeros(Q), np.ones(Q)).encrypt(keys.public, server.public, label="p")
     scores = server.match(keys.public, Profile(np.zeros(Q), np.ones(Q)), [sealed])
@@ -197,10 +201,15 @@ def file_doors() -> list[Door]:
         ),
     ):
         enter = reads(content.kind, use)
-        found.append(Door(name, enter, content.to_bytes(), weight=weight))
-        found.append(Door(f"{name} checksummed", enter, content.to_bytes(), checksummed, weight=weight))
+        found.append(SecureAggregator(name, enter, content.to_bytes(), weight=weight))
+        found.append(
+            SecureAggregator(f"{name} checksummed", enter, content.to_bytes(), checksummed, weight=weight)
+        )
     context = sealed.context()
-    return [*found, Door("seal", lambda raw: unseal(server.agreement, raw, context), sealed.body, weight=3)]
+    return [
+        *found,
+        SecureAggregator("seal", lambda raw: unseal(server.agreement, raw, context), sealed.body, weight=3),
+    ]
 
 
 def attacks() -> list[bytes]:
@@ -239,10 +248,10 @@ def mutated(raw: bytes, rng: random.Random, known: list[bytes]) -> bytes:
             return raw[:at] + bytes([raw[at] ^ 1 << rng.randrange(8)]) + raw[at + 1 :]
 
 
-def tried(door: Door, raw: bytes) -> bool:
+def tried(aggregator: SecureAggregator, raw: bytes) -> bool:
     """Whether it was refused, in the package's own words."""
     try:
-        door.enter(raw)
+        aggregator.enter(raw)
     except SecureFLError:
         return True
     return False
@@ -251,13 +260,13 @@ def tried(door: Door, raw: bytes) -> bool:
 def random_inputs(seed: int, inputs: int) -> None:
     rng, known, found = random.Random(seed), attacks(), doors()
     refused = before = 0
-    weights = [door.weight for door in found]
-    for door in found:
-        assert not tried(door, door.valid), f"{door.name} refuses what is valid"
+    weights = [aggregator.weight for aggregator in found]
+    for aggregator in found:
+        assert not tried(aggregator, aggregator.valid), f"{aggregator.name} refuses what is valid"
     for turn in range(inputs):
-        (door,) = rng.choices(found, weights)
-        raw = mutated(door.valid, rng, known)
-        refused += tried(door, door.sign(raw) if len(raw) > 100 else raw)
+        (aggregator,) = rng.choices(found, weights)
+        raw = mutated(aggregator.valid, rng, known)
+        refused += tried(aggregator, aggregator.sign(raw) if len(raw) > 100 else raw)
         if turn == inputs // 5:
             before = peak()
     print(inputs, refused, inputs - refused, peak() - before)
@@ -274,15 +283,15 @@ def peak() -> int:
 def guided_inputs(inputs: int) -> None:
     import atheris
 
-    found = [door for door in doors() if len(door.valid) < 2**20]
+    found = [aggregator for aggregator in doors() if len(aggregator.valid) < 2**20]
 
     def one(data: bytes) -> None:
         """The first two bytes choose a door and whether its valid message is overwritten from its start."""
         if len(data) < 2:
             return
-        door, body = found[data[0] % len(found)], data[2:]
-        raw = body if data[1] & 1 else body + door.valid[len(body) :]
-        tried(door, door.sign(raw) if len(raw) > 100 else raw)
+        aggregator, body = found[data[0] % len(found)], data[2:]
+        raw = body if data[1] & 1 else body + aggregator.valid[len(body) :]
+        tried(aggregator, aggregator.sign(raw) if len(raw) > 100 else raw)
 
     for module in (gate, document, options_of, sealed_of, match_of, pads_of):
         for _, function in inspect.getmembers(module, inspect.isfunction):

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.moments import MeanVariance
-from securefl.matching.profiles import Anchor, Bounds, Features, Query, Variant, divergence, features, query
+from securefl.matching.profiles import (
+    Anchor,
+    Bounds,
+    Features,
+    ProfileQuery,
+    Variant,
+    divergence,
+    features,
+    query,
+)
 
 WIDE = Bounds(mean=1e6, variance_low=1e-12, variance_high=1e9)
 
@@ -22,7 +31,7 @@ def drawn(rng: np.random.Generator, q: int) -> MeanVariance:
     return MeanVariance(rng.normal(size=q) * 3, rng.uniform(0.01, 5, size=q), 100)
 
 
-def expanded(f: Features, w: Query, variant: Variant) -> float:
+def expanded(f: Features, w: ProfileQuery, variant: Variant) -> float:
     left, right = f.split(variant), w.split(variant)
     return float(left.hidden @ right.hidden + left.clear @ right.clear + w.constant)
 

@@ -14,7 +14,7 @@ from support.noises import noised, own_sigma, reach, room
 
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.release import PARTIES, Charge
@@ -39,8 +39,8 @@ TRAINING = GaussianDpEvent(7.0)
 RECORD: dict[Any, float] = {("record", "add-remove"): 2.0, ("record", "replace-one"): 3.0}
 CLIENT: dict[Any, float] = {("client", "zero-out"): 2.0, ("client", "replace-one"): 4.0}
 GRID = Grid(step=2.0**-10, bound=2.0**12)
-SUM = Sends(name="own", how="sum", reveals="it", sensitivity=RECORD, grid=GRID, cohort=8)
-EACH = replace(SUM, how="each")
+SUM = ValueSpec(name="own", reduction="sum", reveals="it", sensitivity=RECORD, grid=GRID, cohort=8)
+EACH = replace(SUM, reduction="none")
 TRAINED = replace(SUM, training=TRAINING)
 PLAN = Plan(
     adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0, corrupt=0.25,
@@ -59,9 +59,9 @@ def allowed(plan: Plan) -> Plan:
     return replace(plan, non_private=("own",))
 
 
-def refusal(plan: Plan, sends: Sends = SUM) -> str:
+def refusal(plan: Plan, spec: ValueSpec = SUM) -> str:
     with pytest.raises(ConfigError) as error:
-        charge_of(plan, sends)
+        charge_of(plan, spec)
     return str(error.value)
 
 
@@ -98,7 +98,7 @@ def test_private_training_before_a_value_is_charged_with_it(plan: Plan) -> None:
 
 
 def test_training_alone_is_charged_where_the_value_costs_nothing() -> None:
-    after = replace(TRAINED, reads="nothing", sensitivity={})
+    after = replace(TRAINED, depends_on="model", sensitivity={})
     assert charge_of(BARE, after) == Charge(server=TRAINING, key_holder=FREE, others=TRAINING)
     assert charge_of(BARE, after, trained=False) == NO_COST
     still = replace(TRAINED, sensitivity={("record", "add-remove"): 0.0})
@@ -118,7 +118,7 @@ def test_a_declared_zero_costs_nothing_and_a_value_that_reads_nothing_only_where
     None
 ):
     still = replace(SUM, sensitivity={("record", "add-remove"): 0.0, ("record", "replace-one"): 1.0})
-    nothing = replace(SUM, sensitivity={}, reads="nothing")
+    nothing = replace(SUM, sensitivity={}, depends_on="model")
     for plan in (PLAN, BARE, CENTRAL):
         assert charge_of(plan, still) == charge_of(plan, nothing) == NO_COST
     other = replace(PLAN, adjacency="replace-one")
@@ -135,8 +135,10 @@ def test_a_client_s_bound_holds_whatever_was_trained() -> None:
 
 
 def test_a_record_s_bound_does_not_hold_of_what_its_training_left() -> None:
-    assert charge_of(allowed(PLAN), replace(SUM, reads="trained")) == NON_PRIVATE
-    assert charge_of(PLAN, replace(TRAINED, reads="trained")).server == ComposedDpEvent((GAUSS, TRAINING))
+    assert charge_of(allowed(PLAN), replace(SUM, depends_on="trained-state")) == NON_PRIVATE
+    assert charge_of(PLAN, replace(TRAINED, depends_on="trained-state")).server == ComposedDpEvent(
+        (GAUSS, TRAINING)
+    )
     replacing = replace(allowed(PLAN), adjacency="replace-one")
     assert charge_of(replacing, SUM).server == GAUSS
     assert charge_of(replacing, TRAINED) == NON_PRIVATE
@@ -152,12 +154,12 @@ def test_whether_a_plan_adds_noise_to_a_value() -> None:
 
 
 def test_events_of_a_run_are_those_of_its_rounds_and_introductions() -> None:
-    sends = replace(TRAINED, period=2, initial_queries=1, extra_queries=3)
+    spec = replace(TRAINED, period=2, initial_queries=1, extra_queries=3)
     once = replace(SUM, name="once", once=True)
-    whole, alone = charge_of(PLAN, sends).server, charge_of(PLAN, SUM).server
+    whole, alone = charge_of(PLAN, spec).server, charge_of(PLAN, SUM).server
     # 5 in rounds and 3 further ones are trained before, the introduction is not
-    assert events_of(PLAN, [sends, once], "server", 10) == Counter({whole: 8, alone: 1 + 1})
-    assert events_of(PLAN, [sends], "key-holder", 10) == Counter({FREE: 9})
+    assert events_of(PLAN, [spec, once], "server", 10) == Counter({whole: 8, alone: 1 + 1})
+    assert events_of(PLAN, [spec], "key-holder", 10) == Counter({FREE: 9})
     never = replace(SUM, period=0)
     assert events_of(PLAN, [never], "server", 10) == Counter()
     assert dict(events_of(PLAN, [never], "server", 10)) == {}
@@ -233,15 +235,15 @@ def test_a_grid_that_is_just_reached_has_room() -> None:
     """reach 16 units and a share of 16 exactly: 16 + 13 * 16."""
     units = 60.0
     plan = replace(ALONE, noise_multiplier=sqrt(64.0**2 * 1 - 4) / units, adversaries=("server",))
-    sends = replace(SUM, sensitivity={("record", "add-remove"): units}, cohort=1)
-    sigma = own_sigma(plan, replace(sends, grid=Grid(step=1.0, bound=10.0**6)))
+    spec = replace(SUM, sensitivity={("record", "add-remove"): units}, cohort=1)
+    sigma = own_sigma(plan, replace(spec, grid=Grid(step=1.0, bound=10.0**6)))
     assert sigma == pytest.approx(64.0, rel=1e-15)
     for limit, fits in ((ceil(units + 13 * sigma), True), (ceil(units + 13 * sigma) - 1, False)):
         grid = Grid(step=1.0, bound=float(limit))
         if fits:
-            charge_of(plan, replace(sends, grid=grid))
+            charge_of(plan, replace(spec, grid=grid))
         else:
-            assert "the bound would cut the noise off" in refusal(plan, replace(sends, grid=grid))
+            assert "the bound would cut the noise off" in refusal(plan, replace(spec, grid=grid))
 
 
 def test_a_grid_too_coarse_for_the_total_is_refused() -> None:
@@ -261,18 +263,18 @@ def test_a_grid_too_coarse_for_the_total_is_refused() -> None:
     ],
 )
 def test_the_fewest_contributions_keep_the_promised_noise(cohort: int, declared: int, fewest: int) -> None:
-    sends = replace(SUM, cohort=declared)
-    assert fewest_contributions(SHARED, cohort, [sends]) == max(fewest, SHARED.survivors(cohort))
-    assert fewest_contributions(PLAN, cohort, [sends]) == PLAN.survivors(cohort)
+    spec = replace(SUM, cohort=declared)
+    assert fewest_contributions(SHARED, cohort, [spec]) == max(fewest, SHARED.survivors(cohort))
+    assert fewest_contributions(PLAN, cohort, [spec]) == PLAN.survivors(cohort)
 
 
 def test_more_corrupt_clients_than_the_dropout_leaves_need_more_contributions() -> None:
     """In a larger cohort more may know their shares, so more must answer."""
     plan = replace(SHARED, dropout=0.5, corrupt=0.125)
-    sends = replace(SUM, cohort=8)
+    spec = replace(SUM, cohort=8)
     # T(8) = 4, of whom 1 may be known: 3 honest. In 80, T = 40 and 10 may be known: 40 covers 3 + 10.
-    assert fewest_contributions(plan, 8, [sends]) == 4
-    assert fewest_contributions(plan, 80, [sends]) == 40
+    assert fewest_contributions(plan, 8, [spec]) == 4
+    assert fewest_contributions(plan, 80, [spec]) == 40
     mild = replace(SHARED, dropout=0.8, corrupt=0.19)
     # T(10) = 2, 1 may be known: 1 honest. T(100) = 20, 19 may be known: 1 + 19.
     assert fewest_contributions(mild, 100, [replace(SUM, cohort=10)]) == 20
@@ -342,7 +344,7 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
         ),
         (
             PLAN,
-            replace(SUM, reads="trained"),
+            replace(SUM, depends_on="trained-state"),
             "No noise bounds what 'own' tells of a record: it reads state that was trained on the records",
         ),
         (
@@ -388,8 +390,8 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
         ),
     ],
 )
-def test_a_refusal_says_why_and_what_to_do(plan: Plan, sends: Sends, start: str) -> None:
-    told = refusal(plan, sends)
+def test_a_refusal_says_why_and_what_to_do(plan: Plan, spec: ValueSpec, start: str) -> None:
+    told = refusal(plan, spec)
     assert told.startswith(start), told
     assert told.endswith(
         'it in [privacy] non_private = ["own"] to allow that (epsilon is then infinite, and reported so).'
@@ -408,7 +410,7 @@ def test_a_refusal_says_why_and_what_to_do(plan: Plan, sends: Sends, start: str)
         ),
         (
             allowed(PLAN),
-            replace(SUM, reads="trained"),
+            replace(SUM, depends_on="trained-state"),
             "the own reads what the records have trained: no bound for a record",
             ["server", "others"],
         ),
@@ -422,11 +424,11 @@ def test_a_refusal_says_why_and_what_to_do(plan: Plan, sends: Sends, start: str)
     ],
 )
 def test_an_endless_epsilon_has_its_reason(
-    plan: Plan, sends: Sends, reason: str, parties: list[str] | None
+    plan: Plan, spec: ValueSpec, reason: str, parties: list[str] | None
 ) -> None:
-    assert endless(plan, [sends]) == reason
+    assert endless(plan, [spec]) == reason
     if parties is not None:
-        assert [p for p in open_to(plan, sends) if p != "key-holder"] == parties
+        assert [p for p in open_to(plan, spec) if p != "key-holder"] == parties
 
 
 def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
@@ -439,7 +441,7 @@ def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
     assert open_to(CENTRAL, SUM) == []
     assert open_to(allowed(replace(HOLDER, adversaries=PARTIES)), SUM) == list(PARTIES)
     client = replace(allowed(BARE), unit="client", adjacency="zero-out")
-    trained = replace(SUM, sensitivity=CLIENT, reads="trained")
+    trained = replace(SUM, sensitivity=CLIENT, depends_on="trained-state")
     assert endless(client, [trained]) == "the own leaves without noise"
     adversaries = replace(
         ALONE, unit="client", adjacency="zero-out", adversaries=("server", "others"), dropout=0.5

@@ -14,7 +14,7 @@ from support.hidden_plans import hidden
 from support.noises import own_sigma
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends, Value
+from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.hiding import Concealed
@@ -25,8 +25,8 @@ from securefl.mechanisms.protect import protect
 
 BOUNDED = {("record", "add-remove"): 1.0}
 GRID = Grid(step=2.0**-10, bound=64.0)
-SUM = Sends(name="own", how="sum", reveals="it", sensitivity=BOUNDED, grid=GRID, cohort=4)
-EACH = replace(SUM, how="each")
+SUM = ValueSpec(name="own", reduction="sum", reveals="it", sensitivity=BOUNDED, grid=GRID, cohort=4)
+EACH = replace(SUM, reduction="none")
 PLAN = Plan(
     adjacency="add-remove",
     delta=1e-5,
@@ -43,20 +43,20 @@ HIDDEN = Concealed("masked", np.full(3, 7, np.uint8), b"box")
 INTEGERS = np.arange(-50, 50) * 7
 
 
-def released(plan: Plan, sends: Sends = SUM, integers: Any = INTEGERS, **given: Any) -> Release:
+def released(plan: Plan, spec: ValueSpec = SUM, integers: Any = INTEGERS, **given: Any) -> Release:
     parts = {"key": KEY, "weight": 1.0, "secret": SECRET} | given
-    return protect(plan, sends, Value(integers=integers), **parts)
+    return protect(plan, spec, Value(integers=integers), **parts)
 
 
 @pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize("plan", [PLAN, BARE, replace(PLAN, noise="central", adversaries=("others",))])
 def test_the_charge_follows_from_the_plan_and_not_from_the_value(plan: Plan, trained: bool) -> None:
-    sends = replace(SUM, training=charge_of(PLAN, SUM).server)
+    spec = replace(SUM, training=charge_of(PLAN, SUM).server)
     charges = {
-        released(plan, sends, integers, trained=trained).charge
+        released(plan, spec, integers, trained=trained).charge
         for integers in (INTEGERS, 0 * INTEGERS, -3 * INTEGERS)
     }
-    assert charges == {charge_of(plan, sends, trained=trained)}
+    assert charges == {charge_of(plan, spec, trained=trained)}
 
 
 def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> None:
@@ -103,18 +103,18 @@ def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("sends", [SUM, EACH], ids=["sum", "each"])
-def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(sends: Sends) -> None:
-    first = released(PLAN, sends)
-    again = released(PLAN, sends)
+def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(spec: ValueSpec) -> None:
+    first = released(PLAN, spec)
+    again = released(PLAN, spec)
     assert np.array_equal(first._numbers, again._numbers)
     assert first.content == again.content != b""
     places = [{part: 9} for part in ("round", "stage", "attempt")]
     for place in (*places, {"session": b"other"}, {"name": "another"}):
-        moved = released(PLAN, sends, key=replace(KEY, **place))
+        moved = released(PLAN, spec, key=replace(KEY, **place))
         assert not np.array_equal(first._numbers, moved._numbers), place
-    other = released(PLAN, sends, secret=SecretKey(bytes(32)))
+    other = released(PLAN, spec, secret=SecretKey(bytes(32)))
     assert not np.array_equal(first._numbers, other._numbers)
-    fresh = [released(PLAN, sends, secret=None)._numbers for _ in range(2)]
+    fresh = [released(PLAN, spec, secret=None)._numbers for _ in range(2)]
     assert not np.array_equal(*fresh)
 
 
@@ -129,9 +129,9 @@ def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(sends
     ],
     ids=["noised sum", "noised number", "masked", "encrypted", "padded"],
 )
-def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, sends: Sends, given: Any) -> None:
+def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, spec: ValueSpec, given: Any) -> None:
     """By them the ledger refuses the second: under one noise or mask, two would tell their difference."""
-    one, other = (released(plan, sends, INTEGERS + more, **given).content for more in (0, 1))
+    one, other = (released(plan, spec, INTEGERS + more, **given).content for more in (0, 1))
     assert len({one, other, b""}) == 3
 
 
@@ -141,9 +141,9 @@ CENTRAL = replace(PLAN, noise="central", adversaries=("others",))
 SHARED = replace(PLAN, noise="distributed")
 
 
-def summed(integers: list[int], weight: float, sends: Sends = SUM) -> list[int]:
+def summed(integers: list[int], weight: float, spec: ValueSpec = SUM) -> list[int]:
     """The integers behind weight and grid, before anybody adds noise."""
-    return [int(v) for v in released(CENTRAL, sends, np.array(integers), weight=weight)._numbers]
+    return [int(v) for v in released(CENTRAL, spec, np.array(integers), weight=weight)._numbers]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefl.algorithm.clients import Job, Played, Population, State, play
-from securefl.algorithm.queries import Answers, Ask, ByCount, ByDraws, Sum, Total
+from securefl.algorithm.clients import ClientContext, Population, RoundResult, State, run_round
+from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, Sum, Total
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, weights
 from securefl.protocols.baselines import ActiveFL, FedAdam, FedAvgRP
@@ -47,24 +47,26 @@ class Clients:
     def __init__(self, *, absent: tuple[int, ...] = (), numbers: dict[str, np.ndarray] | None = None) -> None:
         self.absent = absent
         self.numbers = {"size": SIZES, **(numbers or {})}
-        self.asks: list[Ask] = []
+        self.asks: list[CohortQuery] = []
 
-    def __call__(self, ask: Ask, stage: int) -> Answers:
+    def __call__(self, query: CohortQuery, stage: int) -> Answers:
         assert stage == len(self.asks)
-        self.asks.append(ask)
-        there = tuple(k for k in ask.cohort if k not in self.absent)
-        totals = {s.sends.name: self._total(ask, s, there) for s in ask.sums}
-        each = {e.sends.name: {k: float(self.numbers[e.sends.name][k]) for k in there} for e in ask.each}
-        return Answers(survivors=there, totals=totals, each=each)
+        self.asks.append(query)
+        there = tuple(k for k in query.cohort if k not in self.absent)
+        totals = {s.spec.name: self._total(query, s, there) for s in query.sums}
+        per_client = {
+            e.spec.name: {k: float(self.numbers[e.spec.name][k]) for k in there} for e in query.per_client
+        }
+        return Answers(survivors=there, totals=totals, per_client=per_client)
 
     @staticmethod
-    def _total(ask: Ask, question: Sum, there: tuple[int, ...]) -> Total:
-        if question.sends.name == "count":
+    def _total(query: CohortQuery, question: Sum, there: tuple[int, ...]) -> Total:
+        if question.spec.name == "count":
             return Total(np.array([SIZES[list(there)].sum()]), len(there))
-        if isinstance(ask.weights, ByCount):
-            shares = [SIZES[k] / ask.weights.total for k in there]
+        if isinstance(query.weights, ByCount):
+            shares = [SIZES[k] / query.weights.total for k in there]
         else:
-            shares = [ask.weights.weight(k, question.sends) for k in there] if ask.weights else []
+            shares = [query.weights.weight(k, question.spec) for k in there] if query.weights else []
         step = sum((share * (k + 1) for k, share in zip(there, shares, strict=True)), 0.0)
         return Total(np.full(question.size, step), sum(shares))
 
@@ -73,9 +75,9 @@ def one_round(algorithm: object, clients: Clients, state: State | None = None, n
     return played(algorithm, clients, state, number).state
 
 
-def played(algorithm: object, clients: Clients, state: State | None = None, number: int = 1) -> Played:
+def played(algorithm: object, clients: Clients, state: State | None = None, number: int = 1) -> RoundResult:
     state = state or algorithm.start()  # type: ignore[attr-defined]
-    return play(algorithm, state, ROSTER, number, np.random.default_rng(0), clients)  # type: ignore[arg-type]
+    return run_round(algorithm, state, ROSTER, number, np.random.default_rng(0), clients)  # type: ignore[arg-type]
 
 
 # Aggregation ------------------------------------------------------------------------------------
@@ -106,7 +108,8 @@ def test_full_and_partial_shares() -> None:
         assert (found.weight(0, UPDATE), found.weight(0, bounded)) == (plain, scaled)
         assert found.weight(3, bounded) == pytest.approx(1 / draws[0])
     full, partial = (
-        Ask(cohort=(0,), broadcast=state.broadcast, weights=own) for own in (ByCount(100), ByDraws({0: 1}))
+        CohortQuery(cohort=(0,), broadcast=state.broadcast, weights=own)
+        for own in (ByCount(100), ByDraws({0: 1}))
     )
     assert step_of(full, Total(np.array([3.0]), 0.5)) == [3.0]
     assert step_of(partial, Total(np.array([3.0]), 0.5)) == [6.0]
@@ -119,7 +122,7 @@ def test_a_client_of_unknown_size_counts_as_an_average_one_under_full(problem: P
     clients = Clients(absent=(1, 2))
     ended = played(algorithm, clients)
     counting, training = clients.asks
-    assert (counting.cohort, counting.sums[0].sends.name) == ((0, 1, 2, 3), "count")
+    assert (counting.cohort, counting.sums[0].spec.name) == ((0, 1, 2, 3), "count")
     assert training.cohort == (0, 1, 2, 3)
     assert training.weights == ByCount(100)  # of 10 + 40 from two of four clients
     np.testing.assert_allclose(ended.state.broadcast, problem.initial + 0.1 * 1 + 0.4 * 4, rtol=1e-6)
@@ -143,25 +146,25 @@ def test_no_client_can_claim_a_size_that_spoils_the_weights(problem: Problem, cl
 
 @pytest.mark.parametrize("claim", [-1e-9, 1.1e6, math.inf, math.nan])
 def test_no_client_can_claim_a_loss_that_no_client_has(claim: float) -> None:
-    assert not Loss(None).ask.allows(claim)  # type: ignore[arg-type]
-    assert Loss(None).ask.allows(0.0)  # type: ignore[arg-type]
+    assert not Loss(None).query.allows(claim)  # type: ignore[arg-type]
+    assert Loss(None).query.allows(0.0)  # type: ignore[arg-type]
 
 
 def test_who_has_retired_is_not_introduced(problem: Problem) -> None:
     algorithm = FedAvg(fraction=1.0).build(problem)
     population = replace(ROSTER, retired=frozenset({1}))
     first = next(algorithm.round(algorithm.start(), population, 1, np.random.default_rng(0)))
-    assert {question.sends.name for question in first.sums} == {"count"}
+    assert {question.spec.name for question in first.sums} == {"count"}
     assert first.cohort == tuple(k for k in range(CLIENTS) if k != 1)
 
 
 def test_introductions_send_the_model_only_where_it_is_read(problem: Problem) -> None:
     sizes = Clients()
     one_round(FedAvgRP(fraction=1.0, scheme="I").build(problem), sizes)
-    assert [ask.broadcast.size for ask in sizes.asks] == [0, len(problem.initial)]
+    assert [query.broadcast.size for query in sizes.asks] == [0, len(problem.initial)]
     losses = Clients(numbers={"loss": np.ones(CLIENTS)})
     one_round(ActiveFL(fraction=1.0).build(problem), losses)
-    assert [ask.broadcast.size for ask in losses.asks] == [len(problem.initial), 0, len(problem.initial)]
+    assert [query.broadcast.size for query in losses.asks] == [len(problem.initial), 0, len(problem.initial)]
 
 
 def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
@@ -207,16 +210,16 @@ def test_nobody_answers_and_the_model_stays(problem: Problem) -> None:
 def test_cohort_is_the_ceiling_of_c_n(problem: Problem, fraction: float, clients: int, expected: int) -> None:
     """K = ceil(C N), where 0.1 * 30 is 3 and not the 3.0000000000000004 of floats."""
     wide = replace(problem, clients=clients)
-    asked: list[Ask] = []
+    asked: list[CohortQuery] = []
 
-    def ask(question: Ask, stage: int) -> Answers:
+    def query(question: CohortQuery, stage: int) -> Answers:
         asked.append(question)
         nothing = Total(np.zeros(len(question.broadcast)), 0.0)
-        return Answers(survivors=(), totals={"update": nothing}, each={})
+        return Answers(survivors=(), totals={"update": nothing}, per_client={})
 
     algorithm = FedAvg(fraction=fraction, aggregation="partial").build(wide)
     population = Population(clients=clients, seconds=np.ones(clients))
-    play(algorithm, algorithm.start(), population, 1, np.random.default_rng(0), ask)
+    run_round(algorithm, algorithm.start(), population, 1, np.random.default_rng(0), query)
     assert [len(question.cohort) for question in asked] == [expected]
 
 
@@ -225,13 +228,13 @@ def test_everybody_is_introduced_once_and_the_unknown_again(problem: Problem) ->
     losses = {"loss": np.array([1.0, 2.0, 3.0, 4.0])}
     first = Clients(absent=(2,), numbers=losses)
     state = one_round(algorithm, first)
-    assert [ask.cohort for ask in first.asks[:2]] == [(0, 1, 2, 3)] * 2  # loss and size, each on its own
+    assert [query.cohort for query in first.asks[:2]] == [(0, 1, 2, 3)] * 2  # loss and size, each on its own
     assert len(first.asks) == 3
     assert np.isnan(state.memory["loss"][2])
     second = Clients(numbers=losses)
     state = one_round(algorithm, second, state, number=2)
-    assert [ask.cohort for ask in second.asks[:2]] == [(2,)] * 2
-    assert not any(ask.sums for ask in second.asks[:2])
+    assert [query.cohort for query in second.asks[:2]] == [(2,)] * 2
+    assert not any(query.sums for query in second.asks[:2])
     third = Clients(numbers=losses)
     one_round(algorithm, third, state, number=3)
     assert len(third.asks) == 1
@@ -241,10 +244,10 @@ def test_a_number_that_could_not_be_opened_keeps_the_older(problem: Problem) -> 
     algorithm = ActiveFL(fraction=1.0).build(problem)
 
     class Unopened(Clients):
-        def __call__(self, ask: Ask, stage: int) -> Answers:
-            answers = super().__call__(ask, stage)
-            loss = {k: v for k, v in answers.each["loss"].items() if k != 1}
-            return replace(answers, each={**answers.each, "loss": loss})
+        def __call__(self, query: CohortQuery, stage: int) -> Answers:
+            answers = super().__call__(query, stage)
+            loss = {k: v for k, v in answers.per_client["loss"].items() if k != 1}
+            return replace(answers, per_client={**answers.per_client, "loss": loss})
 
     state = one_round(algorithm, Clients(numbers={"loss": np.full(CLIENTS, 1.0)}))
     later = one_round(
@@ -262,16 +265,16 @@ def test_statistics_are_what_is_asked(problem: Problem) -> None:
     ):
         algorithm = options.build(problem)
         assert isinstance(algorithm, Averaging)
-        assert [s.sends.name for s in algorithm.offers].count("size") <= 1
-        assert {s.sends.name for s in algorithm.offers} == names
+        assert [s.spec.name for s in algorithm.contributions].count("size") <= 1
+        assert {s.spec.name for s in algorithm.contributions} == names
 
 
 # What clients send ------------------------------------------------------------------------------
 
 
-def job(problem: Problem, number: int = 1) -> Job:
+def context(problem: Problem, number: int = 1) -> ClientContext:
     data = np.random.default_rng(8)
-    return Job(
+    return ClientContext(
         client=0,
         round=number,
         x=data.random((9, 3), dtype=np.float32),
@@ -285,23 +288,23 @@ def job(problem: Problem, number: int = 1) -> Job:
 def test_an_update_is_the_trained_model_less_the_broadcast(problem: Problem) -> None:
     """Round 2 trains at the decayed rate: rounds count from 1, the rate's exponent from 0."""
     for number in (1, 2):
-        mine = job(problem, number)
+        mine = context(problem, number)
         model = problem.model.build(problem.shape, problem.outputs, problem.seed)
         train(model, mine.x, mine.y, problem.local, "cross_entropy", np.random.default_rng(1), number - 1)
-        value = Update(problem).compute(job(problem, number)).clear
+        value = Update(problem).compute(context(problem, number)).clear
         np.testing.assert_array_equal(value, to_vector(model) - problem.initial)
         assert np.abs(value).max() > 0
 
 
 def test_size_and_loss(problem: Problem) -> None:
-    mine = job(problem)
+    mine = context(problem)
     assert Size(problem).compute(mine).floats(SIZE.grid).tolist() == [9.0]
     loss = mean_loss(problem.module(problem.initial), mine.x, mine.y, "cross_entropy")
     assert Loss(problem).compute(mine).clear.tolist() == [loss]
 
 
 def test_a_client_that_holds_out_nothing_by_chance_tells_the_loss_of_its_training(problem: Problem) -> None:
-    mine = job(problem)
+    mine = context(problem)
     apart = replace(mine, held=(mine.x[:4], mine.y[:4]), x=mine.x[4:], y=mine.y[4:])
     none = replace(mine, held=(mine.x[:0], mine.y[:0]))
     model = problem.module(problem.initial)
@@ -314,7 +317,7 @@ def test_a_client_that_holds_out_nothing_by_chance_tells_the_loss_of_its_trainin
 def test_a_loss_of_a_record_that_fits_no_model_is_not_told(
     problem: Problem, value: float, label: int
 ) -> None:
-    mine = job(problem)
+    mine = context(problem)
     odd = np.full((1, *mine.x.shape[1:]), value, np.float32)
     own = replace(mine, x=np.concatenate([mine.x, odd]), y=np.concatenate([mine.y, [label]]))
     with pytest.raises(DataError, match="known labels"):

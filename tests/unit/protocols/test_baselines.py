@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.choices import cohort_of
 
-from securefl.algorithm.clients import Job, Population, State
+from securefl.algorithm.clients import ClientContext, Population, State
 from securefl.protocols.averaging import Adam, Averaging, Momentum, Replace
 from securefl.protocols.baselines import (
     CFCFM,
@@ -71,11 +71,11 @@ def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
 
     def update(options: Any) -> Any:
         algorithm = options.build(problem)
-        own = next(s for s in algorithm.offers if s.sends.name == "update")
-        job = Job(
+        own = next(s for s in algorithm.contributions if s.spec.name == "update")
+        context = ClientContext(
             client=0, round=1, x=x, y=y, broadcast=problem.initial, public={}, rng=np.random.default_rng(1)
         )
-        return own.compute(job).clear
+        return own.compute(context).clear
 
     free = update(FedAvgRP(fraction=0.5))
     assert np.array_equal(update(FedProx(fraction=0.5, mu=0.0)), free)
@@ -83,8 +83,8 @@ def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
     assert np.linalg.norm(held) < 0.9 * np.linalg.norm(free)
     by_hand = replace(problem, local=replace(problem.local, proximal=0.1))
     rng = np.random.default_rng(1)
-    job = Job(client=0, round=1, x=x, y=y, broadcast=problem.initial, public={}, rng=rng)
-    assert np.array_equal(update(FedProx(fraction=0.5)), Update(by_hand).compute(job).clear)
+    context = ClientContext(client=0, round=1, x=x, y=y, broadcast=problem.initial, public={}, rng=rng)
+    assert np.array_equal(update(FedProx(fraction=0.5)), Update(by_hand).compute(context).clear)
     assert problem.local.proximal == 0.0
 
 

@@ -17,9 +17,9 @@ from support.private_studies import client_level as study
 from support.tiny_study import run, spied, world
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.cohort import colluding
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
@@ -93,9 +93,9 @@ def test_a_bound_is_a_number_that_a_grid_can_have(bound: str) -> None:
 # Clipping ----------------------------------------------------------------------------------------
 
 
-def job(here: World, **changed: Any) -> Job:
+def context(here: World, **changed: Any) -> ClientContext:
     x, y = here.records[0]
-    plain = Job(
+    plain = ClientContext(
         client=0, round=1, x=x, y=y, broadcast=here.problem.initial, public={}, rng=stream(1, "client", 1, 0)
     )
     return replace(plain, **changed)
@@ -106,13 +106,18 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(bound: float) -> None:
     of = study(bound=str(bound))
     here = world(of)
     update = Update(here.problem, Sampling(cohort=6))
-    grid = update.sends.grid
+    grid = update.spec.grid
     x, y = here.records[0]
     odd = [np.full_like(x, value) for value in (1e30, np.nan, np.inf, -1e15, 1e-40)]
     labels = np.full_like(y, 99)
-    for mine in (job(here), *(job(here, x=o) for o in odd), job(here, y=labels), job(here, x=x[:0], y=y[:0])):
+    for mine in (
+        context(here),
+        *(context(here, x=o) for o in odd),
+        context(here, y=labels),
+        context(here, x=x[:0], y=y[:0]),
+    ):
         with np.errstate(all="ignore"):
-            value = update.compute(mine).floats(update.sends.grid)
+            value = update.compute(mine).floats(update.spec.grid)
         integers = np.rint(value / grid.step).astype(np.int64)
         assert np.array_equal(integers * grid.step, value)
         assert sum(int(i) ** 2 for i in integers) <= (bound / grid.step) ** 2
@@ -121,12 +126,12 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(bound: float) -> None:
 def test_a_small_update_is_only_rounded_and_a_large_one_keeps_its_direction() -> None:
     here = world(study(bound="4.0"))
     model = here.problem.module(here.problem.initial)
-    mine = job(here)
+    mine = context(here)
     train(model, mine.x, mine.y, here.problem.local, here.problem.loss, stream(1, "client", 1, 0), 0)
     loose = Update(here.problem)
-    whole = loose.compute(mine).floats(loose.sends.grid)
+    whole = loose.compute(mine).floats(loose.spec.grid)
     small = world(study(bound="0.1")).problem
-    clipped = Update(small).compute(job(here)).floats(Update(small).sends.grid)
+    clipped = Update(small).compute(context(here)).floats(Update(small).spec.grid)
     assert np.linalg.norm(whole) > 0.5
     assert 0.0999 < np.linalg.norm(clipped) <= 0.1
     cosine = clipped @ whole / np.linalg.norm(clipped) / np.linalg.norm(whole)
@@ -162,7 +167,7 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
     update = Update(here.problem, Sampling(cohort=6))
     steps = [
         update.compute(
-            Job(
+            ClientContext(
                 client=k,
                 round=1,
                 x=here.records[k][0],
@@ -171,7 +176,7 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
                 public={},
                 rng=stream(here.seed, "client", 1, k),
             )
-        ).floats(update.sends.grid)
+        ).floats(update.spec.grid)
         for k in range(6)
     ]
     residual = spy.states[1].broadcast - (spy.states[0].broadcast + np.mean(steps, axis=0))
@@ -181,9 +186,9 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
     assert not low < np.sum((0.9 * scaled) ** 2) < high, "nine tenths of the noise would be noticed"
 
 
-OWN = Sends(
+OWN = ValueSpec(
     name="own",
-    how="sum",
+    reduction="sum",
     reveals="it",
     sensitivity={("record", "add-remove"): 1.0},
     grid=Grid(step=2.0**-10, bound=8.0),
@@ -224,8 +229,8 @@ def test_the_honest_shares_are_enough_for_any_cohort(asked: int) -> None:
 
 def test_a_clients_sensitivity_is_its_bound_or_twice_that() -> None:
     """Removed, its update is gone; replaced, another one may point the other way."""
-    sends = Update(world(study(bound="0.5")).problem).sends
-    assert sends.sensitivity == {("client", "zero-out"): 0.5, ("client", "replace-one"): 1.0}
+    spec = Update(world(study(bound="0.5")).problem).spec
+    assert spec.sensitivity == {("client", "zero-out"): 0.5, ("client", "replace-one"): 1.0}
 
 
 def test_a_client_stays_and_its_contribution_goes() -> None:
@@ -247,15 +252,15 @@ def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.sqlite", plan.terms()) as ledger:
         engine = simulated(
             plan,
-            algorithm.offers,
+            algorithm.contributions,
             ledger,
             here.records,
             rng=partial(client_stream, 1),
         )
         model = here.problem.initial
-        sends = algorithm.offers[0].sends
-        ask = Ask(cohort=(0, 2, 5), broadcast=model, sums=(Sum(sends, len(model)),))
-        answers, log = engine.ask(ask, Header(bytes(32), 1, 0, 0))
+        spec = algorithm.contributions[0].spec
+        query = CohortQuery(cohort=(0, 2, 5), broadcast=model, sums=(Sum(spec, len(model)),))
+        answers, log = engine.query(query, Header(bytes(32), 1, 0, 0))
         assert answers.survivors == ()
         assert log.abstained["server"] == "3 clients are left, a sum needs 5."
         assert ledger.rows() == []
@@ -279,7 +284,7 @@ def test_the_grid_cuts_no_share_of_noise_off() -> None:
 @pytest.mark.parametrize("weight", [1.0, 0.5, 1 / 3])
 def test_weights_only_shorten_what_is_noised(weight: float) -> None:
     """Draws with replacement weigh clients: the integers stay within the sensitivity, by truncation."""
-    sends = Update(world(study()).problem, Sampling(cohort=6)).sends
+    spec = Update(world(study()).problem, Sampling(cohort=6)).spec
     plan = Plan(
         unit="client",
         adjacency="zero-out",
@@ -292,13 +297,13 @@ def test_weights_only_shorten_what_is_noised(weight: float) -> None:
     integers = np.array([3, -7, 5, 1, -1])
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "update")
     value = Value(integers=integers)
-    released = protect(plan, sends, value, key=key, weight=weight)
+    released = protect(plan, spec, value, key=key, weight=weight)
     assert np.array_equal(released._numbers, np.trunc(weight * integers))
 
 
 def test_shares_of_updates_can_be_drawn() -> None:
     """The grid is coarse enough for a table of discrete noise, and fine enough for its event."""
-    sends = Update(world(study()).problem, Sampling(cohort=6)).sends
+    spec = Update(world(study()).problem, Sampling(cohort=6)).spec
     plan = hidden(
         Plan(
             unit="client",
@@ -312,6 +317,6 @@ def test_shares_of_updates_can_be_drawn() -> None:
         ),
         6,
     )
-    drawn = noise(plan, sends, 4000, Source())
-    sigma = 2.0 * 0.5 / sends.grid.step / np.sqrt(4)  # of 5, without its own
+    drawn = noise(plan, spec, 4000, Source())
+    sigma = 2.0 * 0.5 / spec.grid.step / np.sqrt(4)  # of 5, without its own
     assert np.std(drawn) == pytest.approx(sigma, rel=0.06)  # 5 deviations of a standard deviation of 4000

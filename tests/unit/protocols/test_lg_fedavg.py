@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.tiny_study import spied
-from support.trained_bodies import job, study, world
+from support.trained_bodies import context, study, world
 
 from securefl.core.errors import ConfigError
 from securefl.protocols.contributions import Sampling
@@ -36,13 +36,13 @@ def test_lg_fedavg_keeps_each_body_and_takes_the_shared_layers() -> None:
     part = LastLayers(Bodies(here.problem), 1)
     x, y = here.records[0]
     shared = np.arange(330, dtype=np.float32) / 1000
-    (update,) = part.offers(Sampling())
-    value = update.compute(job(here, x, y, shared))
-    assert value.keep is not None
-    trained = value.keep["model"]
+    (update,) = part.contributions(Sampling())
+    value = update.compute(context(here, x, y, shared))
+    assert value.new_state is not None
+    trained = value.new_state["model"]
     np.testing.assert_allclose(value.clear, trained[-330:].astype(np.float64) - shared)
     assert not np.array_equal(trained[:-330], here.problem.initial[:-330])
-    put = part.model(0, shared, value.keep)
+    put = part.model(0, shared, value.new_state)
     np.testing.assert_array_equal(put, np.concatenate([trained[:-330], shared]))
 
 

@@ -17,9 +17,9 @@ from support.private_studies import noised_fedprof as fedprof
 from support.tiny_study import FEDAVG, run, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.algorithm.clients import Job, Offer
+from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends, Value
+from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError, LocalProtocolError
 from securefl.core.release import ReleaseKey
 from securefl.core.streams import stream
@@ -38,9 +38,9 @@ CLIP = Clip(outputs=20.0, squares=400.0)
 ODD = (np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-40)
 
 
-def job(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> Job:
+def context(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> ClientContext:
     anchor = Anchor.of(probe_profile(problem.module(problem.initial), problem.layer, problem.shape, 1))
-    return Job(
+    return ClientContext(
         client=0,
         round=1,
         x=x,
@@ -129,7 +129,7 @@ def test_a_profile_once_in_several_rounds_has_less_noise(tmp_path: Path) -> None
     assert [dict(plan.max_releases)["profile"] for plan in plans] == [6, 3]
     assert plans[1].noise_multiplier < plans[0].noise_multiplier
     spy, finished = spied(seldom, tmp_path)
-    asked = [any(e.sends.name == "profile" for e in ask.each) for ask, _ in spy.asks if ask.sums]
+    asked = [any(e.spec.name == "profile" for e in query.per_client) for query, _ in spy.asks if query.sums]
     assert asked == [False, True, False, True, False]
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(8.0, rel=2e-3)
 
@@ -152,7 +152,7 @@ def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
     plan = composition(of, of.arms[0], world(of))[1]
     terms = Terms(unit="record", adjacency="add-remove", delta=1e-4, max_releases=plan.max_releases)
     (profile,) = (
-        s.sends for s in of.arms[0].options.build(world(of).problem).offers if s.sends.name == "profile"
+        s.spec for s in of.arms[0].options.build(world(of).problem).contributions if s.spec.name == "profile"
     )
     charge = charge_of(plan, profile)
     with Ledger(tmp_path / "ledger.sqlite", terms) as ledger:
@@ -175,7 +175,7 @@ def test_an_empty_client_is_not_silent(left: int, tmp_path: Path) -> None:
 # Sensitivity -------------------------------------------------------------------------------------
 
 
-def statistics(problem: Problem) -> dict[str, Offer]:
+def statistics(problem: Problem) -> dict[str, Contribution]:
     return {
         "profile": RepresentationProfile(problem, Variant.FULL, Bounds(), CLIP),
         "loss": Loss(problem, 2.0),
@@ -189,15 +189,15 @@ def test_one_record_moves_the_sums_by_the_sensitivity_at_most(name: str) -> None
     here = world(fedprof())
     statistic = statistics(here.problem)[name]
     x, y = (part[:9] for part in here.records[0])
-    base = statistic.compute(job(here.problem, x, y)).floats(statistic.sends.grid)
-    sensitivity = statistic.sends.sensitivity["record", "add-remove"]
+    base = statistic.compute(context(here.problem, x, y)).floats(statistic.spec.grid)
+    sensitivity = statistic.spec.sensitivity["record", "add-remove"]
     moved = []
     for value in (*ODD, *np.linspace(-50, 50, 9)):
         for label in (0, 7, -1, 99):
             odd = np.full((1, *x.shape[1:]), value, np.float32)
             with np.errstate(all="ignore"):
-                more = job(here.problem, np.concatenate([x, odd]), np.concatenate([y, [label]]))
-                moved.append(np.linalg.norm(statistic.compute(more).floats(statistic.sends.grid) - base))
+                more = context(here.problem, np.concatenate([x, odd]), np.concatenate([y, [label]]))
+                moved.append(np.linalg.norm(statistic.compute(more).floats(statistic.spec.grid) - base))
     assert max(moved) <= sensitivity * (1 + 1e-12)
     assert max(moved) > 0.5 * sensitivity
 
@@ -206,10 +206,10 @@ def test_what_follows_from_the_sums_reads_nothing_else() -> None:
     """`after_noise` of one client's value, given another's sums, is the other's value: post-processing."""
     here = world(fedprof())
     for statistic in statistics(here.problem).values():
-        one, other = (statistic.compute(job(here.problem, *here.records[k])) for k in (0, 1))
+        one, other = (statistic.compute(context(here.problem, *here.records[k])) for k in (0, 1))
         assert one.after_noise is not None
         assert other.after_noise is not None
-        sums = other.floats(statistic.sends.grid)
+        sums = other.floats(statistic.spec.grid)
         mine, theirs = one.after_noise(sums), other.after_noise(sums)
         assert np.array_equal(mine.clear, theirs.clear)
         assert np.array_equal(mine.hidden, theirs.hidden)
@@ -219,11 +219,11 @@ def test_without_noise_clipped_profiles_are_close_to_the_plain_ones() -> None:
     here = world(fedprof())
     clipped = RepresentationProfile(here.problem, Variant.FULL, Bounds(), Clip(outputs=30.0, squares=2000.0))
     exact = RepresentationProfile(here.problem, Variant.FULL, Bounds())
-    mine = job(here.problem, *here.records[0])
+    mine = context(here.problem, *here.records[0])
     value = clipped.compute(mine)
     assert value.after_noise is not None
     np.testing.assert_allclose(
-        value.after_noise(value.floats(clipped.sends.grid)).hidden,
+        value.after_noise(value.floats(clipped.spec.grid)).hidden,
         exact.compute(mine).hidden,
         rtol=0.01,
         atol=0.05,
@@ -244,7 +244,7 @@ WRONG_ANCHORS = {
 def test_an_anchor_that_is_none_costs_the_server_the_profile(wrong: Any, clip: Clip | None) -> None:
     """A server broadcasts it: a client abstains, whatever came."""
     here = world(fedprof())
-    asked = replace(job(here.problem, *here.records[0]), public=wrong)
+    asked = replace(context(here.problem, *here.records[0]), public=wrong)
     with pytest.raises(DataError):
         RepresentationProfile(here.problem, Variant.FULL, Bounds(), clip).compute(asked)
 
@@ -263,17 +263,17 @@ def test_an_anchor_that_is_none_costs_the_server_the_profile(wrong: Any, clip: C
 def test_the_noise_is_as_declared(name: str, sensitivity: float, size: int) -> None:
     """Chi-square of residuals over sigma, false alarm 1e-6; nine tenths of the noise are caught."""
     problem = world(fedprof()).problem
-    sends = statistics(problem)[name].sends
+    spec = statistics(problem)[name].spec
     plan = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
-    sums = np.arange(1, size + 1) * round(1 / sends.grid.step)
-    given = sums * sends.grid.step
-    residuals = np.concatenate([released(plan, sends, sums, k) - given for k in range(6000 // size)])
+    sums = np.arange(1, size + 1) * round(1 / spec.grid.step)
+    given = sums * spec.grid.step
+    residuals = np.concatenate([released(plan, spec, sums, k) - given for k in range(6000 // size)])
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(residuals))
     assert low < np.sum((residuals / (3 * sensitivity)) ** 2) < high
     assert not low < np.sum((0.9 * residuals / (3 * sensitivity)) ** 2) < high
 
 
-def released(plan: Plan, sends: Sends, sums: NDArray[np.int64], number: int) -> NDArray[np.float64]:
+def released(plan: Plan, spec: ValueSpec, sums: NDArray[np.int64], number: int) -> NDArray[np.float64]:
     """What the statistic's post-processing is given."""
     seen: list[NDArray[np.float64]] = []
 
@@ -281,20 +281,20 @@ def released(plan: Plan, sends: Sends, sums: NDArray[np.int64], number: int) -> 
         seen.append(noised)
         return Value(clear=np.zeros(1))
 
-    key = ReleaseKey("client-0000", bytes(32), number, 0, 0, sends.name)
-    protect(plan, sends, Value(integers=sums, after_noise=then), key=key, weight=1.0)
+    key = ReleaseKey("client-0000", bytes(32), number, 0, 0, spec.name)
+    protect(plan, spec, Value(integers=sums, after_noise=then), key=key, weight=1.0)
     return seen[0]
 
 
 def test_what_is_charged_as_noised_must_be_something_to_noise() -> None:
     """Floats would leave rounded by more than was declared, or as they are, under a Gaussian's charge."""
-    sends = Sends(name="own", how="each", reveals="it", sensitivity={("record", "add-remove"): 1.0})
+    spec = ValueSpec(name="own", reduction="none", reveals="it", sensitivity={("record", "add-remove"): 1.0})
     plan = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
     with pytest.raises(
         LocalProtocolError, match="Expected integers of the grid for 'own', which is charged as noised"
     ):
-        protect(plan, sends, Value(clear=np.array([5.0])), key=key, weight=1.0)
+        protect(plan, spec, Value(clear=np.array([5.0])), key=key, weight=1.0)
 
 
 @pytest.mark.parametrize("name", ["fedprof", "active_fl"])

@@ -10,7 +10,7 @@ from support.choices import chosen
 from support.tiny_study import study, world
 
 from securefl.algorithm.clients import Population, State
-from securefl.algorithm.queries import Answers, Ask
+from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.power_of_choice import ByLargestLoss, PowerOfChoice
 from securefl.training.task import Problem
@@ -25,13 +25,15 @@ def problem() -> Problem:
     return world(study(clients=CLIENTS)).problem
 
 
-def cohort(of: ByLargestLoss, seed: int = 0, silent: tuple[int, ...] = (), **memory: Any) -> tuple[Any, Ask]:
-    asked: list[Ask] = []
+def cohort(
+    of: ByLargestLoss, seed: int = 0, silent: tuple[int, ...] = (), **memory: Any
+) -> tuple[Any, CohortQuery]:
+    asked: list[CohortQuery] = []
 
-    def answer(ask: Ask) -> Answers:
-        asked.append(ask)
-        told = {k: float(LOSSES[k]) for k in ask.cohort if k not in silent}
-        return Answers(survivors=tuple(told), totals={}, each={"loss": told})
+    def answer(query: CohortQuery) -> Answers:
+        asked.append(query)
+        told = {k: float(LOSSES[k]) for k in query.cohort if k not in silent}
+        return Answers(survivors=tuple(told), totals={}, per_client={"loss": told})
 
     state = State(np.zeros(1, np.float32), {"size": np.ones(CLIENTS), **memory})
     found, _ = chosen(of, state, POPULATION, 2, np.random.default_rng(seed), answer=answer)
@@ -40,10 +42,10 @@ def cohort(of: ByLargestLoss, seed: int = 0, silent: tuple[int, ...] = (), **mem
 
 def test_the_largest_losses_of_the_candidates_train(problem: Problem) -> None:
     for seed in range(20):
-        found, ask = cohort(ByLargestLoss(problem, 4), seed)
-        assert len(ask.cohort) == 4
-        assert ask.number == ask.initial == 0
-        assert set(found) == set(sorted(ask.cohort, key=lambda k: -LOSSES[k])[:2])
+        found, query = cohort(ByLargestLoss(problem, 4), seed)
+        assert len(query.cohort) == 4
+        assert query.number == query.initial == 0
+        assert set(found) == set(sorted(query.cohort, key=lambda k: -LOSSES[k])[:2])
 
 
 def test_candidates_are_drawn_by_size(problem: Problem) -> None:

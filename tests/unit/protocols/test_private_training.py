@@ -113,9 +113,9 @@ def test_statistic_and_training_compose_to_the_epsilon_asked_for(tmp_path: Path)
 def test_the_first_exchange_costs_no_training() -> None:
     of = fedlog()
     algorithm, plan = composition(of, of.arms[0], world(of))
-    (sends,) = [statistic.sends for statistic in algorithm.offers]
-    assert sends.reads == "records"
-    first, later = charge_of(plan, sends, trained=False), charge_of(plan, sends)
+    (spec,) = [statistic.spec for statistic in algorithm.contributions]
+    assert spec.depends_on == "records"
+    first, later = charge_of(plan, spec, trained=False), charge_of(plan, spec)
     assert first.server == GaussianDpEvent(plan.noise_multiplier)
     assert later.server == ComposedDpEvent((GaussianDpEvent(plan.noise_multiplier), STEPS))
     assert later.key_holder == NoOpDpEvent()
@@ -157,9 +157,9 @@ def test_a_public_body_pays_for_no_training(tmp_path: Path) -> None:
 
 def test_a_private_body_is_trained_in_the_clear_whatever_dpsgd_says() -> None:
     of = private("fedlog", 'body = "private"', non_private='["statistic"]')
-    (statistic,) = of.arms[0].options.build(world(of).problem).offers
-    assert statistic.sends.reads == "trained"
-    assert statistic.sends.training is None
+    (statistic,) = of.arms[0].options.build(world(of).problem).contributions
+    assert statistic.spec.depends_on == "trained-state"
+    assert statistic.spec.training is None
 
 
 # Events and calibration --------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_spare_attempts_are_paid_for_beforehand() -> None:
     """Noise for two rounds and three attempts that may be repeated: training five times, six releases."""
     of = fedlog()
     algorithm, _ = composition(of, of.arms[0], world(of))
-    sent = [statistic.sends for statistic in algorithm.offers]
+    sent = [statistic.spec for statistic in algorithm.contributions]
     spared = replace(
         of.privacy,
         sum="masked",

@@ -178,7 +178,7 @@ def test_a_restarted_client_deals_under_one_roster(tmp_path: Path) -> None:
     dealt = dict(first.dealings)
     first.begin([2]).close(members=EVERYBODY[:-1], only=[2])
     assert first.dealings == dealt
-    assert type(first.seats[2].state).__name__ == "Finished"
+    assert type(first.backend[2].state).__name__ == "Finished"
 
 
 # What clients are told --------------------------------------------------------------------------

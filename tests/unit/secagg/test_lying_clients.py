@@ -62,7 +62,7 @@ def test_wrong_shares_at_sending_name_the_dealer() -> None:
     assert isinstance(outcome.server, Aborted)
     assert (outcome.server.phase, outcome.server.culprit) == ("share", client_name(3))
     assert outcome.results[client_name(0)] == "complained"
-    assert not outcome.traffic.blamed
+    assert not outcome.traffic.rejected_from
 
 
 @pytest.mark.parametrize("corrupt", [0.0, 0.1])
@@ -97,7 +97,7 @@ def test_a_false_accusation_costs_the_accuser() -> None:
     agreed = agreement(CLIENTS, corrupt=0.1, dropout=0.3)
     outcome = aggregate(agreed, machines={client_name(2): complaining(agreed, 2, 3)})
     assert_exact(agreed, outcome.server)
-    assert "falsely" in outcome.traffic.blamed[client_name(2)]
+    assert "falsely" in outcome.traffic.rejected_from[client_name(2)]
     assert client_name(3) in outcome.server.survivors  # type: ignore[union-attr]
 
 
@@ -178,9 +178,9 @@ UNMASKS: dict[str, Callable[[Client, Any, Unmask], Unmask]] = {
 def test_a_wrong_share_at_unmasking_costs_its_holder_alone(lie: str) -> None:
     agreed, outcome = with_liars(Unmask, UNMASKS[lie], 3)
     assert_exact(agreed, outcome.server)
-    assert set(outcome.traffic.blamed) == {client_name(3)}
+    assert set(outcome.traffic.rejected_from) == {client_name(3)}
     phase = "decode" if lie == "one more" else "unmask"  # more elements than anybody may send
-    assert f"phase {phase}" in outcome.traffic.blamed[client_name(3)]
+    assert f"phase {phase}" in outcome.traffic.rejected_from[client_name(3)]
 
 
 def weak(inner: Client, state: Any, said: Advertise) -> Advertise:
@@ -211,7 +211,7 @@ def test_a_lie_costs_its_teller_alone(lie: str) -> None:
     kind, tell = LIES[lie]
     agreed, outcome = with_liars(kind, tell, 3)
     assert_exact(agreed, outcome.server)
-    assert set(outcome.traffic.blamed) == {client_name(3)}
+    assert set(outcome.traffic.rejected_from) == {client_name(3)}
     in_sum = client_name(3) in outcome.server.survivors
     assert in_sum == (kind is Consistent)
 
@@ -291,4 +291,4 @@ def test_summing_survives_all_these_liars_at_once() -> None:
     outcome = aggregate(agreed, machines=liars)
     assert isinstance(outcome.server, Summed)
     assert_exact(agreed, outcome.server)
-    assert set(outcome.traffic.blamed) == set(liars)
+    assert set(outcome.traffic.rejected_from) == set(liars)

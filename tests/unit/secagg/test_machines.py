@@ -22,7 +22,7 @@ from support.tiny_secagg import (
 
 from securefl.core.agreement import Question
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import SecretKey
 from securefl.core.machine import Need
 from securefl.core.messages import client_name
@@ -61,7 +61,7 @@ def test_a_quiet_network_sums_everybody(clients: int, mode: Any) -> None:
     assert_exact(agreed, outcome.server)
     assert outcome.server.survivors == tuple(map(client_name, range(clients)))  # type: ignore[union-attr]
     assert {outcome.results[client_name(k)] for k in range(clients)} == {"answered"}
-    assert not outcome.traffic.blamed
+    assert not outcome.traffic.rejected_from
 
 
 @pytest.mark.parametrize("mode", ["active", "semi-honest"])
@@ -227,7 +227,7 @@ def test_a_question_is_one_value_in_whatever_stage_and_attempt() -> None:
 
 
 def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:
-    outcome_orders: list[Hide] = []
+    outcome_orders: list[ComputeAndConceal] = []
     agreed = agreement()
 
     class Listening:
@@ -239,7 +239,7 @@ def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:
 
         def provide(self, state: Any, answer: Any) -> Any:
             step = self.inner.provide(state, answer)
-            if step.need is not None and isinstance(step.need.order, Hide):
+            if step.need is not None and isinstance(step.need.order, ComputeAndConceal):
                 outcome_orders.append(step.need.order)
             return step
 
@@ -371,7 +371,7 @@ def test_a_digest_that_differs_in_one_bit_costs_its_client_the_attempt(part: str
     outcome = aggregate(agreed, machines={client_name(3): other})
     assert_exact(agreed, outcome.server)
     assert client_name(3) not in outcome.server.survivors  # type: ignore[union-attr]
-    assert set(outcome.traffic.blamed) == {client_name(3)}
+    assert set(outcome.traffic.rejected_from) == {client_name(3)}
 
 
 def test_a_cohort_that_was_told_two_tasks_has_no_sum() -> None:

@@ -25,7 +25,7 @@ from support.tiny_secagg import (
 from securefl.accounting.ledger import Ledger
 from securefl.core.acts import Begin
 from securefl.core.errors import ConfigError, LocalProtocolError
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.machine import Step
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
@@ -114,7 +114,7 @@ class Restarted:
         while self.step.need is not None:
             self.said += [envelope.message for envelope in self.step.out]
             order = self.step.need.order
-            if isinstance(order, Hide):
+            if isinstance(order, ComputeAndConceal):
                 number = self.machine.channels.own
                 answer: Any = tuple(
                     release(order, vector.name, integers(number, vector))
@@ -285,7 +285,7 @@ def test_parties_with_other_parameters_do_not_understand_each_other() -> None:
     server = Server(agreement=agreement(10, corrupt=0.0, dropout=0.3))
     outcome = aggregate(agreed, machines={SERVER: server})
     assert isinstance(outcome.server, Aborted)
-    assert set(outcome.traffic.blamed) == {client_name(k) for k in range(10)}
+    assert set(outcome.traffic.rejected_from) == {client_name(k) for k in range(10)}
 
 
 def test_a_survivor_of_one_round_that_drops_in_the_next_stays_hidden() -> None:

@@ -62,7 +62,7 @@ def test_without_a_ledger_two_studies_are_told_two_each_and_say_that_they_are_al
         assert json.loads((own.folder / "summary.json").read_text())["accounting"] == ALONE
         assert own.model().card["privacy"]["accounting"] == ALONE
     made = composition(alone, alone.arms[0], world.build(alone, 3))
-    once = events_of(made[1], [offer.sends for offer in made[0].offers], "server", 2)
+    once = events_of(made[1], [contribution.spec for contribution in made[0].contributions], "server", 2)
     assert compose(once + once, 1e-4) > 2.7
 
 
@@ -231,7 +231,7 @@ def test_an_arm_that_is_run_alone_is_reserved_too(tmp_path: Path) -> None:
 def test_an_allotment_is_what_a_client_can_be_charged_and_no_less(tmp_path: Path, study: Study) -> None:
     here = world.build(study, study.study.seeds[0])
     algorithm, plan = composition(study, study.arms[0], here)
-    allotted = allotment(plan, [offer.sends for offer in algorithm.offers])
+    allotted = allotment(plan, [contribution.spec for contribution in algorithm.contributions])
     played(study, tmp_path)
     file = arm_folder(tmp_path, study.arms[0], here.seed) / "ledger.sqlite"
     with securefl.Ledger(file, plan.terms()) as ledger:

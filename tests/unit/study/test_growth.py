@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support.tiny_study import run, text
 
-from securefl.algorithm.queries import Ask, ByDraws, Sum
+from securefl.algorithm.queries import ByDraws, CohortQuery, Sum
 from securefl.core.wire import Header
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import Collecting
@@ -177,13 +177,13 @@ def begun(cohort: int) -> int:
     weights = ByDraws(draws)
     draws.looked = 0
     question = Sum(UPDATE, 3)
-    ask = Ask(
+    query = CohortQuery(
         cohort=tuple(range(cohort)), broadcast=np.zeros(3, np.float32), sums=(question,), weights=weights
     )
-    server = Server(ask=ask, header=Header(bytes(32), 1, 0, 0), most=limits(ask, 0)[1])
+    server = Server(query=query, header=Header(bytes(32), 1, 0, 0), most=limits(query, 0)[1])
     step = server.begin()
     assert len(step.out) == 1 + cohort
-    ask.total(question, np.zeros(3, np.int64), range(cohort))
+    query.total(question, np.zeros(3, np.int64), range(cohort))
     return draws.looked
 
 

@@ -212,7 +212,7 @@ def test_a_cpu_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    from securefl.algorithm.clients import Job
+    from securefl.algorithm.clients import ClientContext
     from securefl.core.keys import SecretKey
     from securefl.dp.noise import Source
     from securefl.training import private_steps
@@ -220,7 +220,7 @@ def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.Mo
     def fit(hardware: Hardware) -> Any:
         world = build(PRIVATE["private training"], 3, hardware)
         x, y = world.records[0]
-        job = Job(
+        context = ClientContext(
             client=0,
             round=1,
             x=x,
@@ -230,7 +230,7 @@ def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.Mo
             rng=np.random.default_rng(0),
             source=Source(SecretKey(bytes(32))),
         )
-        return fits.fitted(fits.Fit(problem=world.problem, start=world.problem.initial, job=job))
+        return fits.fitted(fits.Fit(problem=world.problem, start=world.problem.initial, context=context))
 
     expected = fit(Hardware())
     calls, real = 0, private_steps._noise

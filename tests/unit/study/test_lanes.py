@@ -251,10 +251,10 @@ def test_any_other_interruption_ends_the_lanes_at_once(
 @pytest.mark.parametrize(
     ("workers", "lanes", "each"), [(1, 1, 1), (2, 2, 1), (4, 4, 1), (9, 4, 2), (3, 3, 1)]
 )
-def test_workers_are_shared_among_lanes(workers: int, lanes: int, each: int) -> None:
+def test_workers_are_shared_among_lanes(workers: int, lanes: int, per_client: int) -> None:
     runtime = RuntimeSection(workers=workers)
     assert runtime.lanes(4) == lanes
-    assert runtime.lane(lanes).processes == each
+    assert runtime.lane(lanes).processes == per_client
 
 
 def test_an_arm_alone_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

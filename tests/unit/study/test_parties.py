@@ -17,15 +17,15 @@ from securefl.accounting.ledger import Ledger
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.resident import Resident
+from securefl.engine.apart.resident import PartySession
 from securefl.engine.apart.roster import line_of
 from securefl.engine.party.clients import ClientParty
+from securefl.study.backends import ArmContext, OneProcess
 from securefl.study.parties import folder as folders
 from securefl.study.parties import keys, pinning, plan_file
 from securefl.study.parties.made import Made, OwnData
 from securefl.study.parties.serving import answering, resident_of
 from securefl.study.parties.status import status
-from securefl.study.seats import Cast, OneProcess
 from securefl.training.cohorts import Batched
 
 SENT = 2
@@ -460,18 +460,18 @@ def test_the_ledger_of_a_folder_opens_under_its_terms_alone(tmp_path: Path) -> N
 def test_residents_are_what_is_served(tmp_path: Path) -> None:
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0002") as party:
-        assert isinstance(resident_of(party), Resident)
+        assert isinstance(resident_of(party), PartySession)
 
 
 def test_a_party_trains_in_passes_of_the_shape_that_a_simulation_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its bits could be others than those of the study that was simulated before."""
     monkeypatch.setattr("securefl.study.parties.made.ClientParty", lambda *_, trainer, **__: trainer)
     monkeypatch.setattr("securefl.study.seats.simulated", lambda *_, trainer, **__: trainer)
-    monkeypatch.setattr(Cast, "scores", None)
+    monkeypatch.setattr(ArmContext, "scores", None)
     of, nothing = made(CLEAR), cast(Any, None)
     party = of.client(0, OwnData(nothing, None), nothing, nothing, Identity.generate("client-0000"), {})
     simulation = OneProcess().engine(
-        Cast(
+        ArmContext(
             study=of.study,
             arm=of.arm,
             world=of.world,

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from support.tiny_study import FEDAVG, FEDPROF, text
 
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.commands.plan import plan
 from securefl.commands.run import run
 from securefl.commands.telling import on_workers
@@ -42,15 +42,17 @@ def test_the_default_is_a_worker_for_each_processor(monkeypatch: pytest.MonkeyPa
 def test_clients_stand_side_by_side_as_many_as_the_plan_asks() -> None:
     @dataclass(frozen=True)
     class Offered:
-        sends: Sends
+        spec: ValueSpec
 
-        def compute(self, job: Any) -> Any: ...
-        def fit(self, job: Any) -> Any: ...
-        def value(self, job: Any, fitted: Any) -> Any: ...
+        def compute(self, context: Any) -> Any: ...
+        def fit(self, context: Any) -> Any: ...
+        def value(self, context: Any, fitted: Any) -> Any: ...
 
     def slots(*cohorts: int) -> int:
-        offers = [Offered(Sends(name=f"v{n}", how="sum", reveals="it", cohort=n)) for n in cohorts]
-        trainer = RuntimeSection(workers=1).trainer(offers)
+        contributions = [
+            Offered(ValueSpec(name=f"v{n}", reduction="sum", reveals="it", cohort=n)) for n in cohorts
+        ]
+        trainer = RuntimeSection(workers=1).trainer(contributions)
         assert isinstance(trainer, Batched)
         return trainer.slots
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefl.algorithm.queries import Sends, Sum
+from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import Delivered
 from securefl.sums import clear
 
 GRID = Grid()
-ASKED = (Sum(Sends(name="step", how="sum", reveals="a step", grid=GRID), 3),)
+ASKED = (Sum(ValueSpec(name="step", reduction="sum", reveals="a step", grid=GRID), 3),)
 
 
 def total(vectors: list[list[int]]) -> clear.Running:

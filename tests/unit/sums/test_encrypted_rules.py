@@ -25,8 +25,8 @@ from securefl.storage.journal import Journal
 from securefl.sums.encrypted.client import SumClient, input_digest
 from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.messages import SumRequest
-from securefl.sums.encrypted.way import Encrypted, SumAgreement
-from securefl.sums.way import Attempt
+from securefl.sums.encrypted.scheme import Encrypted, SumAgreement
+from securefl.sums.scheme import Attempt
 
 PARTIES = session(ORDERED, journal=Journal(random=entropy("rules")))
 PLACE = Header(bytes(32), 1, 1, 0)

@@ -15,12 +15,12 @@ from support.tiny_study import FEDAVG, FEDPROF, run, text, with_privacy
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Population, State
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import require_batches
 from securefl.core.errors import ConfigError
 from securefl.core.wire import Header
 from securefl.engine import server
-from securefl.engine.aggregator import Given
+from securefl.engine.aggregator import ClientFunction
 from securefl.engine.inprocess import simulated
 from securefl.engine.privacy_card import learns
 from securefl.protocols.averaging import Uniform
@@ -38,7 +38,7 @@ TERMS: dict[str, Any] = {
     "max_client_weight": 0.5,
     "fixed_batch": BATCH,
 }
-OWN = Sends(name="own", how="sum", reveals="it")
+OWN = ValueSpec(name="own", reduction="sum", reveals="it")
 
 
 def plan(how: str = "masked", **words: Any) -> Plan:
@@ -49,14 +49,14 @@ def summed(how: str, cohorts: list[tuple[int, ...]]) -> list[Any]:
     """The totals of rounds over these cohorts, None where nothing opened. The server asks what it likes."""
     own = plan(how)
     records = [(np.ones((k + 1, 1)), np.zeros(k + 1)) for k in range(CLIENTS)]
-    given_one = Given(OWN, lambda job: Value(clear=np.full(2, float(job.client))))
+    given_one = ClientFunction(OWN, lambda context: Value(clear=np.full(2, float(context.client))))
     ledger = Ledger(":memory:", own.terms())
     engine = simulated(own, [given_one], ledger, records, rng=lambda *_: np.random.default_rng(0))
     found = []
     with mock.patch.object(server, "require_allowed"), mock.patch.object(server, "require_batches"):
         for number, cohort in enumerate(cohorts, 1):
-            ask = Ask(cohort=cohort, broadcast=np.zeros(1, np.float32), sums=(Sum(OWN, 2),))
-            answers, _ = engine.ask(ask, Header(bytes(32), number, 0, 0))
+            query = CohortQuery(cohort=cohort, broadcast=np.zeros(1, np.float32), sums=(Sum(OWN, 2),))
+            answers, _ = engine.query(query, Header(bytes(32), number, 0, 0))
             found.append(answers.totals["own"].value[0] if answers.totals else None)
     return found
 

@@ -18,15 +18,15 @@ from support.tiny_study import plain, same_state, spied, text, with_privacy, wor
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.keys import Commitment
-from securefl.core.machine import Envelope, Step
+from securefl.core.machine import Outgoing, Step
 from securefl.core.messages import Order, client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, peek
-from securefl.engine.drive import Parcel
+from securefl.engine.drive import Packet
 from securefl.engine.exchange import client as exchange
 from securefl.engine.exchange import server
 from securefl.engine.inprocess import InProcess
@@ -102,7 +102,7 @@ class Deceiver(Client):
         if not isinstance(envelope.message, Shares):
             return step
         lie = signed_anew(self, step.state, replace(envelope.message, seed=Commitment(bytes(32))))
-        return replace(step, out=(Envelope(envelope.to, lie),))
+        return replace(step, out=(Outgoing(envelope.to, lie),))
 
 
 # Lost after somebody signed ---------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_spare_attempts_are_counted_over_a_restart(tmp_path: Path, monkeypatch: 
                 return step
             boxes = tuple(replace(box, raw=bytes(len(box.raw))) for box in envelope.message.sealed)
             lie = signed_anew(self, step.state, replace(envelope.message, sealed=boxes))
-            return replace(step, out=(Envelope(envelope.to, lie),))
+            return replace(step, out=(Outgoing(envelope.to, lie),))
 
     monkeypatch.setattr(masked, "Client", Liar)
     of = study(max_retries=1, rounds=3)
@@ -221,7 +221,7 @@ def silent_in_round_1(patch: pytest.MonkeyPatch, *who: int) -> None:
     """Nothing that these clients say in round 1 arrives."""
     post, names = Network._post, {client_name(k) for k in who}
 
-    def lossy(self: Network, parcels: Sequence[Parcel]) -> None:
+    def lossy(self: Network, parcels: Sequence[Packet]) -> None:
         kept = [p for p in parcels if p.sender not in names or peek(p.data, p.sender).round > 1]
         post(self, kept)
 
@@ -258,14 +258,14 @@ def test_who_was_absent_is_asked_later_if_they_are_a_least_cohort(
 
 # Weights ----------------------------------------------------------------------------------------
 
-OFFERED = Sends(name="update", how="sum", reveals="it", weighs="draws")
+OFFERED = ValueSpec(name="update", reduction="sum", reveals="it", weighs="draws")
 
 
 def ordered(plan: Plan, order: Order) -> Any:
     """What an honest client makes of an order."""
     header = Header(bytes(32), 1, 0, 0)
     machine = exchange.Client(
-        number=0, header=header, plan=plan, offers={"update": OFFERED}, most=Limit(2**20, 99)
+        number=0, header=header, plan=plan, contributions={"update": OFFERED}, most=Limit(2**20, 99)
     )
     return machine.receive(machine.begin().state, SERVER, order)
 
@@ -363,7 +363,7 @@ def told_otherwise(patch: pytest.MonkeyPatch, who: Sequence[int], lie: Callable[
             if isinstance(said, Order) and "update" in said.sums:
                 liars = tuple(name for name in envelope.to if name in names)
                 others = tuple(name for name in envelope.to if name not in names)
-                envelopes += [Envelope(others, said), Envelope(liars, lie(said))]
+                envelopes += [Outgoing(others, said), Outgoing(liars, lie(said))]
             else:
                 envelopes.append(envelope)
         return replace(step, out=tuple(envelopes))
@@ -407,11 +407,11 @@ def test_unequal_orders_have_no_sum(
 @pytest.mark.parametrize(("who", "answered"), [((0, 1, 2), 0), ((3,), 6)], ids=["some", "one"])
 @pytest.mark.parametrize("way", ["ckks", "two-server"])
 def test_a_key_holder_opens_for_one_task_alone(
-    way: str, who: tuple[int, ...], answered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheme: str, who: tuple[int, ...], answered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Signatures over two tasks make no set; of seven, five must stand behind one."""
     told_otherwise(monkeypatch, who, UNEQUAL["draws"][1])
-    of = parse(unequal("draws", monkeypatch).text.replace('sum = "masked"', f'sum = "{way}"'))
+    of = parse(unequal("draws", monkeypatch).text.replace('sum = "masked"', f'sum = "{scheme}"'))
     _, finished = spied(of, tmp_path)
     assert len(finished.records[0]["answered"]) == answered
 
@@ -523,10 +523,10 @@ def journal_file(of: Study, folder: Path) -> Path:
 def opened_inputs(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """(client, round) of each input in a total that was opened, as it happens."""
     found: list[tuple[str, int]] = []
-    ask = InProcess.ask
+    query = InProcess.query
 
     def watched(self: InProcess, question: Any, header: Header, network: Any) -> Any:
-        answers, log = ask(self, question, header, network)
+        answers, log = query(self, question, header, network)
         found.extend((client_name(k), header.round) for k in answers.survivors if answers.totals)
         return answers, log
 

@@ -18,11 +18,11 @@ from support.tiny_study import FEDAVG, plain, run, spied, text, with_privacy, wo
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Ask, ByDraws, Sends, Sum
+from securefl.algorithm.queries import ByDraws, CohortQuery, Sum, ValueSpec
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
-from securefl.core.machine import Envelope, Step
+from securefl.core.machine import Outgoing, Step
 from securefl.core.wire import Header
 from securefl.engine.account import Account
 from securefl.engine.inprocess import InProcess
@@ -70,7 +70,7 @@ class Liar(Client):
         (envelope,) = step.out
         if not isinstance(envelope.message, Shares):
             return step
-        return replace(step, out=(Envelope(envelope.to, wrong_pair(self, step.state, envelope.message)),))
+        return replace(step, out=(Outgoing(envelope.to, wrong_pair(self, step.state, envelope.message)),))
 
 
 class TwoLiars(Liar):
@@ -101,16 +101,16 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
     assert record["answered"] == [0, 1, 2, 4, 5, 6]
     assert "phase share" in record["abstained"]["server"]
 
-    exchange = InProcess.ask
+    exchange = InProcess.query
 
-    def without(self: InProcess, ask: Ask, header: Header, network: Any) -> Any:
+    def without(self: InProcess, query: CohortQuery, header: Header, network: Any) -> Any:
         if header.round > since[0]:  # it is chosen no more
-            cohort = tuple(k for k in ask.cohort if k != 3)
-            weights = ask.weights and ByDraws(dict.fromkeys(cohort, 1))
-            ask = replace(ask, cohort=cohort, weights=weights)
+            cohort = tuple(k for k in query.cohort if k != 3)
+            weights = query.weights and ByDraws(dict.fromkeys(cohort, 1))
+            query = replace(query, cohort=cohort, weights=weights)
         elif (header.round, header.stage) >= since:  # it was chosen, and its answer is lost
             network._tamper = lambda sender, to, data: b"" if sender == "client-0003" else data
-        return exchange(self, ask, header, network)
+        return exchange(self, query, header, network)
 
     monkeypatch.setattr(InProcess, "ask", without)
     expected, _ = spied(parse(clear(rounds=2, protocol=protocol)), tmp_path / "clear")
@@ -224,41 +224,41 @@ def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> Non
         adjacency="add-remove",
         non_private=(),
     )
-    sends = Sends(
+    spec = ValueSpec(
         name="statistic",
-        how="sum",
+        reduction="sum",
         reveals="it",
         sensitivity={("record", "add-remove"): 1.0},
         grid=Grid(step=2.0**-10, bound=16.0),
         cohort=CLIENTS,
     )
-    ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
-    assert len(machines(plan, ask, range(CLIENTS))) == CLIENTS + 1
+    query = CohortQuery(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
+    assert len(machines(plan, query, range(CLIENTS))) == CLIENTS + 1
     for cohort in (
         range(4),
         range(CLIENTS - 1),
     ):  # shares for 7 of whom 5 answer: 4 are too few, and 6 are not
         if len(cohort) < 5:
             with pytest.raises(ConfigError, match="Expected 5 to 7 clients"):
-                machines(plan, ask, cohort)
-            smaller = replace(ask, cohort=tuple(cohort))
+                machines(plan, query, cohort)
+            smaller = replace(query, cohort=tuple(cohort))
             with pytest.raises(ConfigError, match="protect less than this client asks for"):
                 machines(plan, smaller, cohort)
         else:
-            assert len(machines(plan, ask, cohort)) == len(cohort) + 1
+            assert len(machines(plan, query, cohort)) == len(cohort) + 1
 
 
-def machines(plan: Plan, ask: Ask, cohort: Sequence[int]) -> Any:
+def machines(plan: Plan, query: CohortQuery, cohort: Sequence[int]) -> Any:
     """The machines of one attempt over some of the ordered cohort, all of whom were told the same."""
-    one = attempt(ask, cohort, Header(bytes(32), 1, 1, 0))
+    one = attempt(query, cohort, Header(bytes(32), 1, 1, 0))
     return tiny_parties.machines(Masked(plan), one, session(cohort))
 
 
 def test_clients_of_any_number_are_masked() -> None:
     """A roster is in the order of names, in which client 10000 comes before client 9999."""
-    sends = Sends(name="update", how="sum", reveals="it")
-    ask = Ask(cohort=(9998, 9999, 10000), broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
-    found = machines(replace(study(0).privacy.plan(1), corrupt=0.0), ask, ask.cohort)
+    spec = ValueSpec(name="update", reduction="sum", reveals="it")
+    query = CohortQuery(cohort=(9998, 9999, 10000), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
+    found = machines(replace(study(0).privacy.plan(1), corrupt=0.0), query, query.cohort)
     assert found.keys() == {"server", "client-9998", "client-9999", "client-10000"}
 
 
@@ -328,13 +328,13 @@ def test_a_client_keeps_the_channels_of_few_cohorts() -> None:
     )
     parties = session(range(24))
     side = Masked(plan).clients(parties.directory)
-    ask = Ask(
+    query = CohortQuery(
         cohort=tuple(range(24)),
         broadcast=np.zeros(1, np.float32),
-        sums=(Sum(Sends(name="own", how="sum", reveals="it"), 3),),
+        sums=(Sum(ValueSpec(name="own", reduction="sum", reveals="it"), 3),),
     )
     own = [parties.identities["client-0000"]]
     for missing in range(1, 24):
         cohort = [k for k in range(24) if k != missing]
-        side.machines(attempt(ask, cohort, Header(parties.directory.session, 1, missing, 0)), own, b"")
+        side.machines(attempt(query, cohort, Header(parties.directory.session, 1, missing, 0)), own, b"")
     assert len(side._channels["client-0000"]) == masked.MOST_COHORTS

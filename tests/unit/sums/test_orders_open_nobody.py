@@ -19,22 +19,22 @@ from support.residents import Deployment
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, Ask, ByCount, ByDraws, Sends, Sum, Value
+from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.errors import ConfigError
 from securefl.core.wire import Header
 from securefl.engine import server
-from securefl.engine.aggregator import Given
+from securefl.engine.aggregator import ClientFunction
 from securefl.engine.exchange import client
 from securefl.engine.inprocess import simulated
 from securefl.engine.party import key_holder
-from securefl.sums import masked, way
+from securefl.sums import masked, scheme
 
 WAYS = ("masked", "two-server", "ckks")
 EVERYBODY = tuple(range(CLIENTS))
 VECTORS = np.random.default_rng(5).normal(size=(CLIENTS, SIZE))
 """Of equal spread, and with nothing to do with each other."""
-OWN = Sends(name="own", how="sum", reveals="it")
+OWN = ValueSpec(name="own", reduction="sum", reveals="it")
 DRAWN, COUNTED = replace(OWN, weighs="draws"), replace(OWN, weighs="counts")
 TERMS: dict[str, Any] = {
     "delta": 1e-5,
@@ -55,7 +55,7 @@ BY_COUNTS = {
     "min_records": CLIENTS,
     "max_records": 20,
 }
-RULE = (client, key_holder, way, masked)
+RULE = (client, key_holder, scheme, masked)
 """Where clients and key holder hold an order against their plans."""
 
 
@@ -66,7 +66,7 @@ class Attack:
     opens: whether the order alone tells client 0. said: the reason that comes in words.
     """
 
-    sends: Sends
+    spec: ValueSpec
     words: Mapping[str, Any]
     cohort: tuple[int, ...] = EVERYBODY
     weights: Any = None
@@ -76,11 +76,11 @@ class Attack:
     def plan(self, how: str) -> Plan:
         return Plan(sum=how, **{**TERMS, **self.words})
 
-    def ask(self) -> Ask:
-        return Ask(
+    def query(self) -> CohortQuery:
+        return CohortQuery(
             cohort=self.cohort,
             broadcast=np.zeros(1, np.float32),
-            sums=(Sum(self.sends, SIZE),),
+            sums=(Sum(self.spec, SIZE),),
             weights=self.weights,
         )
 
@@ -112,8 +112,8 @@ ATTACKS = {
 }
 
 
-def compute(job: Any) -> Value:
-    return Value(clear=VECTORS[job.client])
+def compute(context: Any) -> Value:
+    return Value(clear=VECTORS[context.client])
 
 
 @dataclass
@@ -128,13 +128,13 @@ class InOneProcess:
         plan = self.attack.plan(self.how)
         records = [(np.ones((k + 2, 1)), np.zeros(k + 2)) for k in EVERYBODY]
         self.ledger = Ledger(":memory:", plan.terms())
-        own = [Given(self.attack.sends, compute)]
+        own = [ClientFunction(self.attack.spec, compute)]
         self._engine = simulated(plan, own, self.ledger, records, rng=lambda *_: np.random.default_rng(0))
         self.server = self._engine.server
 
-    def ask(self, ask: Ask, number: int = 1) -> Answers:
-        answers, log = self._engine.ask(ask, Header(SESSION, number, 0, 0))
-        self.why = f"{log.abstained} {log.traffic.blamed}"
+    def query(self, query: CohortQuery, number: int = 1) -> Answers:
+        answers, log = self._engine.query(query, Header(SESSION, number, 0, 0))
+        self.why = f"{log.abstained} {log.traffic.rejected_from}"
         return answers
 
     def released(self) -> int:
@@ -143,7 +143,7 @@ class InOneProcess:
 
 @dataclass
 class Apart:
-    """Each party a `Resident` of its own, which hears frames alone."""
+    """Each party a `PartySession` of its own, which hears frames alone."""
 
     attack: Attack
     how: str
@@ -152,12 +152,12 @@ class Apart:
 
     def __post_init__(self) -> None:
         plan = self.attack.plan(self.how)
-        self._own = Deployment(plan, compute=compute, sends=self.attack.sends)
+        self._own = Deployment(plan, compute=compute, spec=self.attack.spec)
         self._own.enter(bytes(32))
         self.server = self._own.server
 
-    def ask(self, ask: Ask, number: int = 1) -> Answers:
-        answers = self._own.ask(number, ask)
+    def query(self, query: CohortQuery, number: int = 1) -> Answers:
+        answers = self._own.query(number, query)
         told = [one.text for files in self._own.files.values() for one in files.diary.refusals()]
         self.why = f"{told} {self._own.server.log.take().abstained}"
         return answers
@@ -196,7 +196,7 @@ def test_an_order_that_the_plan_does_not_allow_opens_nothing(name: str, how: str
         parties.server._plan, min_cohort_size=2, min_honest=1, max_client_weight=0.99
     )
     with lying_server():
-        answers = parties.ask(attack.ask())
+        answers = parties.query(attack.query())
     assert answers.survivors == ()
     assert not answers.totals
     assert parties.released() == 0, "who refuses an order is charged nothing, and sends nothing"
@@ -210,7 +210,7 @@ def test_without_the_rule_the_order_opens_one_client(name: str, how: str) -> Non
     # A call bears no larger numbers. These do as well: the others' weights vanish on the grid.
     attack = replace(attack, weights=heavy(min(attack.weights.draws[0], 2**30)))
     with lying_server(*RULE), mock.patch("securefl.engine.exchange.client.Client._check_members"):
-        answers = InOneProcess(attack, how).ask(attack.ask())
+        answers = InOneProcess(attack, how).query(attack.query())
     total = answers.totals["own"]
     heaviest = attack.weights.draws[0] / sum(attack.weights.draws.values())
     assert np.abs(total.value / heaviest - VECTORS[0]).max() < 2e-5
@@ -224,20 +224,20 @@ def test_the_key_holder_refuses_what_clients_would_sign(how: str) -> None:
         return
     parties = InOneProcess(attack, how)
     with lying_server(client, masked):
-        assert parties.ask(attack.ask()).survivors == ()
+        assert parties.query(attack.query()).survivors == ()
     assert "key holder to answer its call" in parties.why or "draws in all" in parties.why
 
 
 @homes
 @ways
 def test_the_honest_order_of_each_attack_opens(how: str, home: Home) -> None:
-    for sends, words, weights in (
+    for spec, words, weights in (
         (OWN, {}, None),
         (DRAWN, BY_DRAWS, heavy(1)),
         (COUNTED, BY_COUNTS, ByCount(14)),
     ):
-        attack = Attack(sends, words, weights=weights)
-        answers = home(attack, how).ask(attack.ask())
+        attack = Attack(spec, words, weights=weights)
+        answers = home(attack, how).query(attack.query())
         assert answers.survivors == EVERYBODY
         if weights is None:
             assert np.abs(answers.totals["own"].value - VECTORS.sum(0)).max() < 2e-5
@@ -248,11 +248,11 @@ def test_the_honest_order_of_each_attack_opens(how: str, home: Home) -> None:
 def test_a_client_takes_one_n_in_a_session(how: str, home: Home) -> None:
     attack = Attack(COUNTED, BY_COUNTS, weights=ByCount(14))
     parties = home(attack, how)
-    assert parties.ask(attack.ask(), 1).survivors == EVERYBODY
+    assert parties.query(attack.query(), 1).survivors == EVERYBODY
     changed = replace(attack, weights=ByCount(15))
-    assert parties.ask(changed.ask(), 2).survivors == ()
+    assert parties.query(changed.query(), 2).survivors == ()
     assert "Expected n = 14, as it was told first in this session, got 15" in parties.why
-    assert parties.ask(attack.ask(), 3).survivors == EVERYBODY
+    assert parties.query(attack.query(), 3).survivors == EVERYBODY
 
 
 def test_three_cohorts_of_two_would_tell_a_client() -> None:
@@ -262,11 +262,11 @@ def test_three_cohorts_of_two_would_tell_a_client() -> None:
     parties = InOneProcess(attack, "masked")
     parties.server._plan = replace(parties.server._plan, min_cohort_size=2)
     with lying_server():
-        asks = [replace(attack.ask(), cohort=pair) for pair in pairs]
-        assert all(parties.ask(ask, 1 + number).survivors == () for number, ask in enumerate(asks))
+        asks = [replace(attack.query(), cohort=pair) for pair in pairs]
+        assert all(parties.query(query, 1 + number).survivors == () for number, query in enumerate(asks))
     loose = Attack(OWN, {"min_cohort_size": 2})
     parties = InOneProcess(loose, "masked")
-    sums = [parties.ask(ask, 1 + number).totals["own"].value for number, ask in enumerate(asks)]
+    sums = [parties.query(query, 1 + number).totals["own"].value for number, query in enumerate(asks)]
     found = (sums[0] + sums[2] - sums[1]) / 2
     assert np.abs(found - VECTORS[2]).max() < 2e-6, "differences of rounds are not held without noise"
 
@@ -327,18 +327,18 @@ def test_an_n_by_which_small_values_vanish_is_refused() -> None:
     attack = Attack(COUNTED, wide, weights=ByCount(10**6), opens=False)
     parties = InOneProcess(attack, "masked")
     with lying_server():
-        assert parties.ask(attack.ask()).survivors == ()
+        assert parties.query(attack.query()).survivors == ()
     assert "small values of a client round to 0" in parties.why
 
 
 @pytest.mark.parametrize("called", [19, 20])
 def test_masked_sums_and_key_holders_need_as_many_of_the_ordered(called: int) -> None:
     """Noise was sized for 19 clients: of 20 that were ordered, one more may collude, whoever is called."""
-    sends = replace(OWN, sensitivity={("client", "zero-out"): 1.0}, cohort=19)
+    spec = replace(OWN, sensitivity={("client", "zero-out"): 1.0}, cohort=19)
     words = {"noise": "distributed", "noise_multiplier": 8.0, "unit": "client", "adjacency": "zero-out"}
     cohorts = {"min_cohort_size": 15, "max_cohort_size": 20, "min_honest": 5, "max_client_weight": 0.5}
     plan = Plan(sum="masked", delta=1e-5, max_rounds=1, corrupt=0.155, dropout=0.1, **words, **cohorts)
-    policy = masked.Masked(plan).policy([sends], 20)
-    assert policy.least_survivors == way.required_contributions(plan, [sends], called, Weights((1,) * 20))
+    policy = masked.Masked(plan).policy([spec], 20)
+    assert policy.least_survivors == scheme.required_contributions(plan, [spec], called, Weights((1,) * 20))
     with pytest.raises(ConfigError, match="19 survivors"):
         policy.check(policy.parameters(called, 20))

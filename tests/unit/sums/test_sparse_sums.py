@@ -9,7 +9,7 @@ import pytest
 from support.hidden_plans import hidden
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends, Sum
+from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import Delivered
@@ -17,7 +17,7 @@ from securefl.core.sparse import sparse
 from securefl.mechanisms.charges import fewest_behind_an_entry
 from securefl.sums import clear
 
-MAP = Sends(name="map", how="sum", reveals="a map", packed=True, grid=Grid(step=1.0, bound=1.0))
+MAP = ValueSpec(name="map", reduction="sum", reveals="a map", packed=True, grid=Grid(step=1.0, bound=1.0))
 ASKED = (Sum(MAP, 9),)
 VECTOR = np.array([1, 0, 0, 0, 1, 0, 0, 1, 0], np.int32)
 NONE = np.zeros(0, np.int32)
@@ -61,7 +61,7 @@ def test_a_dense_sum_is_not_taken_sparse() -> None:
 
 def test_only_sums_are_packed() -> None:
     with pytest.raises(LocalProtocolError, match="a sum to be packed"):
-        Sends(name="loss", how="each", reveals="its loss", packed=True)
+        ValueSpec(name="loss", reduction="none", reveals="its loss", packed=True)
 
 
 def test_an_entry_has_as_many_contributors_as_its_cohort_would_need() -> None:

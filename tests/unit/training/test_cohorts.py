@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.streams import stream
@@ -69,7 +69,7 @@ def fits(here: Problem, own: Sequence[Records] | None = None, **tail: Any) -> li
         Fit(
             problem=here,
             start=here.initial,
-            job=Job(
+            context=ClientContext(
                 client=k, round=2, x=x, y=y, broadcast=here.initial, public={}, rng=stream(0, "client", 2, k)
             ),
             **tail,
@@ -196,7 +196,7 @@ def test_streams_are_drawn_from_as_alone() -> None:
     Batched(one_by_one)(together)
     one_by_one(alone)
     for one, other in zip(together, alone, strict=True):
-        assert one.job.rng.integers(2**62) == other.job.rng.integers(2**62)
+        assert one.context.rng.integers(2**62) == other.context.rng.integers(2**62)
 
 
 def test_who_diverges_leaves_the_others_as_they_are() -> None:
@@ -229,7 +229,7 @@ def test_others_are_left_to_the_other_trainer() -> None:
     left: list[int] = []
 
     def rest(given: Sequence[Fit]) -> list[Fitted]:
-        left.extend(fit.job.client for fit in given)
+        left.extend(fit.context.client for fit in given)
         return one_by_one(given)
 
     here = problem(local())
@@ -276,7 +276,9 @@ def test_a_row_without_a_record_adds_nothing_where_the_model_overflows() -> None
     x = np.full((5, *SHAPE), 1.0, np.float32)
     own = [replace(fit, start=start) for fit in fits(here, [(x, np.arange(5) % CLASSES)])]
     (alone,) = one_by_one(own)
-    (beside,) = Batched(one_by_one)([replace(own[0], job=replace(own[0].job, rng=stream(0, "client", 2, 0)))])
+    (beside,) = Batched(one_by_one)(
+        [replace(own[0], context=replace(own[0].context, rng=stream(0, "client", 2, 0)))]
+    )
     assert isinstance(alone, np.ndarray)
     assert isinstance(beside, np.ndarray)
     np.testing.assert_allclose(beside, alone, rtol=1e-6)
@@ -364,7 +366,7 @@ def test_large_mini_batches_are_left_to_the_other_trainer() -> None:
     left: list[int] = []
 
     def rest(given: Sequence[Fit]) -> list[Fitted]:
-        left.extend(fit.job.client for fit in given)
+        left.extend(fit.context.client for fit in given)
         return one_by_one(given)
 
     Batched(rest)(fits(problem(local(batch_size=MOST_ROWS + 1))))

@@ -28,7 +28,7 @@ from securefl.dp.noise import Source
 from securefl.training import to_vector
 from securefl.training.chunks import body_features, record_losses
 from securefl.training.dpsgd import train_privately
-from securefl.training.isolation import sentence, way_of
+from securefl.training.isolation import scheme_of, sentence
 from securefl.training.private_layers import make_private
 from securefl.training.profile import outputs
 
@@ -296,7 +296,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 def test_what_is_accepted_sums_its_records_one_by_one(case: str) -> None:
     make, x = (ACCEPTED | LAYERS)[case]
     model, _ = make_private(seeded(make))
-    assert way_of(model.train()).alone == (case in ACCEPTED)
+    assert scheme_of(model.train()).alone == (case in ACCEPTED)
     found, expected = summed(model, x, LABELS), by_hand(model, x, LABELS)
     assert np.linalg.norm(found - expected) <= 1e-4 * np.linalg.norm(expected)
     assert max(moves(model, x, LABELS)) <= 1 + 1e-6  # read off float32 parameters
@@ -789,18 +789,18 @@ ON_THE_WAY: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("case", ON_THE_WAY)
 def test_what_only_looks_like_a_listed_layer_is_not_one(case: str) -> None:
-    assert way_of(ON_THE_WAY[case]().train()).alone
+    assert scheme_of(ON_THE_WAY[case]().train()).alone
 
 
 def test_hooks_for_all_modules_leave_no_listed_model() -> None:
     model = nn.Sequential(nn.Linear(FEATURES, CLASSES))
-    assert not way_of(model).alone
+    assert not scheme_of(model).alone
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
-        assert way_of(model).alone
+        assert scheme_of(model).alone
     finally:
         handle.remove()
-    assert not way_of(model).alone
+    assert not scheme_of(model).alone
 
 
 MISREAD: dict[str, tuple[Callable[[], nn.Module], Any]] = {
@@ -840,7 +840,7 @@ def test_a_listed_layer_that_takes_rows_for_something_else_is_refused(case: str)
     model = seeded(make)
     if case == "pooling over rows":
         model(torch.zeros(64, *x.shape[1:]))
-    assert not way_of(model).alone
+    assert not scheme_of(model).alone
     with pytest.raises(ConfigError):
         train_privately(model, x, LABELS, config(chunk=64), "cross_entropy", Source())
     with pytest.raises(ConfigError):

@@ -15,8 +15,8 @@ from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.algorithm.clients import Job
-from securefl.algorithm.queries import Kept
+from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.queries import ClientState
 from securefl.core.errors import ConfigError
 from securefl.dp.moments import STEP, Losses, Moments
 from securefl.dp.noise import Source
@@ -113,18 +113,18 @@ class Fixed:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
-    def fit(self, job: Job) -> None:
+    def fit(self, context: ClientContext) -> None:
         return None
 
-    def prepared(self, job: Job, trained: object) -> tuple[nn.Module, Kept | None]:
+    def prepared(self, context: ClientContext, trained: object) -> tuple[nn.Module, ClientState | None]:
         return self.model, None
 
     def evaluate(self, head: Any, devices: Any) -> Any:
         raise NotImplementedError
 
 
-def job(x: NDArray[Any], y: NDArray[Any]) -> Job:
-    return Job(
+def context(x: NDArray[Any], y: NDArray[Any]) -> ClientContext:
+    return ClientContext(
         client=0,
         round=1,
         x=x,
@@ -142,10 +142,10 @@ def test_fedlogs_features_do_not_flip_together(kind: str, threads: int) -> None:
         for kink in on_kinks(kind):
             statistic = Statistic(body=Fixed(kink.model), clip=Clipping(), classes=10, width=UNITS, clients=1)
             before, after = (
-                statistic.compute(job(*kink.records(added=added))).floats(statistic.sends.grid)
+                statistic.compute(context(*kink.records(added=added))).floats(statistic.spec.grid)
                 for added in (False, True)
             )
-            claim = statistic.sends.sensitivity["record", "add-remove"]
+            claim = statistic.spec.sensitivity["record", "add-remove"]
             assert np.linalg.norm(after - before) <= claim * (1 + 1e-4)
 
 
@@ -208,7 +208,7 @@ class Noised:
 def features(model: nn.Module, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
     width = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1].in_features
     statistic = Statistic(body=Fixed(model), clip=Clipping(), classes=10, width=width, clients=1)
-    return statistic.compute(job(x, y)).floats(statistic.sends.grid)
+    return statistic.compute(context(x, y)).floats(statistic.spec.grid)
 
 
 NOISED: dict[str, Noised] = {

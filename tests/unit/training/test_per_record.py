@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from securefl.training import ModelConfig, to_vector
 from securefl.training.dpsgd import train_privately
-from securefl.training.isolation import way_of
+from securefl.training.isolation import scheme_of
 from securefl.training.private_layers import make_private
 
 IMAGE = (1, 28, 28)
@@ -60,7 +60,7 @@ def test_packaged_models_learn_the_same_by_layers_and_alone(name: str) -> None:
     y = rng.integers(0, CLASSES, RECORDS)
     listed, _ = make_private(kind.build(shape, CLASSES, 0))
     alone = OwnForward(make_private(kind.build(shape, CLASSES, 0))[0])
-    assert way_of(alone.train()).alone
+    assert scheme_of(alone.train()).alone
     one = moved(listed, x, y)
     other = moved(alone, x, y)
     assert np.linalg.norm(one) > 0.05

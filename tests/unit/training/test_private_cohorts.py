@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
@@ -61,7 +61,7 @@ def problem(private: DPSGD) -> Problem:
 
 def fit(here: Problem, k: int, **tail: Any) -> Fit:
     x, y = RECORDS[k]
-    job = Job(
+    context = ClientContext(
         client=k,
         round=1,
         x=x,
@@ -71,7 +71,7 @@ def fit(here: Problem, k: int, **tail: Any) -> Fit:
         rng=np.random.default_rng(0),
         source=Source(SecretKey(bytes([k]) * 32)),
     )
-    return Fit(problem=here, start=here.initial, job=job, **tail)
+    return Fit(problem=here, start=here.initial, context=context, **tail)
 
 
 def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
@@ -157,10 +157,12 @@ def test_a_client_with_an_unusable_record_is_not_silent(bad: float) -> None:
     """Silence would tell of the record, and no noise covers that."""
     here = problem(config(sampling_rate=1.0))
     own = fit(here, 0)
-    x, y = own.job.x.copy(), own.job.y.copy()
+    x, y = own.context.x.copy(), own.context.y.copy()
     x[10], y[10] = bad, -1
-    spoilt = replace(own, job=replace(own.job, x=x, y=y))
-    without = replace(own, job=replace(own.job, x=np.delete(x, 10, 0), y=np.delete(y, 10), source=Source()))
+    spoilt = replace(own, context=replace(own.context, x=x, y=y))
+    without = replace(
+        own, context=replace(own.context, x=np.delete(x, 10, 0), y=np.delete(y, 10), source=Source())
+    )
     assert vectors(Batched(one_by_one)([spoilt, fit(here, 1)])).shape == (2, len(here.initial))
     assert vectors(Batched(one_by_one)([without])).shape == (1, len(here.initial))
 
@@ -178,7 +180,7 @@ def test_an_empty_row_adds_nothing_where_the_model_overflows() -> None:
         wave = []
         for k, n in enumerate(sizes):
             own = fit(here, k)
-            wave.append(replace(own, start=start, job=replace(own.job, x=x[:n], y=y[:n])))
+            wave.append(replace(own, start=start, context=replace(own.context, x=x[:n], y=y[:n])))
         assert len(vectors(fit_privately(wave, SLOTS))) == len(sizes), sizes
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from support.forked import check_ended, noted, runs, wait_for
 from support.tiny_training import small_data
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError, DataError, WorkerDied
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
@@ -65,7 +65,7 @@ def fit(
     return Fit(
         problem=of,
         start=of.initial,
-        job=Job(
+        context=ClientContext(
             client=client,
             round=1,
             x=own,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.supernets import CNN, LOCAL, MLP, job, supernet
+from support.supernets import CNN, LOCAL, MLP, context, supernet
 
 from securefl.core.errors import DataError
 from securefl.protocols.adds.bilevel import Search, redrawn, search, skew
@@ -30,7 +30,7 @@ SEARCH = Search(
 
 def test_a_search_is_drawn_from_the_clients_stream_and_learns() -> None:
     net = supernet(CNN)
-    first, second = search(net, SEARCH, job(net)), search(net, SEARCH, job(net))
+    first, second = search(net, SEARCH, context(net)), search(net, SEARCH, context(net))
     np.testing.assert_array_equal(first.model, second.model)
     np.testing.assert_array_equal(first.units, second.units)
     assert not np.array_equal(first.model, net.problem.initial)
@@ -44,7 +44,7 @@ def test_a_larger_skew_gives_a_smaller_subnet() -> None:
     """By steps that follow lambda, on clients of one to ten classes, all else equal."""
     net = supernet(ModelConfig(kind="mlp", hidden=(60, 40)))
     config = replace(SEARCH, optimizer="sgd", rate=0.05, epsilon=0.3)
-    found = [search(net, config, job(net, records=60, classes=classes)) for classes in (1, 2, 4, 10)]
+    found = [search(net, config, context(net, records=60, classes=classes)) for classes in (1, 2, 4, 10)]
     skews = [own.skew for own in found]
     sizes = [net.parameters(own.units) for own in found]
     assert skews == sorted(skews, reverse=True)
@@ -72,7 +72,7 @@ def test_validation_is_redrawn_and_never_empty() -> None:
 @pytest.mark.parametrize("records", [0, 1])
 def test_a_client_without_validation_records_is_told(records: int) -> None:
     net = supernet(CNN)
-    own = job(net)
+    own = context(net)
     with pytest.raises(DataError, match=r"at least one record|two records or more"):
         search(net, SEARCH, replace(own, x=own.x[:records], y=own.y[:records]))
 
@@ -82,7 +82,7 @@ def test_a_client_without_validation_records_is_told(records: int) -> None:
 def test_a_broadcast_that_leads_nowhere_costs_its_client_alone(criterion: Criterion, value: float) -> None:
     """A server may send any model. A rate that is not a number once kept a client busy for ever."""
     net = supernet(CNN)
-    own = job(net)
+    own = context(net)
     with pytest.raises(DataError, match="diverged"):
         search(
             net,
@@ -94,13 +94,13 @@ def test_a_broadcast_that_leads_nowhere_costs_its_client_alone(criterion: Criter
 def test_a_search_that_diverges_is_told() -> None:
     net = supernet(CNN, local=replace(LOCAL, learning_rate=1e6))
     with pytest.raises(DataError, match="diverged"):
-        search(net, SEARCH, job(net))
+        search(net, SEARCH, context(net))
 
 
 @pytest.mark.parametrize("label", [-1, 10])
 def test_a_label_that_is_no_class_is_told(label: int) -> None:
     net = supernet(MLP)
-    own = job(net)
+    own = context(net)
     with pytest.raises(DataError, match="labels from 0 to 9"):
         search(net, SEARCH, replace(own, y=np.where(np.arange(40) == 3, label, own.y)))
 

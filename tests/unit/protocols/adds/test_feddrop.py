@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.supernets import MLP, job, problem
+from support.supernets import MLP, context, problem
 from support.tiny_study import spied, study
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import DataError
 from securefl.protocols.adds import FedDrop
 from securefl.protocols.adds.contributions import packed
@@ -19,14 +19,16 @@ from securefl.protocols.adds.feddrop import UNITS, Dropped
 from securefl.protocols.contributions import Sampling
 
 
-def part(keep: float = 0.5) -> Dropped:
-    return FedDrop(fraction=1.0, keep=keep).build(problem(MLP)).part  # type: ignore[attr-defined, no-any-return]
+def part(new_state: float = 0.5) -> Dropped:
+    return FedDrop(fraction=1.0, new_state=new_state).build(problem(MLP)).part  # type: ignore[attr-defined, no-any-return]
 
 
-def ordered(own: Dropped, seed: int = 0, **changes: Any) -> Job:
+def ordered(own: Dropped, seed: int = 0, **changes: Any) -> ClientContext:
     units = own.drawn(np.random.default_rng(seed))
     there = own.supernet.entries(own.supernet.kept_groups(units))
-    return replace(job(own.supernet), broadcast=own.initial[there], public={UNITS: packed(units)}, **changes)
+    return replace(
+        context(own.supernet), broadcast=own.initial[there], public={UNITS: packed(units)}, **changes
+    )
 
 
 def test_units_are_drawn_in_every_layer() -> None:
@@ -34,15 +36,15 @@ def test_units_are_drawn_in_every_layer() -> None:
     first, second = (own.drawn(np.random.default_rng(seed)) for seed in (0, 1))
     assert not np.array_equal(first, second)
     assert [first[layer.own].sum() for layer in own.supernet.sampled] == [6, 3]
-    assert part(keep=0.01).drawn(np.random.default_rng(0)).sum() == 2
+    assert part(new_state=0.01).drawn(np.random.default_rng(0)).sum() == 2
 
 
 def test_only_the_subnet_travels_and_moves(tmp_path: Path) -> None:
     arm = '[[arm]]\nname = "x"\nprotocol = "feddrop"\nfraction = 1.0\nkeep = 0.5\n'
     spy, finished = spied(study(arm, clients=3, rounds=2), tmp_path)
-    for (ask, _), before, after in zip(spy.asks, spy.states, spy.states[1:], strict=False):
+    for (query, _), before, after in zip(spy.asks, spy.states, spy.states[1:], strict=False):
         moved = before.broadcast != after.broadcast
-        assert 0 < moved.sum() <= len(ask.broadcast) == ask.sums[0].size < len(before.broadcast)
+        assert 0 < moved.sum() <= len(query.broadcast) == query.sums[0].size < len(before.broadcast)
     assert finished.records[-1]["accuracy"] > 0.15
     assert set(np.round(finished.records[0]["figures"]["macs"][1], 6)) == {0.5}
 
@@ -60,8 +62,8 @@ def test_all_units_are_fedavg(tmp_path: Path) -> None:
 @pytest.mark.parametrize("defect", ["another length", "no units", "an empty layer", "no words"])
 def test_orders_that_do_not_fit_are_refused(defect: str) -> None:
     own = part()
-    (update,), good = own.offers(Sampling()), ordered(part())
-    assert update.compute(good).keep is not None
+    (update,), good = own.contributions(Sampling()), ordered(part())
+    assert update.compute(good).new_state is not None
     empty = own.supernet.whole
     empty[own.supernet.sampled[1].own] = False
     bad = {
@@ -75,6 +77,6 @@ def test_orders_that_do_not_fit_are_refused(defect: str) -> None:
 
 
 def test_a_share_out_of_range_is_refused() -> None:
-    for keep in (0.0, 1.1):
+    for new_state in (0.0, 1.1):
         with pytest.raises(ValueError, match="0 < keep <= 1"):
-            FedDrop(fraction=1.0, keep=keep)
+            FedDrop(fraction=1.0, new_state=new_state)

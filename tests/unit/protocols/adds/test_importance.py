@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.supernets import CNN, MLP, job, supernet
+from support.supernets import CNN, MLP, context, supernet
 
 from securefl.protocols.adds.importance import Criterion, importance
 from securefl.training.losses import records
@@ -15,7 +15,7 @@ from securefl.training.losses import records
 @pytest.mark.parametrize("criterion", ["slim", "activation", "lrp"])
 def test_importance_is_from_0_to_1_and_a_dead_unit_has_none(model: object, criterion: Criterion) -> None:
     net = supernet(model)  # type: ignore[arg-type]
-    own = job(net)
+    own = context(net)
     module = net.problem.module(net.problem.initial)
     last = net.sampled[-1]
     with torch.no_grad():
@@ -32,7 +32,7 @@ def test_importance_is_from_0_to_1_and_a_dead_unit_has_none(model: object, crite
 
 def test_slim_is_the_gammas() -> None:
     net = supernet(CNN)
-    own = job(net)
+    own = context(net)
     module = net.problem.module(net.problem.initial)
     with torch.no_grad():
         module.norm1.weight.copy_(torch.tensor([1.0, -4.0, 2.0, 0.0]))  # type: ignore[union-attr, operator]
@@ -43,7 +43,7 @@ def test_slim_is_the_gammas() -> None:
 def test_relevance_by_hand() -> None:
     """z+ through two dense layers, for one record: each unit's share of the positive contributions."""
     net = supernet(MLP)
-    own = job(net, records=1)
+    own = context(net, records=1)
     module = net.problem.module(net.problem.initial).eval()
     values = [np.asarray(p.detach(), np.float64) for p in module.parameters()]
     x = own.x.reshape(-1).astype(np.float64)

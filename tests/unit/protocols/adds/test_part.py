@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.supernets import CNN, LOCAL, MLP, job, problem, supernet
+from support.supernets import CNN, LOCAL, MLP, context, problem, supernet
 from support.tiny_study import spied, study
 
-from securefl.algorithm.clients import Job, Population, State
-from securefl.algorithm.queries import Answers, Ask, Total
+from securefl.algorithm.clients import ClientContext, Population, State
+from securefl.algorithm.queries import Answers, CohortQuery, Total
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.messages import task
 from securefl.core.wire import Header
@@ -34,8 +34,8 @@ def part(fewest: int = 1, **changes: Any) -> Subnets:
     return built.part  # type: ignore[attr-defined, no-any-return]
 
 
-def asked(own: Subnets) -> Ask:
-    return Ask(
+def asked(own: Subnets) -> CohortQuery:
+    return CohortQuery(
         cohort=tuple(COHORT),
         broadcast=own.initial,
         weights=weights("partial", COHORT, State(own.initial)),
@@ -46,32 +46,34 @@ class Clients:
     """Clients that compute what they are asked for, in the clear."""
 
     def __init__(self, own: Subnets, lost: tuple[int, ...] = ()) -> None:
-        self.offers = {offer.sends.name: offer for offer in own.offers(Sampling())}
-        self.jobs = {k: job(own.supernet, client=k, classes=2) for k in COHORT}
+        self.contributions = {
+            contribution.spec.name: contribution for contribution in own.contributions(Sampling())
+        }
+        self.jobs = {k: context(own.supernet, client=k, classes=2) for k in COHORT}
         self.lost = lost
-        self.asks: list[Ask] = []
+        self.asks: list[CohortQuery] = []
 
-    def answer(self, ask: Ask) -> Answers:
-        self.asks.append(ask)
-        (question,) = ask.sums
-        offer, total = self.offers[question.sends.name], np.zeros(question.size, np.int64)
+    def answer(self, query: CohortQuery) -> Answers:
+        self.asks.append(query)
+        (question,) = query.sums
+        contribution, total = self.contributions[question.spec.name], np.zeros(question.size, np.int64)
         # in the second ask some are lost
-        there = tuple(k for k in ask.cohort if len(self.asks) == 1 or k not in self.lost)
+        there = tuple(k for k in query.cohort if len(self.asks) == 1 or k not in self.lost)
         for k in there:
-            own = replace(self.jobs[k], public=ask.public, broadcast=ask.broadcast)
-            value = offer.compute(own)
-            assert value.keep is not None
-            self.jobs[k] = replace(self.jobs[k], kept=value.keep)
-            weight = ask.weights.weight(k, question.sends)  # type: ignore[union-attr]
-            total += question.sends.grid.quantise(value.floats(question.sends.grid), weight)
+            own = replace(self.jobs[k], public=query.public, broadcast=query.broadcast)
+            value = contribution.compute(own)
+            assert value.new_state is not None
+            self.jobs[k] = replace(self.jobs[k], kept=value.new_state)
+            weight = query.weights.weight(k, question.spec)  # type: ignore[union-attr]
+            total += question.spec.grid.quantise(value.floats(question.spec.grid), weight)
         return Answers(
-            survivors=there, totals={question.sends.name: ask.total(question, total, there)}, each={}
+            survivors=there, totals={question.spec.name: query.total(question, total, there)}, per_client={}
         )
 
 
 def gathered(own: Subnets, clients: Clients, fewest: int = 1) -> tuple[NDArray[Any] | None, Answers]:
     population = Population(clients=4, seconds=np.ones(4), fewest=lambda cohort: fewest)
-    turn = own.gather(asked(own), population, np.random.default_rng(0), own.offers(Sampling()))
+    turn = own.gather(asked(own), population, np.random.default_rng(0), own.contributions(Sampling()))
     try:
         answers = clients.answer(next(turn))
         while True:
@@ -82,14 +84,14 @@ def gathered(own: Subnets, clients: Clients, fewest: int = 1) -> tuple[NDArray[A
 
 def maps_of(own: Subnets) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
     """Of each client, its entries and its model."""
-    (first, _), found = own.offers(Sampling()), {}
+    (first, _), found = own.contributions(Sampling()), {}
     for k in COHORT:
-        value = first.compute(job(own.supernet, client=k, classes=2))
-        assert value.keep is not None
+        value = first.compute(context(own.supernet, client=k, classes=2))
+        assert value.new_state is not None
         assert value.integers is not None
         entries = own.supernet.entries(value.integers.astype(np.bool_))
         model = np.zeros(len(entries))
-        model[entries] = value.keep["after"].astype(np.float64) - own.initial[entries]
+        model[entries] = value.new_state["after"].astype(np.float64) - own.initial[entries]
         found[k] = (entries, model)
     return found
 
@@ -152,9 +154,11 @@ def test_the_mask_stands_in_what_clients_sign() -> None:
     one, other = np.ones(40, np.bool_), np.ones(40, np.bool_)
     other[3] = False
     digests = {
-        task(header, order_of(ask, ask.cohort, hidden=True), broadcast_of(ask))
+        task(header, order_of(query, query.cohort, hidden=True), broadcast_of(query))
         for mask in (one, other)
-        for ask in [Ask(cohort=(0, 1), broadcast=np.zeros(0, np.float32), public={MASK: packed(mask)})]
+        for query in [
+            CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), public={MASK: packed(mask)})
+        ]
     }
     assert len(digests) == 2
 
@@ -174,50 +178,50 @@ def test_a_mask_of_other_words_is_refused(words: list[float]) -> None:
 def test_an_update_is_not_told_without_its_map_of_this_round() -> None:
     """A server that skips the maps, or comes back to an older subnet, is told nothing."""
     own = part()
-    first, second = own.offers(Sampling())
-    start = job(own.supernet)
+    first, second = own.contributions(Sampling())
+    start = context(own.supernet)
     everything = {MASK: packed(np.ones(own.supernet.groups, np.bool_))}
-    kept = first.compute(start).keep
+    kept = first.compute(start).new_state
     assert kept is not None
     told = second.compute(replace(start, kept=kept, public=everything))
     for asked_too_early in (
         replace(start, public=everything),
         replace(start, kept=kept, public=everything, round=2),
-        replace(start, kept=told.keep or {}, public=everything),
+        replace(start, kept=told.new_state or {}, public=everything),
     ):
         with pytest.raises(DataError, match="Ask for its map first"):
             second.compute(asked_too_early)
 
 
-def spoilt(own: Job) -> Job:
+def spoilt(own: ClientContext) -> ClientContext:
     return replace(own, x=own.x[:0], y=own.y[:0])
 
 
 def test_under_a_bound_a_client_without_records_is_not_silent() -> None:
     """Silence would tell: it has no entry, and its update is 0."""
     bounded = part(local=replace(LOCAL, update_bound=0.5))
-    first, second = bounded.offers(Sampling())
-    start = spoilt(job(bounded.supernet))
+    first, second = bounded.contributions(Sampling())
+    start = spoilt(context(bounded.supernet))
     value = first.compute(start)
     assert value.integers is not None
     assert not value.integers.any()
     mask = np.zeros(bounded.supernet.groups, np.bool_)
     mask[:5] = True
-    update = second.compute(replace(start, kept=value.keep or {}, public={MASK: packed(mask)}))
+    update = second.compute(replace(start, kept=value.new_state or {}, public={MASK: packed(mask)}))
     assert update.integers is not None
     assert not update.integers.any()
     assert len(update.integers) == bounded.supernet.entries(mask).sum()
     plain = part()
     with pytest.raises(DataError, match="at least one record"):
-        plain.offers(Sampling())[0].compute(spoilt(job(plain.supernet)))
+        plain.contributions(Sampling())[0].compute(spoilt(context(plain.supernet)))
 
 
 def test_under_a_bound_one_record_that_is_of_no_use_does_not_undo_a_clients_part() -> None:
     bounded = part(local=replace(LOCAL, update_bound=0.5))
-    own = job(bounded.supernet)
+    own = context(bounded.supernet)
     x, y = own.x.copy(), own.y.copy()
     x[3], y[5] = np.nan, 10
-    value = bounded.offers(Sampling())[0].compute(replace(own, x=x, y=y))
+    value = bounded.contributions(Sampling())[0].compute(replace(own, x=x, y=y))
     assert value.integers is not None
     assert value.integers.any()
 

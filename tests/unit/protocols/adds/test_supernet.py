@@ -36,7 +36,7 @@ class Depthwise(nn.Module):
         return out
 
 
-class Given(ModelConfig):
+class ClientFunction(ModelConfig):
     """Another model than the configured ones."""
 
     def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
@@ -46,7 +46,11 @@ class Given(ModelConfig):
 def nets() -> dict[str, Supernet]:
     kinds = {"lenet5": 28, "fedlog_cnn": 28, "fedcor_cnn": 20}
     found = {kind: supernet(ModelConfig(kind=kind), size=size) for kind, size in kinds.items()}  # type: ignore[arg-type]
-    return found | {"adds_cnn": supernet(CNN), "mlp": supernet(MLP), "depthwise": supernet(Given(kind="mlp"))}
+    return found | {
+        "adds_cnn": supernet(CNN),
+        "mlp": supernet(MLP),
+        "depthwise": supernet(ClientFunction(kind="mlp")),
+    }
 
 
 NETS = nets()

@@ -14,7 +14,7 @@ from securefl.protocols.fedcor.process import (
     covariance,
     fitted,
     grouped,
-    most_telling,
+    most_informative,
     plane,
     slope,
     surprise,
@@ -117,14 +117,14 @@ def test_the_choice_is_that_of_algorithm_1(seed: int) -> None:
     rng = np.random.default_rng(seed)
     sigma, shares = covariance(drawn(seed)), rng.dirichlet(np.ones(N))
     scale = 0.9 ** rng.integers(0, 4, N)
-    mine = most_telling(sigma, shares, scale, np.ones(N, bool), 5)
+    mine = most_informative(sigma, shares, scale, np.ones(N, bool), 5)
     assert mine == by_definition(sigma, shares, scale, 5)
 
 
 def test_of_two_alike_one_is_chosen() -> None:
     x = np.zeros((2, 4))
     x[0, :2], x[1, 2:] = 1.0, 0.9
-    chosen = most_telling(covariance(x), np.full(4, 0.25), np.ones(4), np.ones(4, bool), 2)
+    chosen = most_informative(covariance(x), np.full(4, 0.25), np.ones(4), np.ones(4, bool), 2)
     assert {k // 2 for k in chosen} == {0, 1}
 
 
@@ -132,8 +132,8 @@ def test_only_who_is_allowed_is_chosen_and_fewer_if_fewer_are() -> None:
     allowed = np.zeros(N, bool)
     allowed[[2, 5]] = True
     sigma = covariance(drawn())
-    assert set(most_telling(sigma, np.full(N, 1 / N), np.ones(N), allowed, 4)) == {2, 5}
-    assert most_telling(sigma, np.full(N, 1 / N), np.ones(N), np.zeros(N, bool), 4) == []
+    assert set(most_informative(sigma, np.full(N, 1 / N), np.ones(N), allowed, 4)) == {2, 5}
+    assert most_informative(sigma, np.full(N, 1 / N), np.ones(N), np.zeros(N, bool), 4) == []
 
 
 def test_the_plane_has_the_main_directions() -> None:
@@ -152,6 +152,6 @@ def test_choosing_is_fast() -> None:
     times = []
     for _ in range(5):
         began = time.process_time()
-        most_telling(covariance(x), np.full(100, 0.01), np.ones(100), np.ones(100, bool), 10)
+        most_informative(covariance(x), np.full(100, 0.01), np.ones(100), np.ones(100, bool), 10)
         times.append(time.process_time() - began)
     assert min(times) < 0.005

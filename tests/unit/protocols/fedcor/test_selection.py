@@ -13,8 +13,8 @@ from support.choices import chosen
 from support.tiny_study import run, spied, study, world
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import Job, Population, State
-from securefl.algorithm.queries import Answers, Ask, Total
+from securefl.algorithm.clients import ClientContext, Population, State
+from securefl.algorithm.queries import Answers, CohortQuery, Total
 from securefl.core.streams import client_stream
 from securefl.protocols.averaging import Averaging, Uniform, sampling
 from securefl.protocols.contributions import Update
@@ -49,23 +49,24 @@ class Clients:
     """Answer asks: losses from a function of the model, updates that move the model by 1."""
 
     def __init__(self, losses: Any = None, silent: tuple[int, ...] = ()) -> None:
-        self.asks: list[Ask] = []
+        self.asks: list[CohortQuery] = []
         self.rng = np.random.default_rng(2)
         self.losses, self.silent = losses, silent
 
-    def __call__(self, ask: Ask) -> Answers:
-        self.asks.append(ask)
-        there = [k for k in ask.cohort if k not in self.silent]
+    def __call__(self, query: CohortQuery) -> Answers:
+        self.asks.append(query)
+        there = [k for k in query.cohort if k not in self.silent]
         told = self.rng.random(CLIENTS) if self.losses is None else self.losses
-        each = {one.sends.name: {k: float(told[k]) for k in there} for one in ask.each}
+        per_client = {one.spec.name: {k: float(told[k]) for k in there} for one in query.per_client}
         totals = {
-            one.sends.name: Total(np.full(one.size, float(len(there))), float(len(there))) for one in ask.sums
+            one.spec.name: Total(np.full(one.size, float(len(there))), float(len(there)))
+            for one in query.sums
         }
-        return Answers(survivors=tuple(there), totals=totals if there else {}, each=each)
+        return Answers(survivors=tuple(there), totals=totals if there else {}, per_client=per_client)
 
     def names(self) -> list[tuple[str, int, int]]:
         """What was asked: the value, the number, and of how many."""
-        return [(sends.name, ask.number, len(ask.cohort)) for ask in self.asks for sends in ask.wants()]
+        return [(spec.name, query.number, len(query.cohort)) for query in self.asks for spec in query.wants()]
 
 
 def played(
@@ -99,12 +100,12 @@ def test_it_asks_as_its_schedule_says(problem: Problem) -> None:
 def test_what_it_asks_is_what_it_declares(problem: Problem) -> None:
     of, clients = selection(problem), Clients()
     played(of, 20, clients)
-    losses = [ask for ask in clients.asks if ask.each]
-    (loss, _) = (offer.sends for offer in of.offers)
+    losses = [query for query in clients.asks if query.per_client]
+    (loss, _) = (contribution.spec for contribution in of.contributions)
     assert len(losses) == loss.extra_queries == 7
     assert (loss.asked(20), loss.initial_queries, loss.due(1)) == (7, 0, False)
-    assert of.update.sends.extra_queries == 2
-    assert of.update.sends.asked(20) == 22
+    assert of.update.spec.extra_queries == 2
+    assert of.update.spec.asked(20) == 22
 
 
 def test_the_warm_up_draws_the_cohorts_of_uniform_selection(problem: Problem) -> None:
@@ -165,7 +166,7 @@ def test_nobody_who_has_retired_is_asked_or_chosen(problem: Problem) -> None:
     for cohort, _ in played(selection(problem), 8, clients, replace(POPULATION, retired=gone)):
         assert len(cohort) == COUNT
         assert not gone & set(cohort)
-    assert not any(gone & set(ask.cohort) for ask in clients.asks)
+    assert not any(gone & set(query.cohort) for query in clients.asks)
     nobody = replace(POPULATION, retired=frozenset(range(CLIENTS)))
     clients.asks.clear()
     assert [cohort for cohort, _ in played(selection(problem), 6, clients, nobody)] == [{}] * 6
@@ -223,7 +224,7 @@ def test_noised_losses_have_their_epsilon_and_bound(tmp_path: Path) -> None:
     of = study(arm, rounds=5, non_private='["update"]')
     written = of.text.replace('noise = "none"', 'noise = "local"\nepsilon = 3.0')
     spy, finished = spied(parse(written), tmp_path)
-    losses = [n for _, a in spy.asks for n in a.each.get("loss", {}).values()]
+    losses = [n for _, a in spy.asks for n in a.per_client.get("loss", {}).values()]
     assert len(losses) == 6 * 5
     assert all(0 <= loss <= 4 for loss in losses)
     assert len(finished.records) == 5
@@ -255,7 +256,7 @@ def test_what_remains_a_trial_and_its_round_tell_of_who_is_in_one_of_them() -> N
         update = Update(problem, sampling(COUNT, "partial", trials=1))
         trial, own = (
             update.compute(
-                Job(
+                ClientContext(
                     client=0,
                     round=4,
                     x=x,

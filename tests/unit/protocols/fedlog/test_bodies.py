@@ -13,7 +13,7 @@ import torch
 from dp_accounting import ComposedDpEvent, GaussianDpEvent
 from support.tiny_fedlog import world as digits_world
 from support.tiny_study import plain, spied
-from support.trained_bodies import FEDLOG, PLAN, job, prepared, run, study, world
+from support.trained_bodies import FEDLOG, PLAN, context, prepared, run, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError, DataError
@@ -55,15 +55,15 @@ def moved(body: str, client_bound: float | None = None, records: int = 6) -> lis
     if body == "dp-sgd":
         here = replace(here, problem=replace(here.problem, private=DPSGD_CONFIG))
     options = FedLog(body=body, client_bound=client_bound)  # type: ignore[arg-type]
-    (made,) = options.build(here.problem).offers
+    (made,) = options.build(here.problem).contributions
     x, y = here.records[0]
     y = y.copy()
     y[0] = (y[0] + 5) % 10  # one record has a wrong label
-    head = made.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID).astype(np.float32)
+    head = made.compute(context(here, x, y, np.zeros(0, np.float32))).floats(GRID).astype(np.float32)
 
     def twice(x: Any, y: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-        first = made.compute(job(here, x, y, head))
-        return made.compute(job(here, x, y, head, first.keep or {})).floats(GRID)
+        first = made.compute(context(here, x, y, head))
+        return made.compute(context(here, x, y, head, first.new_state or {})).floats(GRID)
 
     whole = twice(x, y)
     return [float(np.linalg.norm(whole - twice(np.delete(x, i, 0), np.delete(y, i)))) for i in range(records)]
@@ -86,8 +86,8 @@ def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest
     monkeypatch.setattr(fit, "Source", lambda: Source(SecretKey(bytes(range(32)))))
     assert max(moved("dp-sgd")) > np.sqrt(2)
     problem = replace(world().problem, private=DPSGD_CONFIG)
-    (made,) = FedLog(body="dp-sgd").build(problem).offers
-    charge = charge_of(replace(PLAN, noise="local"), made.sends)
+    (made,) = FedLog(body="dp-sgd").build(problem).contributions
+    charge = charge_of(replace(PLAN, noise="local"), made.spec)
     assert charge.server == ComposedDpEvent((GaussianDpEvent(3.0), DPSGD_CONFIG.event))
 
 
@@ -135,9 +135,9 @@ def test_a_broadcast_of_another_size_costs_an_answer_and_not_the_process() -> No
     for size in (1, 329, 331):
         model = np.zeros(size, np.float32)
         for options in (FedLog(body="private"), LGFedAvg()):
-            made = options.build(here.problem).offers[0]
+            made = options.build(here.problem).contributions[0]
             with pytest.raises(DataError, match="Expected"):
-                made.compute(job(here, x, y, model))
+                made.compute(context(here, x, y, model))
 
 
 def test_the_papers_claim_holds_for_a_public_body_only() -> None:
@@ -179,16 +179,16 @@ def test_a_clipped_client_has_a_finite_epsilon_that_counts_the_first_exchange(tm
 @pytest.mark.parametrize("bound", [0.5, 20.0, 1000.0])
 def test_a_clients_whole_statistic_is_scaled_to_its_bound(bound: float) -> None:
     here = world()
-    (made,) = FedLog(body="private", client_bound=bound).build(here.problem).offers
+    (made,) = FedLog(body="private", client_bound=bound).build(here.problem).contributions
     x, y = here.records[0]
-    clipped = made.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID)
-    (free,) = FedLog(body="private").build(here.problem).offers
-    whole = free.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID)
+    clipped = made.compute(context(here, x, y, np.zeros(0, np.float32))).floats(GRID)
+    (free,) = FedLog(body="private").build(here.problem).contributions
+    whole = free.compute(context(here, x, y, np.zeros(0, np.float32))).floats(GRID)
     assert np.linalg.norm(clipped) <= bound
     factor = min(1.0, bound / float(np.linalg.norm(whole)))
     np.testing.assert_allclose(clipped, factor * whole, atol=3 * GRID.step)
-    assert made.sends.sensitivity["client", "zero-out"] == bound
-    assert made.sends.sensitivity["client", "replace-one"] == 2 * bound
+    assert made.spec.sensitivity["client", "zero-out"] == bound
+    assert made.spec.sensitivity["client", "replace-one"] == 2 * bound
 
 
 # Training the bodies -----------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_the_head_is_frozen_and_the_body_is_not() -> None:
     x, y = here.records[0]
     statistic = np.random.default_rng(0).normal(size=(10, 33)) + 5
     before = to_vector(here.problem.module(here.problem.initial))
-    model, kept = prepared(body, job(here, x, y, statistic.ravel().astype(np.float32)))
+    model, kept = prepared(body, context(here, x, y, statistic.ravel().astype(np.float32)))
     head = solve(statistic.astype(np.float32).astype(np.float64))
     np.testing.assert_allclose(last_dense(model).weight.detach(), head[:, 1:], rtol=1e-6)
     assert all(parameter.requires_grad for parameter in model.parameters()), "free again afterwards"
@@ -245,7 +245,7 @@ def test_server_and_clients_solve_under_the_same_prior(tmp_path: Path) -> None:
     assert not np.allclose(mine, paper)
     here = world()
     x, y = here.records[0]
-    model, _ = prepared(algorithm.body, job(here, x, y, sent))
+    model, _ = prepared(algorithm.body, context(here, x, y, sent))
     np.testing.assert_allclose(last_dense(model).weight.detach(), mine[:, 1:], rtol=1e-6)
 
 

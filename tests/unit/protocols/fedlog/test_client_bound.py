@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.core.release import Adjacency
 from securefl.protocols.fedlog.bodies import Public
 from securefl.protocols.fedlog.statistic import Clipping, Statistic
@@ -37,11 +37,11 @@ def statistic(client_bound: float | None = None) -> Statistic:
 
 
 def integers(made: Statistic, x: Any, y: Any) -> Any:
-    job = Job(
+    context = ClientContext(
         client=0, round=1, x=np.asarray(x, np.float32), y=np.asarray(y), broadcast=np.zeros(0, np.float32),
         public={}, rng=np.random.default_rng(0),
     )  # fmt: skip
-    value = made.compute(job).integers
+    value = made.compute(context).integers
     assert value is not None
     return value
 
@@ -59,7 +59,7 @@ def attack(adjacency: Adjacency) -> tuple[float, Statistic]:
         one, other = (x, y), (np.vstack([x, -np.ones((1, WIDTH))]), np.append(y, 0))
     else:
         one, other = ((np.vstack([x, -along, record]), np.append(y, [0, 0])) for record in (along, -along))
-    grid = statistic().sends.grid
+    grid = statistic().spec.grid
     made = statistic(ceil(np.linalg.norm(integers(statistic(), *one))) * grid.step)
     moved = np.linalg.norm(integers(made, *one) - integers(made, *other))
     return float(moved) * grid.step, made
@@ -68,13 +68,13 @@ def attack(adjacency: Adjacency) -> tuple[float, Statistic]:
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 def test_a_record_moves_a_clipped_statistic_further_than_a_whole_one(adjacency: Adjacency) -> None:
     moved, made = attack(adjacency)
-    assert moved > 1.001 * statistic().sends.sensitivity["record", adjacency]
-    assert moved <= made.sends.sensitivity["record", adjacency]
+    assert moved > 1.001 * statistic().spec.sensitivity["record", adjacency]
+    assert moved <= made.spec.sensitivity["record", adjacency]
 
 
 @pytest.mark.parametrize("bound", [0.01, 60.0, 2.0**20])
 def test_the_declared_sensitivities_count_one_unit_an_entry(bound: float) -> None:
-    plain, clipped = statistic().sends.sensitivity, statistic(bound).sends.sensitivity
+    plain, clipped = statistic().spec.sensitivity, statistic(bound).spec.sensitivity
     more = sqrt(CLASSES * (1 + WIDTH)) * 2.0**-10
     for adjacency in ("add-remove", "replace-one"):
         assert clipped["record", adjacency] - plain["record", adjacency] == pytest.approx(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.trained_bodies import job, prepared, world
+from support.trained_bodies import context, prepared, world
 
 from securefl.protocols.fedlog.bodies import Clustering, Trained, class_means
 from securefl.protocols.fedlog.options import FedLog
@@ -67,7 +67,7 @@ def test_fedlog_c_pulls_features_to_the_class_means() -> None:
 
     def distance(alpha: float) -> float:
         body = Trained(Bodies(here.problem), None, compact=alpha)
-        model, _ = prepared(body, job(here, x, y, statistic.ravel().astype(np.float32)))
+        model, _ = prepared(body, context(here, x, y, statistic.ravel().astype(np.float32)))
         return float(np.mean((body_features(model, x) - means[y]) ** 2))
 
     assert distance(1.0) < 0.5 * distance(0.0)

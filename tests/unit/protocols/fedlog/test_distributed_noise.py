@@ -22,15 +22,15 @@ from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 
 
-def sends() -> Any:
-    (made,) = FedLog().build(world().problem).offers
+def spec() -> Any:
+    (made,) = FedLog().build(world().problem).contributions
     assert isinstance(made, Statistic)
-    return made.sends
+    return made.spec
 
 
 def test_honest_shares_add_up_to_the_promised_noise() -> None:
     """Of 6 honest shares; chi-square over 30,000 coordinates, false alarm 1e-6; one share short is caught."""
-    shares = [noise(PLAN, sends(), 30_000, Source()) for _ in range(6)]
+    shares = [noise(PLAN, spec(), 30_000, Source()) for _ in range(6)]
     sigma = np.sqrt((3.0 * np.sqrt(2) / GRID.step) ** 2 + 4)
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 30_000)
     assert low < np.sum((np.sum(shares, axis=0) / sigma) ** 2) < high
@@ -38,20 +38,20 @@ def test_honest_shares_add_up_to_the_promised_noise() -> None:
 
 
 def test_a_server_that_sums_in_the_clear_is_charged_with_what_it_sees() -> None:
-    charge = charge_of(PLAN, sends())
+    charge = charge_of(PLAN, spec())
     assert charge.others.noise_multiplier == 3.0
     assert charge.server.noise_multiplier == pytest.approx(3.0 / np.sqrt(6), rel=1e-3)
     assert charge.server.noise_multiplier <= 3.0 / np.sqrt(6)
-    private = FedLog(body="private").build(world().problem).offers[0].sends
+    private = FedLog(body="private").build(world().problem).contributions[0].spec
     assert charge_of(replace(PLAN, non_private=("statistic",)), private) == NON_PRIVATE
 
 
 def test_a_grid_that_is_too_coarse_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="too coarse"):
-        charge_of(replace(PLAN, noise_multiplier=0.03), sends())
+        charge_of(replace(PLAN, noise_multiplier=0.03), spec())
     with pytest.raises(ConfigError, match="shares of at least 4 grid units"):
-        charge_of(replace(PLAN, noise_multiplier=0.1), replace(sends(), cohort=2500))
-    charge_of(replace(PLAN, noise_multiplier=0.1), sends())
+        charge_of(replace(PLAN, noise_multiplier=0.1), replace(spec(), cohort=2500))
+    charge_of(replace(PLAN, noise_multiplier=0.1), spec())
 
 
 def distributed(dropout: float, extra: str = "") -> Study:

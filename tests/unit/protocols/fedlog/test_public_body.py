@@ -16,7 +16,7 @@ from support.tiny_study import plain
 
 from securefl.accounting.events import NON_PRIVATE
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import charge_of
@@ -57,11 +57,11 @@ def statistic(clip: Clipping, classes: int = 3, q: int = 4) -> Statistic:
 
 
 def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    job = Job(
+    context = ClientContext(
         client=0, round=1, x=x.astype(np.float32), y=y, broadcast=np.zeros(0, np.float32), public={},
         rng=np.random.default_rng(0),
     )  # fmt: skip
-    return made.compute(job).floats(made.sends.grid)
+    return made.compute(context).floats(made.spec.grid)
 
 
 # Sensitivity -------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_no_record_moves_the_statistic_by_more_than_its_sensitivity(clip: Clippi
     there = [total(made, np.vstack([x, record]), np.append(y, k)) for record in odd for k in range(3)]
     removed = max(float(np.linalg.norm(t - base)) for t in there)
     replaced = max(float(np.linalg.norm(s - t)) for s in there for t in there)
-    claimed = made.sends.sensitivity
+    claimed = made.spec.sensitivity
     assert removed <= claimed["record", "add-remove"]
     assert replaced <= claimed["record", "replace-one"]
     assert removed > 0.8 * claimed["record", "add-remove"]
@@ -88,15 +88,15 @@ def test_no_record_moves_the_statistic_by_more_than_its_sensitivity(clip: Clippi
 
 
 def test_sensitivities_are_those_of_the_specification() -> None:
-    unit = statistic(Clipping()).sends.sensitivity
+    unit = statistic(Clipping()).spec.sensitivity
     assert unit["record", "add-remove"] == pytest.approx(np.sqrt(2))
     assert unit["record", "replace-one"] == pytest.approx(2)
-    scaled = statistic(Clipping(bound=3.0)).sends.sensitivity
+    scaled = statistic(Clipping(bound=3.0)).spec.sensitivity
     assert scaled["record", "add-remove"] == pytest.approx(np.sqrt(10))
     assert scaled["record", "replace-one"] == pytest.approx(6)
     bounded = replace(
         statistic(Clipping()), clip=Clipping(kind="bounded", bound=1.0), width=84
-    ).sends.sensitivity
+    ).spec.sensitivity
     assert bounded["record", "add-remove"] == pytest.approx(9.219544, rel=1e-3)
     assert bounded["record", "replace-one"] == pytest.approx(2 * np.sqrt(84), rel=1e-3)
 
@@ -116,26 +116,26 @@ PLAN = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noi
 
 
 def test_charges_follow_from_where_the_noise_is() -> None:
-    sends = statistic(Clipping()).sends
-    local = charge_of(PLAN, sends)
+    spec = statistic(Clipping()).spec
+    local = charge_of(PLAN, spec)
     assert (local.server, local.others) == (GaussianDpEvent(3.0), GaussianDpEvent(3.0))
     trusting = replace(PLAN, noise="central", adversaries=("others",))
-    central = charge_of(trusting, sends)
+    central = charge_of(trusting, spec)
     assert (central.server, central.others) == (NonPrivateDpEvent(), GaussianDpEvent(3.0))
     with pytest.raises(ConfigError, match="central noise trusts"):
-        charge_of(replace(PLAN, noise="central"), sends)
+        charge_of(replace(PLAN, noise="central"), spec)
     with pytest.raises(ConfigError, match="one client moves it without bound"):
-        charge_of(replace(PLAN, unit="client", adjacency="zero-out"), sends)
-    assert charge_of(replace(PLAN, noise="none", non_private=("statistic",)), sends) == NON_PRIVATE
+        charge_of(replace(PLAN, unit="client", adjacency="zero-out"), spec)
+    assert charge_of(replace(PLAN, noise="none", non_private=("statistic",)), spec) == NON_PRIVATE
 
 
 def test_noise_has_the_claimed_deviation() -> None:
     """Chi-square over 40,000 integers, false alarm 1e-6; 5 % less is caught."""
     from securefl.dp.noise import Source
 
-    sends = statistic(Clipping()).sends
+    spec = statistic(Clipping()).spec
     sigma = 3.0 * np.sqrt(2) / GRID.step
-    standard = noise(PLAN, sends, 40_000, Source()) / sigma
+    standard = noise(PLAN, spec, 40_000, Source()) / sigma
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 40_000)
     assert low < np.sum(standard**2) < high
     assert np.sum((0.95 * standard) ** 2) < low
@@ -147,22 +147,22 @@ def test_the_noise_reaches_the_sum(where: str, tmp_path: Path) -> None:
     of = study(where, epsilon=1.0)
     here = world()
     algorithm = of.arms[0].options.build(here.problem)
-    (made,) = algorithm.offers
+    (made,) = algorithm.contributions
     true = sum(total(made, x, y) for x, y in here.records)
     states: list[Any] = []
     from securefl.study import arm as running
 
     original = running.Checkpoint.save
 
-    class Kept(running.Checkpoint):
+    class ClientState(running.Checkpoint):
         def save(self, number: int, state: Any, *rest: Any) -> None:
             states.append(state)
             original(self, number, state, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "Checkpoint", Kept)
+        patch.setattr(running, "Checkpoint", ClientState)
         run(of, tmp_path)
-    plan = of.privacy.plan(1, [made.sends])
+    plan = of.privacy.plan(1, [made.spec])
     sigma = plan.noise_multiplier * np.sqrt(2) * np.sqrt(20 if where == "local" else 1)
     residual = (states[-1].memory["sum"] - true) / sigma
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(residual))

@@ -93,12 +93,12 @@ def test_the_query_stays_with_the_server(tmp_path: Path) -> None:
     for (mine, _), (theirs, _) in zip(spy.asks, again.asks, strict=True):
         assert set(mine.public) == {"anchor_centre", "anchor_scale"}
         assert all(np.array_equal(mine.public[k], theirs.public[k]) for k in mine.public)
-        assert not np.array_equal(mine.each[0].query.hidden, theirs.each[0].query.hidden)
+        assert not np.array_equal(mine.per_client[0].query.hidden, theirs.per_client[0].query.hidden)
 
 
 def test_theorem_1_asks_for_sizes_too(tmp_path: Path) -> None:
     spy, _ = spied(study(arm('alpha = "theorem-1"\nreplacement = true\n'), rounds=1), tmp_path)
-    assert [e.sends.name for ask, _ in spy.asks[:2] for e in ask.each] == ["profile", "size"]
+    assert [e.spec.name for query, _ in spy.asks[:2] for e in query.per_client] == ["profile", "size"]
     assert not spy.asks[1][0].public
     here = world(study(arm()))
     assert spy.states[-1].memory["size"].tolist() == here.sizes.tolist()
@@ -134,9 +134,9 @@ def test_one_alpha_a_client() -> None:
 def test_profiles_declare_how_many_leave(most: int | None, rounds: int, found: int) -> None:
     """By default as many as one study asks for: in every second round, and once before the first."""
     options = FedProf(fraction=0.5, refresh=2, max_releases=most)
-    offers = options.build(world(study(arm())).problem).offers
-    (own,) = (offer for offer in offers if offer.sends.name == "profile")
-    assert own.sends.most_releases(rounds) == found
+    contributions = options.build(world(study(arm())).problem).contributions
+    (own,) = (contribution for contribution in contributions if contribution.spec.name == "profile")
+    assert own.spec.most_releases(rounds) == found
 
 
 def test_a_number_of_profiles_that_no_study_can_use_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.tiny_heads import problem
 
-from securefl.algorithm.clients import Job
+from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.protocols.heads import Heads
@@ -109,15 +109,15 @@ def test_the_grid_holds_the_sums_of_many_records_without_cutting() -> None:
 
 
 def compute(made: Statistic, x: Any, y: Any) -> Any:
-    job = Job(
+    context = ClientContext(
         client=0, round=1, x=np.asarray(x, np.float32), y=np.asarray(y), broadcast=np.zeros(0, np.float32),
         public={}, rng=np.random.default_rng(0),
     )  # fmt: skip
-    return made.compute(job)
+    return made.compute(context)
 
 
 def statistic(**options: Any) -> Statistic:
-    (made,) = Heads(**{"head": "ridge", **options}).build(problem()).offers
+    (made,) = Heads(**{"head": "ridge", **options}).build(problem()).contributions
     assert isinstance(made, Statistic)
     return made
 
@@ -131,13 +131,13 @@ def test_no_record_moves_a_client_s_value_by_more_than_declared(kind: Any, proje
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 5)), rng.integers(3, size=6)
     odd = [np.full(5, v) for v in (0.0, 1e6, -1e6, 3e38, np.nan, np.inf, 1e-30)]
-    base = compute(made, x, y).floats(made.sends.grid)
+    base = compute(made, x, y).floats(made.spec.grid)
     there = [
-        compute(made, np.vstack([x, record]), np.append(y, label)).floats(made.sends.grid)
+        compute(made, np.vstack([x, record]), np.append(y, label)).floats(made.spec.grid)
         for record in [*odd, *(10 * rng.normal(size=(20, 5)))]
         for label in (0, 2, -1, 3)
     ]
-    claimed = made.sends.sensitivity
+    claimed = made.spec.sensitivity
     assert max(np.linalg.norm(t - base) for t in there) <= claimed["record", "add-remove"]
     assert max(np.linalg.norm(s - t) for s in there for t in there) <= claimed["record", "replace-one"]
     unknown = compute(made, [np.ones(5), np.full(5, np.nan)], [3, 0])
@@ -159,8 +159,8 @@ def test_records_beyond_the_bound_are_clipped_and_counted() -> None:
     x[:, 0] = (1.0, 2.0, 2.1, 3e38)
     value = compute(made, x, [0, 0, 0, 0])
     assert value.clipped == 2
-    assert value.keep["clipped"] == [2]
-    sums = made.blocks.parts(value.floats(made.sends.grid), 0.0).sums
+    assert value.new_state["clipped"] == [2]
+    sums = made.blocks.parts(value.floats(made.spec.grid), 0.0).sums
     assert sums[0, 0] == pytest.approx(0.5 + 1 + 1 + 1, abs=1e-3)
 
 
@@ -168,10 +168,10 @@ def test_a_client_s_whole_value_is_clipped_to_its_bound() -> None:
     made = statistic(client_bound=3.0)
     rng = np.random.default_rng(0)
     value = compute(made, rng.normal(size=(200, 5)), rng.integers(3, size=200))
-    length = np.linalg.norm(value.floats(made.sends.grid))
+    length = np.linalg.norm(value.floats(made.spec.grid))
     assert 2.99 < length <= 3.0
-    assert made.sends.sensitivity["client", "zero-out"] == 3.0
-    assert made.sends.sensitivity["client", "replace-one"] == 6.0
+    assert made.spec.sensitivity["client", "zero-out"] == 3.0
+    assert made.spec.sensitivity["client", "replace-one"] == 6.0
 
 
 def test_scaling_a_client_down_is_part_of_a_record_s_sensitivity() -> None:
@@ -181,8 +181,8 @@ def test_scaling_a_client_down_is_part_of_a_record_s_sensitivity() -> None:
     x[:, 4] = 0
     before = compute(made, x, np.zeros(1000, int))
     after = compute(made, np.vstack([x, across]), np.zeros(1001, int))
-    apart = np.linalg.norm(before.floats(made.sends.grid) - after.floats(made.sends.grid))
-    assert 1 < apart <= made.sends.sensitivity["record", "add-remove"]
+    apart = np.linalg.norm(before.floats(made.spec.grid) - after.floats(made.spec.grid))
+    assert 1 < apart <= made.spec.sensitivity["record", "add-remove"]
 
 
 def test_an_empty_client_sends_zeros() -> None:
@@ -201,7 +201,9 @@ def test_a_random_projection_is_the_same_for_all_and_keeps_lengths() -> None:
 @pytest.mark.parametrize("kind", ["unit-l2", "clip-l2"])
 def test_a_record_s_integers_do_not_depend_on_the_records_beside_it(options: Any, kind: Any) -> None:
     """A product of matrices selects its code by the number of rows, and the code decides the last bits."""
-    (made,) = Heads(head="ridge", bounding=Bounding(kind=kind), **options).build(problem(width=97)).offers
+    (made,) = (
+        Heads(head="ridge", bounding=Bounding(kind=kind), **options).build(problem(width=97)).contributions
+    )
     x = np.random.default_rng(0).normal(size=(150, 97)).astype(np.float32)
     whole = made.bounding.integers(made.features(x))  # type: ignore[attr-defined]
     for n in (*range(1, 20), 63, 64, 65, 149):

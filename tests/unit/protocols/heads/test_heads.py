@@ -68,14 +68,14 @@ def test_the_solver_knows_the_noise_that_is_in_the_total(where: str, tmp_path: P
     here = build(of, 1)
     spy, _ = spied(of, tmp_path, here)
     _, plan = composition(of, of.arms[0], here)
-    (made,) = of.arms[0].options.build(here.problem).offers
+    (made,) = of.arms[0].options.build(here.problem).contributions
     ((asked, answers),) = spy.asks
     exact = (
         sum(np.asarray(made.blocks.on_grid(_exact(made, x, y))) for x, y in here.records)
-        * made.sends.grid.step
+        * made.spec.grid.step
     )
     noise = answers.totals["statistic"].value - exact
-    wanted = mechanism_of(plan, made.sends).deviation(len(asked.cohort))
+    wanted = mechanism_of(plan, made.spec).deviation(len(asked.cohort))
     assert np.sqrt(np.mean(noise**2)) == pytest.approx(wanted, rel=0.07)
     assert spy.states[-1].memory["variance"][0] == pytest.approx(wanted**2)
 
@@ -111,11 +111,11 @@ def test_noise_of_two_exchanges_adds_up(tmp_path: Path) -> None:
     lossy = parse(of.text.replace("[[arm]]", "[network]\ndropout = 0.05\n[[arm]]"))
     lost, _ = spied(lossy, tmp_path)
     _, plan = composition(of, of.arms[0], world())
-    (made,) = of.arms[0].options.build(world().problem).offers
+    (made,) = of.arms[0].options.build(world().problem).contributions
     answered = sum(len(answers.survivors) for _, answers in lost.asks)
     assert len(lost.asks) > 1
     assert lost.states[-1].memory["variance"][0] == pytest.approx(
-        mechanism_of(plan, made.sends).deviation(answered) ** 2
+        mechanism_of(plan, made.spec).deviation(answered) ** 2
     )
 
 

@@ -78,18 +78,16 @@ def test_the_rule_reads_no_record() -> None:
         from dataclasses import replace
 
         other = of.arms[0].options.build(replace(here.problem, server_x=x))
-        assert other.statistic.sends == one.statistic.sends
+        assert other.statistic.spec == one.statistic.spec
         assert (other.head, other.statistic.blocks) == (one.head, one.statistic.blocks)
 
 
 def test_the_card_names_the_head_and_its_width() -> None:
-    (sent,) = algorithm(study("central", 0.25, 'projection = "leading"\nwidth = 20')).offers
-    assert "head: prototypes on 20 of 64 features" in sent.sends.reveals
-    (sent,) = algorithm(study("none")).offers
-    assert "head: lda on all 64 features" in sent.sends.reveals
-    assert (
-        "of a class that it alone holds, its own sums; and which classes nobody holds" in sent.sends.reveals
-    )
+    (sent,) = algorithm(study("central", 0.25, 'projection = "leading"\nwidth = 20')).contributions
+    assert "head: prototypes on 20 of 64 features" in sent.spec.reveals
+    (sent,) = algorithm(study("none")).contributions
+    assert "head: lda on all 64 features" in sent.spec.reveals
+    assert "of a class that it alone holds, its own sums; and which classes nobody holds" in sent.spec.reveals
 
 
 @pytest.mark.parametrize(
@@ -117,7 +115,7 @@ def test_a_ridge_that_is_too_wide_is_refused() -> None:
     with pytest.raises(ConfigError, match="at most 1,048,576 values"):
         Heads(head="ridge").build(problem(width=1500))
     assert Heads(head="prototypes").build(problem(width=1500))
-    (sent,) = Heads().build(problem(width=1500)).offers
+    (sent,) = Heads().build(problem(width=1500)).contributions
     assert sent.projection.kind == "random"  # type: ignore[attr-defined]
 
 

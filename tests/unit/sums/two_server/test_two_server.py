@@ -42,12 +42,12 @@ from support.tiny_two_server import (
     summed,
 )
 
-from securefl.algorithm.queries import Ask, Sends, Sum, Value
+from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Roster, Vector, fields, u32
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import Hide
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import Commitment, SecretKey, Share
 from securefl.core.messages import REFUSED, client_name
 from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
@@ -252,7 +252,7 @@ def test_the_sum_goes_on_without_a_bad_box(holder: Holder) -> None:
     result = summed(of, came, holder)
     assert isinstance(result, Opened)
     assert set(result.survivors) == named(0, 2, 3, 5)
-    assert set(result.culprits) == named(1, 4)
+    assert set(result.proven_cheaters) == named(1, 4)
     for name, total in expected(of, (0, 2, 3, 5)).items():
         np.testing.assert_array_equal(result.totals[name], total)
     assert (holder.opened, holder.added) == (2, 1)
@@ -266,7 +266,7 @@ def test_too_few_good_boxes_are_no_sum_and_another_attempt_may_be(holder: Holder
     result = summed(of, came, holder)
     assert isinstance(result, Unopened)
     assert not result.final
-    assert set(result.culprits) == named(1, 3, 4)
+    assert set(result.proven_cheaters) == named(1, 3, 4)
     assert isinstance(summed(agreement(2), inputs(agreement(2)), holder), Opened)
 
 
@@ -503,7 +503,7 @@ def test_whoever_was_named_stays_named_where_no_sum_follows(refuses: bool, holde
     while step.result is None:
         step = machine.deadline(step.state)
     assert isinstance(step.result, Unopened)
-    assert (set(step.result.culprits), step.result.final) == (named(1), True)
+    assert (set(step.result.proven_cheaters), step.result.final) == (named(1), True)
 
 
 def test_a_reply_that_is_late_opens_nothing(holder: Holder) -> None:
@@ -715,7 +715,7 @@ def test_one_machine_answers_one_request(holder: Holder) -> None:
 
 
 def test_other_questions_are_answered_and_rounds_go_up(holder: Holder) -> None:
-    for of in (agreement(), agreement(2, again=1), agreement(ask=1), agreement(number=2)):
+    for of in (agreement(), agreement(2, again=1), agreement(query=1), agreement(number=2)):
         assert not refused(holder.asked(of, requested(of)))
     assert refused(holder.asked(agreement(3), requested(agreement(3), FEWER))), "round 1 is over"
 
@@ -723,7 +723,7 @@ def test_other_questions_are_answered_and_rounds_go_up(holder: Holder) -> None:
 def test_a_value_that_cannot_change_is_opened_once_in_a_session(holder: Holder) -> None:
     first = agreement(once=True)
     assert not refused(holder.asked(first, requested(first)))
-    for of in (agreement(number=2, once=True), agreement(number=3, ask=1, once=True)):
+    for of in (agreement(number=2, once=True), agreement(number=3, query=1, once=True)):
         assert refused(holder.asked(of, requested(of, FEWER)))
 
 
@@ -766,7 +766,7 @@ def test_a_client_says_nothing_without_its_record_and_its_releases() -> None:
     assert machine.provide(begun.state, None).result == "refused"
     entered = machine.provide(begun.state, secret(0))
     assert entered.need is not None
-    assert isinstance(entered.need.order, Hide)
+    assert isinstance(entered.need.order, ComputeAndConceal)
     assert machine.provide(entered.state, None).result == "abstained"
     assert "redacted" in repr(entered.state) or "secret" not in repr(entered.state)
     late = machine.deadline(entered.state)
@@ -784,8 +784,8 @@ def test_a_client_says_nothing_without_its_record_and_its_releases() -> None:
 def called(cohort: int, **changes: Any) -> dict[str, Any]:
     """The machines of an attempt with so many of six clients."""
     plan = replace(PLAN, **changes)
-    ask = Ask(cohort=EVERYBODY, broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS[0], 4),))
-    one = attempt(ask, EVERYBODY[:cohort], Header(bytes(32), 1, 1, 0), told("task"))
+    query = CohortQuery(cohort=EVERYBODY, broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS[0], 4),))
+    one = attempt(query, EVERYBODY[:cohort], Header(bytes(32), 1, 1, 0), told("task"))
     return tiny_parties.machines(TwoServer(plan), one, session(EVERYBODY))
 
 
@@ -852,7 +852,7 @@ def test_the_noise_is_drawn_once_for_a_question(tmp_path: Path) -> None:
     first = noised_total(at(), Journal(tmp_path / "acts.sqlite"))
     np.testing.assert_array_equal(first, noised_total(at(), Journal(tmp_path / "acts.sqlite")))
     np.testing.assert_array_equal(first, noised_total(at()), "it follows from the stored secret")
-    others = [at(number=2), at(again=1), at(ask=1), at(attempt=2)]
+    others = [at(number=2), at(again=1), at(query=1), at(attempt=2)]
     drawn = [first, *(noised_total(other) for other in others)]
     for i, one in enumerate(drawn):
         for other in drawn[:i]:
@@ -893,16 +893,16 @@ def test_two_key_holders_draw_different_noise() -> None:
 
 def test_the_noise_has_room_beside_the_largest_sum() -> None:
     """13 sigma beside everybody at the bound, in the vectors that all agree on."""
-    sends = replace(NOISED_SENDS[0], grid=replace(NOISED_SENDS[0].grid, bound=2.0))
-    ask = Ask(cohort=EVERYBODY, broadcast=np.zeros(2, np.float32), sums=(Sum(sends, 4),))
+    spec = replace(NOISED_SENDS[0], grid=replace(NOISED_SENDS[0].grid, bound=2.0))
+    query = CohortQuery(cohort=EVERYBODY, broadcast=np.zeros(2, np.float32), sums=(Sum(spec, 4),))
     plan = replace(NOISED, noise_multiplier=1000.0)
-    assert room(plan, sends) >= 13 * 1000 * 2**6
-    one = attempt(ask, EVERYBODY, Header(bytes(32), 1, 1, 0), told("task"))
+    assert room(plan, spec) >= 13 * 1000 * 2**6
+    one = attempt(query, EVERYBODY, Header(bytes(32), 1, 1, 0), told("task"))
     found = tiny_parties.machines(TwoServer(plan), one, session(EVERYBODY))
     [vector] = found[SERVER].agreement.vectors
-    assert MEMBERS * vector.bound + room(plan, sends) < 1 << vector.bits - 1
+    assert MEMBERS * vector.bound + room(plan, spec) < 1 << vector.bits - 1
     bare = replace(plan, noise="none", non_private=("update",))
-    assert room(bare, sends) == room(plan, replace(sends, how="each")) == 0
+    assert room(bare, spec) == room(plan, replace(spec, reduction="none")) == 0
 
 
 def test_the_client_adds_no_noise_where_the_key_holder_does() -> None:
@@ -933,8 +933,8 @@ def test_its_charge_is_the_noises_for_all_but_the_key_holder() -> None:
 def test_an_exception_by_name_costs_no_less_against_the_key_holder(trained: bool) -> None:
     """It could take its noise off all the same: epsilon 0 against it would be a promise."""
     asked = replace(NOISED, adversaries=("server", "key-holder", "others"), non_private=("update",))
-    sends = replace(NOISED_SENDS[0], training=GaussianDpEvent(5.0)) if trained else NOISED_SENDS[0]
-    assert {repr(event) for event in charge_of(asked, sends).by_party().values()} == {"NonPrivateDpEvent()"}
+    spec = replace(NOISED_SENDS[0], training=GaussianDpEvent(5.0)) if trained else NOISED_SENDS[0]
+    assert {repr(event) for event in charge_of(asked, spec).by_party().values()} == {"NonPrivateDpEvent()"}
     bare = replace(asked, noise="none", noise_multiplier=0.0)
     assert repr(charge_of(bare, NOISED_SENDS[0]).key_holder) == "NoOpDpEvent()"
 
@@ -946,6 +946,8 @@ def test_no_other_sum_has_a_key_holder_that_adds_noise(how: Any) -> None:
 
 
 def test_numbers_beside_the_sums_are_noised_by_their_client() -> None:
-    each = Sends(name="count", how="each", reveals="it", sensitivity=NOISED_SENDS[0].sensitivity)
-    charge = charge_of(NOISED, each)
+    per_client = ValueSpec(
+        name="count", reduction="none", reveals="it", sensitivity=NOISED_SENDS[0].sensitivity
+    )
+    charge = charge_of(NOISED, per_client)
     assert repr(charge.key_holder) == "NoOpDpEvent()"

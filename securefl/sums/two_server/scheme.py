@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends
+from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Directory, Identity, Question, fields, u32
 from securefl.core.entropy import derived
@@ -22,13 +22,13 @@ from securefl.core.signing import AgreementKey, seal
 from securefl.dp.noise import Source
 from securefl.mechanisms import mechanism_of
 from securefl.storage.own_record import Own
+from securefl.sums.scheme import Attempt, Opened, Unopened, required_contributions
 from securefl.sums.two_server.agreement import Agreement
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder, Seeds
 from securefl.sums.two_server.messages import PadRequest
 from securefl.sums.two_server.pads import opened, total_pads
 from securefl.sums.two_server.server import PadServer
-from securefl.sums.way import Attempt, Opened, Unopened, required_contributions
 
 
 class TwoServer:
@@ -42,9 +42,9 @@ class TwoServer:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def check(self, sends: Sends, cohort: int) -> None:
-        usual = Weights.usual(self._plan, sends, cohort)
-        required_contributions(self._plan, [sends], cohort, usual)
+    def check(self, spec: ValueSpec, cohort: int) -> None:
+        usual = Weights.usual(self._plan, spec, cohort)
+        required_contributions(self._plan, [spec], cohort, usual)
 
     def clients(self, directory: Directory) -> TwoServerClients:
         return TwoServerClients(self, directory)
@@ -63,7 +63,7 @@ class TwoServer:
             header=attempt.header,
             roster=directory.roster(attempt.cohort),
             # Room for the noise too: a total that wraps is wrong, and nothing shows it.
-            vectors=attempt.vectors(lambda sends: mechanism_of(self._plan, sends).headroom().total),
+            vectors=attempt.vectors(lambda spec: mechanism_of(self._plan, spec).headroom().total),
             plan=self._plan.digest(),
             task=attempt.task,
             holder=directory.key_holder.channel,
@@ -74,20 +74,20 @@ class TwoServer:
 
     def enough(self, attempt: Attempt) -> int:
         """The fewest clients that a total is opened for; ConfigError for an attempt below the plan."""
-        return required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.weights)
+        return required_contributions(self._plan, attempt.spec, len(attempt.cohort), attempt.weights)
 
 
 @dataclass(frozen=True)
 class TwoServerClients:
     """The clients' side."""
 
-    way: TwoServer
+    scheme: TwoServer
     directory: Directory
 
     def machines(
         self, attempt: Attempt, identities: Sequence[Identity], key: bytes
     ) -> Mapping[str, Machine[Any]]:
-        agreed, enough = self.way.agreement(attempt, self.directory), self.way.enough(attempt)
+        agreed, enough = self.scheme.agreement(attempt, self.directory), self.scheme.enough(attempt)
         return {
             identity.name: PadClient(identity=identity, agreement=agreed, signers=enough)
             for identity in identities
@@ -98,15 +98,15 @@ class TwoServerClients:
 class TwoServerServer:
     """The server's side: it has the padded vectors, and never a seed."""
 
-    way: TwoServer
+    scheme: TwoServer
     own: Own
 
     def check(self, attempt: Attempt) -> None:
-        self.way.agreement(attempt, self.own.directory)
-        self.way.enough(attempt)
+        self.scheme.agreement(attempt, self.own.directory)
+        self.scheme.enough(attempt)
 
     def machine(self, attempt: Attempt, key: bytes) -> PadServer:
-        agreed, enough = self.way.agreement(attempt, self.own.directory), self.way.enough(attempt)
+        agreed, enough = self.scheme.agreement(attempt, self.own.directory), self.scheme.enough(attempt)
         return PadServer(agreement=agreed, least=enough, key=self.own.identity.channel)
 
     def outcome(self, machine: Any, result: Opened | Unopened) -> Opened | Unopened:
@@ -117,15 +117,15 @@ class TwoServerServer:
 class TwoServerKeyHolder:
     """The key holder's side: it opens the boxes of seeds, and never has a vector."""
 
-    way: TwoServer
+    scheme: TwoServer
     own: Own
     plan: Plan
 
     def machine(self, attempt: Attempt) -> tuple[PadKeyHolder, bytes]:
-        agreed, enough = self.way.agreement(attempt, self.own.directory), self.way.enough(attempt)
+        agreed, enough = self.scheme.agreement(attempt, self.own.directory), self.scheme.enough(attempt)
         secret = self.own.record.lasting(attempt.header.session)
         # No key of the attempt is returned: the pinned ones stand in the agreement.
-        part = KeyHolderPart(secret, self.plan, attempt.sends, self.own.identity.channel)
+        part = KeyHolderPart(secret, self.plan, attempt.spec, self.own.identity.channel)
         return PadKeyHolder(agreement=agreed, least=enough, part=part), b""
 
 
@@ -138,7 +138,7 @@ class KeyHolderPart:
 
     secret: SecretKey
     plan: Plan
-    sends: Sequence[Sends]
+    spec: Sequence[ValueSpec]
     key: AgreementKey
 
     def open(self, agreed: Agreement, request: PadRequest) -> tuple[Seeds | None, ...]:
@@ -162,7 +162,7 @@ class KeyHolderPart:
         # As openings: a value that cannot change is one question in the session, with one draw of noise.
         questions = {question.name: question for question in agreed.openings}
         drawn = {}
-        for name, mechanism in ((own.name, mechanism_of(self.plan, own)) for own in self.sends):
+        for name, mechanism in ((own.name, mechanism_of(self.plan, own)) for own in self.spec):
             if mechanism.total_by == KEY_HOLDER:
                 row = self._source(questions[name], asked)
                 drawn[name] = mechanism.total_noise(KEY_HOLDER, lengths[name], [row])

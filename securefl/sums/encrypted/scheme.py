@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends, Sum
+from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Agreement, Directory, Identity, digest, fields, u32
 from securefl.core.arrays import packed, unpacked
@@ -28,7 +28,7 @@ from securefl.sums.encrypted.key_holder import MOST_INTEGERS, SumKeyHolder, SumK
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.encrypted.parts import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
 from securefl.sums.encrypted.server import SumServer
-from securefl.sums.way import Attempt, Opened, Unopened, required_contributions
+from securefl.sums.scheme import Attempt, Opened, Unopened, required_contributions
 
 _PURPOSE = b"encrypted sums"
 _REQUEST = "/request"
@@ -43,9 +43,9 @@ class Encrypted:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def check(self, sends: Sends, cohort: int) -> None:
-        usual = Weights.usual(self._plan, sends, cohort)
-        required_contributions(self._plan, [sends], cohort, usual)
+    def check(self, spec: ValueSpec, cohort: int) -> None:
+        usual = Weights.usual(self._plan, spec, cohort)
+        required_contributions(self._plan, [spec], cohort, usual)
 
     def clients(self, directory: Directory) -> EncryptedClients:
         return EncryptedClients(self, directory)
@@ -70,7 +70,7 @@ class Encrypted:
 
     def enough(self, attempt: Attempt) -> int:
         """The fewest clients that a total is opened for; ConfigError for an attempt below the plan."""
-        return required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.weights)
+        return required_contributions(self._plan, attempt.spec, len(attempt.cohort), attempt.weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +94,8 @@ class SumAgreement(Agreement):
 class EncryptedClients:
     """The clients' side: they encrypt under the key that the key holder signed."""
 
-    def __init__(self, way: Encrypted, directory: Directory) -> None:
-        self._way = way
+    def __init__(self, scheme: Encrypted, directory: Directory) -> None:
+        self._way = scheme
         self._directory = directory
         self._keys = _PinnedKey(directory)
 
@@ -114,8 +114,8 @@ class EncryptedClients:
 class EncryptedServer:
     """The server's side: it adds ciphertexts, and signs what it asks for."""
 
-    def __init__(self, way: Encrypted, own: Own) -> None:
-        self._way = way
+    def __init__(self, scheme: Encrypted, own: Own) -> None:
+        self._way = scheme
         self._own = own
         self._keys = _PinnedKey(own.directory)
 
@@ -143,8 +143,8 @@ class EncryptedServer:
 class EncryptedKeyHolder:
     """The key holder's side: its keys, and how much each has opened."""
 
-    def __init__(self, way: Encrypted, own: Own) -> None:
-        self._way = way
+    def __init__(self, scheme: Encrypted, own: Own) -> None:
+        self._way = scheme
         self._own = own
 
     # Made at the first sum: a key costs time, and not every session comes to a sum.
@@ -185,13 +185,13 @@ class _PinnedKey:
 
 def _all_terms(attempt: Attempt) -> dict[str, SumTerms]:
     """By name, the terms of each sum. ConfigError for a total that fits no ciphertext."""
-    return {s.sends.name: _terms(s, len(attempt.cohort), attempt.header) for s in attempt.sums}
+    return {s.spec.name: _terms(s, len(attempt.cohort), attempt.header) for s in attempt.sums}
 
 
 def _terms(question: Sum, clients: int, header: Header) -> SumTerms:
     return SumTerms(
         length=question.size,
-        bound=question.sends.grid.limit,
+        bound=question.spec.grid.limit,
         clients=clients,
         parameters=STRONG,
         # Of the key, not of this sum: the flooding must cover all that the key opens.
@@ -201,7 +201,7 @@ def _terms(question: Sum, clients: int, header: Header) -> SumTerms:
             round=header.round,
             attempt=header.attempt,
             stage=str(header.stage),
-            name=question.sends.name,
+            name=question.spec.name,
         ),
     )
 

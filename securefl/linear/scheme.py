@@ -180,7 +180,7 @@ class KeyHolderSide(Protocol):
         ...
 
 
-class Way(Protocol):
+class LinearScheme(Protocol):
     """A way of scoring under one plan. Each party makes its own side, and has nothing of the others'."""
 
     @property

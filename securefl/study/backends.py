@@ -10,13 +10,13 @@ from typing import Protocol
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Kept
+from securefl.algorithm.queries import ClientState
 from securefl.core.messages import client_name
 from securefl.core.streams import client_stream
 from securefl.engine.engine import Engine
 from securefl.engine.inprocess import simulated
-from securefl.linear import Way as ScoreWay
-from securefl.linear import way_of as score_way
+from securefl.linear import LinearScheme
+from securefl.linear import scheme_of as linear_scheme_of
 from securefl.storage.journal import Journal
 from securefl.study.checkpoint import Stands
 from securefl.study.config import Arm, Study
@@ -24,7 +24,7 @@ from securefl.study.seeded import World
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cast:
+class ArmContext:
     """One arm under one seed, with the files that this machine has of it and where it stands.
 
     Attributes:
@@ -40,13 +40,13 @@ class Cast:
     ledger: Ledger
     journal: Journal
     nonce: bytes
-    kept: Mapping[int, Kept]
+    kept: Mapping[int, ClientState]
     stands: Sequence[Stands]
 
     @property
-    def scores(self) -> ScoreWay | None:
+    def scores(self) -> LinearScheme | None:
         """The plan's way of scoring, with parameters as all parties work them out."""
-        return score_way(
+        return linear_scheme_of(
             self.plan.scores,
             parameters=self.study.privacy.parameters,
             asks=2 * self.study.study.rounds,
@@ -54,9 +54,9 @@ class Cast:
         )
 
     @property
-    def culprits(self) -> list[int]:
+    def proven_cheaters(self) -> list[int]:
         """The clients that were proven to cheat in earlier rounds."""
-        return [k for own in self.stands for k in own.culprits]
+        return [k for own in self.stands for k in own.proven_cheaters]
 
     @property
     def retries_left(self) -> int | None:
@@ -64,14 +64,14 @@ class Cast:
         return self.stands[-1].retries_left if self.stands else None
 
 
-class Seats(Protocol):
+class Backend(Protocol):
     """Where the parties of an arm sit."""
 
-    def session(self, cast: Cast) -> bytes:
+    def session(self, arm_context: ArmContext) -> bytes:
         """The arm's session, 32 bytes."""
         ...
 
-    def engine(self, cast: Cast) -> Engine:
+    def engine(self, arm_context: ArmContext) -> Engine:
         """What runs its Asks."""
         ...
 
@@ -79,22 +79,22 @@ class Seats(Protocol):
 class OneProcess:
     """All parties in this process."""
 
-    def session(self, cast: Cast) -> bytes:
-        names = [client_name(k) for k in range(cast.world.population().clients)]
-        return cast.plan.session(names, cast.nonce)
+    def session(self, arm_context: ArmContext) -> bytes:
+        names = [client_name(k) for k in range(arm_context.world.population().clients)]
+        return arm_context.plan.session(names, arm_context.nonce)
 
-    def engine(self, cast: Cast) -> Engine:
+    def engine(self, arm_context: ArmContext) -> Engine:
         return simulated(
-            cast.plan,
-            cast.algorithm.offers,
-            cast.ledger,
-            cast.world.records,
-            rng=partial(client_stream, cast.world.seed),
-            held=cast.world.held,
-            scores=cast.scores,
-            kept=cast.kept,
-            culprits=cast.culprits,
-            retries_left=cast.retries_left,
-            journal=cast.journal,
-            trainer=cast.study.runtime.trainer(cast.algorithm.offers),
+            arm_context.plan,
+            arm_context.algorithm.contributions,
+            arm_context.ledger,
+            arm_context.world.records,
+            rng=partial(client_stream, arm_context.world.seed),
+            held=arm_context.world.held,
+            scores=arm_context.scores,
+            kept=arm_context.kept,
+            proven_cheaters=arm_context.proven_cheaters,
+            retries_left=arm_context.retries_left,
+            journal=arm_context.journal,
+            trainer=arm_context.study.runtime.trainer(arm_context.algorithm.contributions),
         )

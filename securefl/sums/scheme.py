@@ -4,7 +4,7 @@ A way has a side for each party. A side makes its party's machine of one attempt
 party knows. Machines order slow work. This is all of it, whatever the way:
 
 client       `acts.Begin`, `acts.RecordAct`   what it is about to do is on record first
-             `hiding.Hide`                    its values are computed, charged and concealed
+             `hiding.ComputeAndConceal`                    its values are computed, charged and concealed
 server       `machine.Work`                   runs anywhere, with all it needs
 key holder   `machine.Work`, `acts.RecordAct` where there is one
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sends, Sum
+from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.agreement import Directory, Identity, Vector
 from securefl.core.errors import ConfigError
@@ -59,26 +59,26 @@ class Attempt:
         return self.weights.ordered
 
     @property
-    def sends(self) -> tuple[Sends, ...]:
+    def spec(self) -> tuple[ValueSpec, ...]:
         """What is summed."""
-        return tuple(question.sends for question in self.sums)
+        return tuple(question.spec for question in self.sums)
 
-    def vectors(self, room: Callable[[Sends], int] = lambda sends: 0) -> tuple[Vector, ...]:
+    def vectors(self, room: Callable[[ValueSpec], int] = lambda spec: 0) -> tuple[Vector, ...]:
         """The sums as vectors. The modulus has room for the whole cohort, and for `room` beside it."""
         return tuple(
             Vector(
-                name=question.sends.name,
+                name=question.spec.name,
                 length=question.size,
                 # The sum of the whole cohort, with a bit for its sign: in fewer bits it would wrap, and
                 # nobody would see it. Packing takes no fewer than 8.
                 bits=max(
-                    8, (len(self.cohort) * question.sends.grid.limit + room(question.sends)).bit_length() + 1
+                    8, (len(self.cohort) * question.spec.grid.limit + room(question.spec)).bit_length() + 1
                 ),
-                bound=question.sends.grid.limit,
+                bound=question.spec.grid.limit,
                 ask=self.initial,
                 again=self.again,
                 number=self.number,
-                once=question.sends.once,
+                once=question.spec.once,
             )
             for question in self.sums
         )
@@ -93,7 +93,7 @@ class Opened:
 
     totals: Mapping[str, NDArray[np.int64]]
     survivors: tuple[str, ...]
-    culprits: Mapping[str, str] = field(default_factory=dict)
+    proven_cheaters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Unopened:
 
     reason: str
     final: bool = False
-    culprits: Mapping[str, str] = field(default_factory=dict)
+    proven_cheaters: Mapping[str, str] = field(default_factory=dict)
 
 
 class ClientSide(Protocol):
@@ -153,7 +153,7 @@ class KeyHolderSide(Protocol):
         ...
 
 
-class Way(Protocol):
+class SumScheme(Protocol):
     """A way of summing under one plan. Each party makes its own side, and has nothing of the others'."""
 
     @property
@@ -161,7 +161,7 @@ class Way(Protocol):
         """What the key holder learns, in words; empty where the way has none."""
         ...
 
-    def check(self, sends: Sends, cohort: int) -> None:
+    def check(self, spec: ValueSpec, cohort: int) -> None:
         """ConfigError where no sum of these values over a cohort of this size would ever be opened."""
         ...
 
@@ -174,14 +174,14 @@ class Way(Protocol):
         ...
 
 
-def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, weights: Weights) -> int:
+def required_contributions(plan: Plan, specs: Sequence[ValueSpec], cohort: int, weights: Weights) -> int:
     """The fewest contributions that a key holder opens a total of these values of.
 
     cohort: how many clients are called. ConfigError for an order that the plan does not allow, and for fewer
     clients than are enough.
     """
-    require_allowed(plan, sends, weights)
-    enough = least_opened(plan, weights.ordered, sends)
+    require_allowed(plan, specs, weights)
+    enough = least_opened(plan, weights.ordered, specs)
     fewest = max(enough, plan.min_cohort_size or 2)
     if not fewest <= cohort <= weights.ordered:
         raise ConfigError(
@@ -191,9 +191,9 @@ def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, weig
     return enough
 
 
-def least_opened(plan: Plan, ordered: int, sends: Sequence[Sends]) -> int:
+def least_opened(plan: Plan, ordered: int, specs: Sequence[ValueSpec]) -> int:
     """The fewest contributions that any hidden total of these values is opened of.
 
     Two at least: a total of one client is its value.
     """
-    return max(2, fewest_contributions(plan, ordered, sends))
+    return max(2, fewest_contributions(plan, ordered, specs))
