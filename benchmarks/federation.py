@@ -40,9 +40,10 @@ from federation_rounds import SUMS, UPDATES, Mark, of_this_process, plan_of, rou
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
-from securefl.engine.aggregator import ClientFunction, SecureAggregator
-from securefl.engine.apart.house import LocalDeployment
+from securefl.engine.aggregator import SecureAggregator
+from securefl.engine.apart.local_deployment import LocalDeployment
 from securefl.engine.apart.updates import UPDATE
 
 PAYLOADS = {"262 kB": 65_536, "4 MB": 1_048_576}

@@ -12,7 +12,7 @@ import numpy as np
 from masked_round import identities, ours
 
 from securefl.secagg import Policy
-from securefl.secagg.parameters import MODES, Mode
+from securefl.secagg.policy import MODES, Mode
 
 SCALES, SCALE_LENGTH = (30, 100, 300, 1000), 10**5
 CURVE = (

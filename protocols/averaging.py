@@ -30,7 +30,7 @@ from securefl.algorithm.queries import (
     PerClient,
     Sum,
 )
-from securefl.core.draws import gumbel_top_k
+from securefl.core.draws import sample_without_replacement
 from securefl.core.errors import ConfigError
 from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
 from securefl.protocols.parts import Part, Whole
@@ -98,10 +98,10 @@ class Uniform:
         yield from ()
         chances = population.among(np.zeros(population.clients))
         if (batch := population.fixed_batch) == 1:
-            return gumbel_top_k(chances, count, rng), state
+            return sample_without_replacement(chances, count, rng), state
         # A batch without one of its clients takes no part.
         together = chances[: len(chances) // batch * batch].reshape(-1, batch).sum(1)
-        drawn = gumbel_top_k(together, min(count // batch, len(together)), rng)
+        drawn = sample_without_replacement(together, min(count // batch, len(together)), rng)
         return {k: 1 for b in drawn for k in range(b * batch, (b + 1) * batch)}, state
 
     def figures(self, state: State) -> Mapping[str, Floats]:

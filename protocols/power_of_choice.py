@@ -9,7 +9,7 @@ import numpy as np
 
 from securefl.algorithm.clients import Algorithm, Contribution, Population, State
 from securefl.algorithm.queries import CohortQuery, Floats, PerClient
-from securefl.core.draws import gumbel_top_k
+from securefl.core.draws import sample_without_replacement
 from securefl.protocols.averaging import Averaging, Chosen, check_fraction, cohort_size, known_or_mean
 from securefl.protocols.contributions import SIZE, Loss, Size, check_loss_bound
 from securefl.training.task import Problem
@@ -41,7 +41,9 @@ class ByLargestLoss:
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
     ) -> Chosen:
         log_sizes = np.log(known_or_mean(state.memory[SIZE.name]))
-        candidates = tuple(sorted(gumbel_top_k(population.among(log_sizes), self.candidates, rng)))
+        candidates = tuple(
+            sorted(sample_without_replacement(population.among(log_sizes), self.candidates, rng))
+        )
         losses = np.full(population.clients, np.nan)
         if candidates:
             question = self._loss.query

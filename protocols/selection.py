@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from securefl.algorithm.queries import Floats
-from securefl.core.draws import gumbel_top_k
+from securefl.core.draws import sample_without_replacement
 
 
 def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) -> dict[int, int]:
@@ -66,8 +66,8 @@ def by_valuation(
     lowest = np.argsort(np.where(usable, valuations, -np.inf), kind="stable")
     log_weights[lowest[: int(excluded * len(valuations))]] = -np.inf
     exploited = min(count - int(explored * count), int(np.isfinite(log_weights).sum()))
-    chosen = gumbel_top_k(log_weights, exploited, rng)
+    chosen = sample_without_replacement(log_weights, exploited, rng)
     # exploration may find clients of unknown value too, and only those of -inf stay out
     rest = np.where(np.isneginf(valuations), -np.inf, 0.0)
     rest[list(chosen)] = -np.inf
-    return {**chosen, **gumbel_top_k(rest, count - len(chosen), rng)}
+    return {**chosen, **sample_without_replacement(rest, count - len(chosen), rng)}

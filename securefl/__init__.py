@@ -2,11 +2,15 @@
 
     run, forecast, run_sweep     a study, what it would cost, and a grid of studies
     load                         a model that was exported from a run
-    masked_sum, select_by_profile, Door, Plan, Ledger, calibrate     for somebody else's training loop
-    Profile, KeyHolder, Evaluator     encrypted matching of profiles between three parties
+    masked_sum, select_by_profile, SecureAggregator, Plan, Ledger, calibrate     for a training loop of your
+    own Profile, KeyHolder, Evaluator     encrypted matching of profiles between three parties
 
-Each is imported when it is first used.
+Each is imported when it is first used. The other faces: `algorithm`, `mechanisms`, `sums`, `linear`,
+`accounting`, `dp`, `secagg`, `matching`, `training`, `data`, `deployment`, `flower`, `errors`. All else is
+private.
 """
+
+from securefl.core.lazy import lazy
 
 TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
 
@@ -19,18 +23,22 @@ if TYPE_CHECKING:
     from securefl.api.selecting import select_by_profile
     from securefl.api.summing import masked_sum
     from securefl.api.sweeping import run_sweep
+    from securefl.core.errors import SecureFLError
     from securefl.engine.aggregator import SecureAggregator
-    from securefl.matching import Evaluator, KeyHolder, Profile
+    from securefl.matching.evaluator import Evaluator
+    from securefl.matching.key_holder import KeyHolder
+    from securefl.matching.sealed import Profile
     from securefl.training.trained import load
 
 __version__ = "0.1.0"
 __all__ = [
-    "Door",
     "Evaluator",
     "KeyHolder",
     "Ledger",
     "Plan",
     "Profile",
+    "SecureAggregator",
+    "SecureFLError",
     "calibrate",
     "forecast",
     "load",
@@ -40,12 +48,13 @@ __all__ = [
     "select_by_profile",
 ]
 _HOMES = {
-    "Door": "engine.aggregator",
-    "Evaluator": "matching",
-    "KeyHolder": "matching",
+    "Evaluator": "matching.evaluator",
+    "KeyHolder": "matching.key_holder",
     "Ledger": "accounting.ledger",
     "Plan": "algorithm.plan",
-    "Profile": "matching",
+    "Profile": "matching.sealed",
+    "SecureAggregator": "engine.aggregator",
+    "SecureFLError": "core.errors",
     "calibrate": "api.calibration",
     "forecast": "api.forecasting",
     "load": "training.trained",
@@ -54,17 +63,7 @@ _HOMES = {
     "run_sweep": "api.sweeping",
     "select_by_profile": "api.selecting",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'securefl' has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"securefl.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_RENAMED = {
+    "Door": "SecureAggregator",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flwr.common.config import parse_config_args
 
-from securefl.flower.installed import serve
+from securefl.flower.installed import serve_node
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     logging.basicConfig()  # warnings alone: httpx tells of every look for messages
     module, _, name = given.app.partition(":")
-    serve(
+    serve_node(
         getattr(import_module(module), name),
         superlink=given.superlink,
         root_certificates=given.root_certificates,

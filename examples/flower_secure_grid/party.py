@@ -19,7 +19,7 @@ from pathlib import Path
 from grid_app.terms import PLAN, UPDATES
 
 from securefl.engine.apart import roster
-from securefl.engine.apart.house import UpdateParty, served
+from securefl.engine.apart.local_deployment import UpdateParty, served
 from securefl.engine.apart.serving import listening
 from securefl.study.parties import keys
 

@@ -18,12 +18,12 @@ DEADLINE = 60.0
 def relay(request: bytes) -> bytes:
     """The reply of the party beside this site; empty for none."""
     from securefl.core.errors import RemoteProtocolError
-    from securefl.engine.apart.line import query
+    from securefl.engine.apart.connection import send
 
     socket = Path(collab.get_app_prop("parties")) / collab.site_name / "run" / "party.sock"
     # NVFlare sends the text of an exception to the server, and no such text leaves here.
     try:
-        return query(socket, request, timeout=DEADLINE)
+        return send(socket, request, timeout=DEADLINE)
     except RemoteProtocolError as error:
         print(f"{collab.site_name}: no answer: {error}")
         return b""
@@ -32,11 +32,11 @@ def relay(request: bytes) -> bytes:
 @collab.main
 def run() -> None:
     """Run the study of the server's folder over the sites, whose names are those of the parties."""
-    from securefl.study.parties.asking import run_apart
+    from securefl.study.parties.asking import run_deployed
 
     parties, out = Path(collab.get_app_prop("parties")), Path(collab.get_app_prop("out"))
     sites = {site.name: site for site in collab.clients}
-    _, page = run_apart(parties / "server", out, partial(exchange, sites), tell=finished)
+    _, page = run_deployed(parties / "server", out, partial(exchange, sites), tell=finished)
     print(f"report {page}", flush=True)
 
 

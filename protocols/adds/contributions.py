@@ -110,8 +110,8 @@ class SubnetUpdate:
         supernet, kept = self.supernet, context.kept
         if "before" not in kept or int(kept["round"][0]) != context.round:
             raise DataError(
-                f"Expected a subnet trained in round {context.round}, got a question for its update alone: it "
-                "abstains. Ask for its map first."
+                f"Expected a subnet trained in round {context.round}, got a question for its update alone: "
+                "it abstains. Ask for its map first."
             )
         summed = supernet.entries(unpacked(context.public.get(MASK, np.zeros(0)), supernet.groups))
         own = supernet.entries(supernet.kept_groups(kept["units"]))

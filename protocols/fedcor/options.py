@@ -11,7 +11,7 @@ import numpy as np
 
 from securefl.algorithm.clients import Algorithm, Contribution, Population, State
 from securefl.algorithm.queries import Answers, CohortQuery, Floats, PerClient
-from securefl.core.draws import gumbel_top_k
+from securefl.core.draws import sample_without_replacement
 from securefl.protocols.averaging import (
     Averaging,
     Chosen,
@@ -92,7 +92,7 @@ class ByCorrelation:
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
     ) -> Chosen:
         schedule = self.schedule
-        uniform = gumbel_top_k(population.among(np.zeros(population.clients)), count, rng)
+        uniform = sample_without_replacement(population.among(np.zeros(population.clients)), count, rng)
         if number == 1:
             state = self._begun(state, population.clients, rng)
         if number <= schedule.warm_up + 1:

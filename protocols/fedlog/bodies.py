@@ -1,8 +1,8 @@
 """The bodies of FedLog's clients: public and frozen, or trained on their records under the broadcast head.
 
 Each feature of a body that was trained on the records moves with every record. The theorem of the paper holds
-phi fixed, and says nothing of such a statistic (specification of DP, 2.12). `depends_on` says which kind a body
-is.
+phi fixed, and says nothing of such a statistic (specification of DP, 2.12). `depends_on` says which kind a
+body is.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 
 from securefl.algorithm.clients import Algorithm, Contribution, Population, State
 from securefl.algorithm.queries import Floats, PerClient
-from securefl.core.draws import gumbel_top_k
+from securefl.core.draws import sample_without_replacement
 from securefl.core.errors import ConfigError
 from securefl.matching.profiles import Anchor, Bounds, ProfileQuery, Variant, query
 from securefl.protocols.averaging import (
@@ -84,7 +84,7 @@ class ByProfile:
         yield from ()
         chances = population.among(self.log_weights(state))
         if not self.replacement:
-            return gumbel_top_k(chances, count, rng), state
+            return sample_without_replacement(chances, count, rng), state
         return admitted(lambda: with_replacement(chances, count, rng), population.admits), state
 
     def figures(self, state: State) -> Mapping[str, Floats]:

@@ -23,7 +23,7 @@ from securefl.algorithm.clients import Algorithm, Device, Evaluation, Population
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Floats, Sum
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.logs import logger
-from securefl.mechanisms import mechanism_of
+from securefl.mechanisms.registry import mechanism_of
 from securefl.protocols.heads.blocks import Blocks, grid_of
 from securefl.protocols.heads.solvers import Kind, solve
 from securefl.protocols.heads.statistic import Bounding, Statistic

@@ -46,7 +46,7 @@ class Bounding:
     def bounded(self, features: Floats) -> Floats:
         """Finite features (n, k) with rows of a norm of at most 1."""
         if self.kind == "clip-l2":
-            return clipping.l2(features / self.bound, 1.0)
+            return clipping.clip_l2(features / self.bound, 1.0)
         # Divide by the largest entry first: squares of huge entries overflow, and those of tiny ones vanish.
         largest = np.abs(features).max(axis=1, initial=0.0, keepdims=True)
         direction = np.divide(features, largest, out=np.zeros_like(features), where=largest > 0)

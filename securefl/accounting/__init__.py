@@ -1,1 +1,40 @@
-"""One privacy ledger per data holder, and the events it composes."""
+"""One privacy ledger per data holder, and the events that it composes."""
+
+from securefl.core.lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
+
+if TYPE_CHECKING:
+    from securefl.accounting.composition import compose
+    from securefl.accounting.events import NO_COST, NON_PRIVATE, steps_event
+    from securefl.accounting.ledger import Ledger
+    from securefl.accounting.statements import Statement, statement
+    from securefl.accounting.store import Terms
+    from securefl.core.release import Charge
+
+__all__ = [
+    "NON_PRIVATE",
+    "NO_COST",
+    "Charge",
+    "Ledger",
+    "Statement",
+    "Terms",
+    "compose",
+    "statement",
+    "steps_event",
+]
+_HOMES = {
+    "Charge": "core.release",
+    "Ledger": "accounting.ledger",
+    "NON_PRIVATE": "accounting.events",
+    "NO_COST": "accounting.events",
+    "Statement": "accounting.statements",
+    "Terms": "accounting.store",
+    "compose": "accounting.composition",
+    "statement": "accounting.statements",
+    "steps_event": "accounting.events",
+}
+_RENAMED = {
+    "UNPROTECTED": "NON_PRIVATE",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)

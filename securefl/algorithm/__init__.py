@@ -1,1 +1,109 @@
-"""What is asked of clients (`queries`), of whom (`clients`), and what a run promises (`plan`)."""
+"""The nouns of a federated algorithm: queries to a cohort, contributions of its clients, and the plan.
+
+An algorithm states the values that clients contribute, and runs its rounds as queries (`Algorithm`). The plan
+says what a run promises. Neither says how sums are hidden or noised.
+"""
+
+from securefl.core.lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
+
+if TYPE_CHECKING:
+    from securefl.algorithm.clients import (
+        Algorithm,
+        ClientContext,
+        ClientFunction,
+        Contribution,
+        Device,
+        Evaluation,
+        Population,
+        RoundResult,
+        State,
+        run_round,
+    )
+    from securefl.algorithm.plan import Plan
+    from securefl.algorithm.queries import (
+        Answers,
+        ByCount,
+        ByDraws,
+        ClientState,
+        CohortQuery,
+        PerClient,
+        Sum,
+        Total,
+        Value,
+        ValueSpec,
+    )
+    from securefl.core.draws import sample_without_replacement
+    from securefl.core.grid import Grid
+    from securefl.core.linear import LinearBounds, LinearQuery
+    from securefl.dp.clipping import to_grid
+
+__all__ = [
+    "Algorithm",
+    "Answers",
+    "ByCount",
+    "ByDraws",
+    "ClientContext",
+    "ClientFunction",
+    "ClientState",
+    "CohortQuery",
+    "Contribution",
+    "Device",
+    "Evaluation",
+    "Grid",
+    "LinearBounds",
+    "LinearQuery",
+    "PerClient",
+    "Plan",
+    "Population",
+    "RoundResult",
+    "State",
+    "Sum",
+    "Total",
+    "Value",
+    "ValueSpec",
+    "run_round",
+    "sample_without_replacement",
+    "to_grid",
+]
+_HOMES = {
+    "Algorithm": "algorithm.clients",
+    "Answers": "algorithm.queries",
+    "ByCount": "algorithm.queries",
+    "ByDraws": "algorithm.queries",
+    "ClientContext": "algorithm.clients",
+    "ClientFunction": "algorithm.clients",
+    "ClientState": "algorithm.queries",
+    "CohortQuery": "algorithm.queries",
+    "Contribution": "algorithm.clients",
+    "Device": "algorithm.clients",
+    "Evaluation": "algorithm.clients",
+    "Grid": "core.grid",
+    "LinearBounds": "core.linear",
+    "LinearQuery": "core.linear",
+    "PerClient": "algorithm.queries",
+    "Plan": "algorithm.plan",
+    "Population": "algorithm.clients",
+    "RoundResult": "algorithm.clients",
+    "State": "algorithm.clients",
+    "Sum": "algorithm.queries",
+    "Total": "algorithm.queries",
+    "Value": "algorithm.queries",
+    "ValueSpec": "algorithm.queries",
+    "run_round": "algorithm.clients",
+    "sample_without_replacement": "core.draws",
+    "to_grid": "dp.clipping",
+}
+_RENAMED = {
+    "Ask": "CohortQuery",
+    "Each": "PerClient",
+    "Given": "ClientFunction",
+    "Job": "ClientContext",
+    "Kept": "ClientState",
+    "Offer": "Contribution",
+    "Played": "RoundResult",
+    "Sends": "ValueSpec",
+    "play": "run_round",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)

@@ -139,6 +139,16 @@ class Contribution(Protocol):
     def compute(self, context: ClientContext) -> Value: ...
 
 
+@dataclass(frozen=True)
+class ClientFunction:
+    """A value that clients contribute, and the function that computes it on a client's device: a
+    `Contribution`.
+    """
+
+    spec: ValueSpec
+    compute: Callable[[ClientContext], Value]
+
+
 class Algorithm(Protocol):
     """A federated learning system: what its clients compute, and its server's rounds."""
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import LocalProtocolError
 from securefl.core.grid import Grid
-from securefl.core.legible import require_legible
 from securefl.core.linear import LinearQuery
 from securefl.core.release import Adjacency, Unit
+from securefl.core.text_safety import require_legible
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -39,10 +39,10 @@ class ValueSpec:
         reveals: what the server sees of it in the clear, in words, for the privacy card.
         reveals_encrypted: what the server sees of it if scores are encrypted. Empty if it never is.
         on_model: whether clients compute it on the broadcast model.
-        depends_on: what it depends on beside the broadcast. "records": the records alone. "trained-state": also state
-            that was trained on them. Removing one record moves such state without bound, so record-level
-            epsilon is infinite, whatever `sensitivity` says of the rest. "model": only a model whose
-            training is accounted.
+        depends_on: what it depends on beside the broadcast. "records": the records alone. "trained-state":
+            also state that was trained on them. Removing one record moves such state without bound, so
+            record-level epsilon is infinite, whatever `sensitivity` says of the rest. "model": only a model
+            whose training is accounted.
         training: the cost of the training before it, if a model was broadcast, per record added or removed.
         sensitivity: in L2, by (unit, adjacency). It is unbounded for a pair that is absent.
         bounded_by: by unit, what a study sets to bound it, as words behind "take": for whoever is refused.
@@ -137,10 +137,10 @@ class Value:
 
     `integers` are in units of the grid of its `spec`. Noise is put on nothing else: rounding afterwards
     would add to the sensitivity. The floats of a sum are all `clear`, of float64 or, as models, of float32.
-    `new_state` stays on the client's device, in place of the state kept before. None leaves that state as it is.
-    `after_noise`, if there is one, makes the value from the integers times the grid's step. It runs after
-    noise was added, if the plan adds any, so it is post-processing.
-    `clipped` and `floored` count the entries that were moved into public bounds. No server learns them.
+    `new_state` stays on the client's device, in place of the state kept before. None leaves that state as it
+    is. `after_noise`, if there is one, makes the value from the integers times the grid's step. It runs after
+    noise was added, if the plan adds any, so it is post-processing. `clipped` and `floored` count the entries
+    that were moved into public bounds. No server learns them.
     """
 
     integers: NDArray[np.int64] | None = None

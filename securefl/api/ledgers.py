@@ -18,7 +18,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.api.arguments import path_of
 from securefl.core.errors import DataError
-from securefl.core.legible import require_distinct
+from securefl.core.text_safety import require_distinct
 from securefl.engine.party.computing import Records
 from securefl.storage.database import Damaged, Database, Kind, check, seal
 

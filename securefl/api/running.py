@@ -25,7 +25,7 @@ from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.progress import Bars, draws
 from securefl.study.publication import ON_TERMINAL, PERSONAL, PERSONALLY_TESTED, public
 from securefl.study.results import Results
-from securefl.study.told import Callback, calling
+from securefl.study.round_events import Callback, calling
 from securefl.training.devices import Hardware, one_thread
 from securefl.training.trained import Trained
 

@@ -9,18 +9,18 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
 from securefl.api.arguments import number, whole
 from securefl.api.ledgers import RECORDS, ledger_of
 from securefl.api.vectors import named
-from securefl.core.draws import gumbel_top_k
+from securefl.core.draws import sample_without_replacement
 from securefl.core.errors import ConfigError, DataError, ProtocolError
 from securefl.core.messages import client_name
 from securefl.core.release import PARTIES
 from securefl.dp.moments import MeanVariance
-from securefl.engine.aggregator import ClientFunction, SecureAggregator
+from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.privacy_card import learns
 from securefl.matching import Options, Profile
 from securefl.matching.profiles import Anchor, Bounds
@@ -146,7 +146,7 @@ def select_by_profile(
     if not known:
         raise ProtocolError(f"Expected a score of some client, got none: {'; '.join(absent.values())}")
     found = {name: known[name] for name in given if name in known}
-    drawn = gumbel_top_k(-alpha * np.array(list(found.values())), min(count, len(found)), rng)
+    drawn = sample_without_replacement(-alpha * np.array(list(found.values())), min(count, len(found)), rng)
     chosen = tuple(list(found)[place] for place in drawn)
     learnt = {party: learns(plan, [spec], party) for party in PARTIES}
     return Selected(chosen, found, absent, learnt, epsilon)

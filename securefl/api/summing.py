@@ -12,7 +12,7 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.api.arguments import number, whole
@@ -23,7 +23,7 @@ from securefl.core.grid import Grid
 from securefl.core.messages import client_name
 from securefl.core.release import PARTIES
 from securefl.dp.clipping import to_grid
-from securefl.engine.aggregator import ClientFunction, SecureAggregator
+from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import charge_of
 from securefl.mechanisms.distributed import Distributed

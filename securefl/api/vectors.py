@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.legible import require_distinct, require_legible
+from securefl.core.text_safety import require_distinct, require_legible
 
 Named = Mapping[Any, Any] | Sequence[Any]
 

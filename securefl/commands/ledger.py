@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from securefl.core.errors import DataError
-from securefl.core.legible import escaped
+from securefl.core.text_safety import escaped
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 
@@ -36,7 +36,7 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     or changes anything has another head; note it elsewhere to see that.
     """
     from securefl.accounting.shared import is_shared
-    from securefl.accounting.statement import statement
+    from securefl.accounting.statements import statement
 
     if is_shared(path):
         raise DataError(

@@ -20,7 +20,7 @@ import click
 
 from securefl import __version__
 from securefl.core.errors import SecureFLError
-from securefl.core.legible import escaped
+from securefl.core.text_safety import escaped
 
 _SENTENCE = 120
 """The longest line of help on a command that is shown whole."""

@@ -49,7 +49,7 @@ def plan(study: str, workers: int | None, as_json_: bool) -> None:
 def _study(found: Study, console: Console, as_json_: bool) -> None:
     from securefl.study import accounted, world
     from securefl.study.forecast import as_json, lines
-    from securefl.study.own import told
+    from securefl.study.own_code import told
 
     # Before any of it runs.
     for line in (code := told(found)):

@@ -69,7 +69,7 @@ def _list(out: Path, as_json: bool) -> None:
 
 def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
     from securefl.published import catalogue
-    from securefl.published.standing import standing
+    from securefl.published.reproduction_status import standing
 
     data = catalogue.data_of(table)
     try:
@@ -94,8 +94,8 @@ def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json:
     from securefl.published import beside
     from securefl.published.differences import differences
     from securefl.published.progress import Bar
+    from securefl.published.reproduction_status import home, standing
     from securefl.published.run import run_table
-    from securefl.published.standing import home, standing
     from securefl.study.interruption import Interrupted, Interruption
 
     folder = out / name

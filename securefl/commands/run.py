@@ -12,7 +12,7 @@ import click
 from securefl.commands.telling import find, on_workers, run_and_tell, with_workers
 
 if TYPE_CHECKING:
-    from securefl.study.told import Callback
+    from securefl.study.round_events import Callback
     from securefl.training.devices import Wanted
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from securefl.core.errors import ConfigError
-from securefl.core.legible import escaped
+from securefl.core.text_safety import escaped
 from securefl.storage.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from securefl.study import results
     from securefl.study.config import Study
     from securefl.study.interruption import Interrupted
-    from securefl.study.told import Callback
+    from securefl.study.round_events import Callback
 
 UNLEARNT = 4
 """The exit code of a command that finished, with an arm that learnt nothing or stopped early (`alarms`)."""
@@ -66,10 +66,10 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
     from securefl.study import run_report, session
     from securefl.study.folder import CONFIG
     from securefl.study.interruption import Interrupted, Interruption
-    from securefl.study.own import told
+    from securefl.study.own_code import told
     from securefl.study.progress import Bars
     from securefl.study.publication import ON_TERMINAL
-    from securefl.study.told import calling
+    from securefl.study.round_events import calling
 
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
@@ -99,7 +99,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
 def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
     """Compute the features that a study asks for, with a bar, before anything runs that has bars of its own.
 
-    They are kept by content (`study.own`), so whoever builds a world afterwards finds them.
+    They are kept by content (`study.own_code`), so whoever builds a world afterwards finds them.
     """
     if study.data.features is None:
         return

@@ -17,9 +17,9 @@ from functools import cached_property
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import PublicKey, SecretKey, Signature
-from securefl.core.legible import require_distinct, require_legible
 from securefl.core.release import SERVER
 from securefl.core.signing import SIGNATURE_BYTES, Agree, AgreementKey, SigningKey, Verify, verify
+from securefl.core.text_safety import require_distinct, require_legible
 from securefl.core.wire import Header
 
 LABEL = b"securefl/secagg/3|"

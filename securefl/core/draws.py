@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError
 
 
-def gumbel_top_k(log_weights: NDArray[np.float64], count: int, rng: np.random.Generator) -> dict[int, int]:
+def sample_without_replacement(
+    log_weights: NDArray[np.float64], count: int, rng: np.random.Generator
+) -> dict[int, int]:
     """`count` distinct clients, drawn one after the other with probability proportional to the weight.
 
     Adding Gumbel noise to log-weights and taking the largest gives exactly that law (Kool et al. 2019). It

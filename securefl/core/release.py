@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, UnaccountedRelease
 from securefl.core.keys import Guarded
-from securefl.core.legible import require_legible
 from securefl.core.sparse import sparse
+from securefl.core.text_safety import require_legible
 
 if TYPE_CHECKING:  # to load it takes seconds, which a command that only reads keys need not wait
     from dp_accounting import DpEvent

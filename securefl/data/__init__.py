@@ -4,12 +4,17 @@ Nothing here protects anything: the module feeds studies. `sources` finds, check
 `partitions` cuts them into clients. `corruptions` spoils them on purpose.
 """
 
-from securefl.data.corruptions import Corruption, unrelated
-from securefl.data.dataset import Dataset, Split
-from securefl.data.fetching import fetch
-from securefl.data.files import data_folder
-from securefl.data.partitions import Partition
-from securefl.data.sources import NAMES, load, require_files
+from securefl.core.lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
+
+if TYPE_CHECKING:
+    from securefl.data.corruptions import Corruption
+    from securefl.data.dataset import Dataset, Split
+    from securefl.data.fetching import fetch
+    from securefl.data.files import data_folder
+    from securefl.data.partitions import Partition
+    from securefl.data.sources import NAMES, load, require_files
 
 __all__ = [
     "NAMES",
@@ -21,5 +26,16 @@ __all__ = [
     "fetch",
     "load",
     "require_files",
-    "unrelated",
 ]
+_HOMES = {
+    "Corruption": "data.corruptions",
+    "Dataset": "data.dataset",
+    "NAMES": "data.sources",
+    "Partition": "data.partitions",
+    "Split": "data.dataset",
+    "data_folder": "data.files",
+    "fetch": "data.fetching",
+    "load": "data.sources",
+    "require_files": "data.sources",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
-from securefl.core.legible import is_legible
+from securefl.core.text_safety import is_legible
 
 Index = NDArray[np.int64]
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.legible import is_legible
+from securefl.core.text_safety import is_legible
 
 KEY: Final = "network"
 NONE: Final = "none"

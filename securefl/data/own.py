@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.columns import Place, word_of
 from securefl.data.dataset import Dataset, Split
-from securefl.data.given import InMemory
+from securefl.data.in_memory import InMemory
 from securefl.data.layout import Arrays, Layout, arrays_of, clients_of, features_of, values_of
 from securefl.data.networks import one_network
 from securefl.data.sides import Sides, parted
@@ -26,7 +26,7 @@ from securefl.data.tables import files_in, read_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from securefl.data.given import Portion
+    from securefl.data.in_memory import Portion
 from typing import Any
 
 from securefl.data.columns import coded

@@ -1,8 +1,53 @@
-"""Mechanisms: what is clipped, how much noise is added, and what epsilon that gives.
+"""Noise and sensitivity: clipping on an integer grid, Gaussian noise on integers, and calibration.
 
 clipping     non-finite records are rejected, then norms are bounded, on an integer grid
 noise        randomness for privacy, from the operating system
 gaussian     the rounded and the discrete Gaussian on integers, with their events
-calibration  how much noise an epsilon needs, exactly, by the FedLog paper, by RDP and by PLD
+calibration  the noise that an epsilon needs: exactly, by the FedLog paper, by RDP and by PLD
 moments      a profile (means, variances, count) and a loss as one noised release each
+auditing     attacks on every mechanism
 """
+
+from securefl.core.lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
+
+if TYPE_CHECKING:
+    from securefl.dp.auditing import audit
+    from securefl.dp.calibration import epsilon_of, sensitivity, sigma
+    from securefl.dp.clipping import clip_l2, to_grid
+    from securefl.dp.gaussian import discrete, discrete_event, rounded
+    from securefl.dp.moments import Losses, MeanVariance, Moments
+    from securefl.dp.noise import Source
+
+__all__ = [
+    "Losses",
+    "MeanVariance",
+    "Moments",
+    "Source",
+    "audit",
+    "clip_l2",
+    "discrete",
+    "discrete_event",
+    "epsilon_of",
+    "rounded",
+    "sensitivity",
+    "sigma",
+    "to_grid",
+]
+_HOMES = {
+    "Losses": "dp.moments",
+    "MeanVariance": "dp.moments",
+    "Moments": "dp.moments",
+    "Source": "dp.noise",
+    "audit": "dp.auditing",
+    "clip_l2": "dp.clipping",
+    "discrete": "dp.gaussian",
+    "discrete_event": "dp.gaussian",
+    "epsilon_of": "dp.calibration",
+    "rounded": "dp.gaussian",
+    "sensitivity": "dp.calibration",
+    "sigma": "dp.calibration",
+    "to_grid": "dp.clipping",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -25,7 +25,7 @@ def finite(records: Floats) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(records).all(axis=1))
 
 
-def l2(records: Floats, bound: float) -> Floats:
+def clip_l2(records: Floats, bound: float) -> Floats:
     """The finite (n, m) records, scaled down to a Euclidean norm of at most `bound` > 0."""
     if not 0 < bound < np.inf:
         raise ConfigError(f"Expected a finite bound > 0, got {bound}.")
@@ -49,7 +49,7 @@ def to_grid(records: Floats, step: float, limit: int) -> Integers:
     if not np.isfinite(records).all():
         raise DataError("Expected finite records: reject the others first.")
     # Not np.rint, and not randomised rounding: both can lengthen a record beyond the limit.
-    integers = np.trunc(l2(records, limit * step) / step).astype(np.int64)
+    integers = np.trunc(clip_l2(records, limit * step) / step).astype(np.int64)
     while (over := np.sum(integers**2, axis=1) > limit**2).any():
         integers[over] = np.trunc(integers[over] * (1 - _SHRUNK)).astype(np.int64)
     return integers

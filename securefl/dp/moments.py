@@ -110,7 +110,7 @@ class Moments:
         """The summed integer vectors (2 q + 1,) of the records (n, q). Non-finite records take no part."""
         x = outputs[clipping.finite(outputs)]
         # Clip before dividing: a bound below 1 would make a huge record infinite.
-        means = clipping.to_grid(clipping.l2(x, self.bound) / self.bound, STEP, _UNIT)
+        means = clipping.to_grid(clipping.clip_l2(x, self.bound) / self.bound, STEP, _UNIT)
         root = sqrt(self.square_bound)
         squares = np.clip(x, -root, root) ** 2
         variances = clipping.to_grid(squares / self.square_bound, STEP, _UNIT)

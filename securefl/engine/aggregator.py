@@ -13,17 +13,16 @@ parties live in this process, as in a study, and every message passes as bytes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from securefl import linear, sums
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.shared import Allotment, SharedLedger, shared_terms
-from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, CohortQuery, Value, ValueSpec
+from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.core.messages import client_name
 from securefl.core.streams import client_stream
@@ -32,17 +31,9 @@ from securefl.data.identity import digest_of_records
 from securefl.engine.inprocess import simulated
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Records
-from securefl.mechanisms import require_mechanism
 from securefl.mechanisms.charges import allotment, charge_of
+from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.journal import Journal
-
-
-@dataclass(frozen=True)
-class ClientFunction:
-    """What clients send, and the loop's own function that computes it on a client's device."""
-
-    spec: ValueSpec
-    compute: Callable[[ClientContext], Value]
 
 
 class SecureAggregator:
@@ -60,7 +51,8 @@ class SecureAggregator:
         ... )
         >>> with securefl.SecureAggregator(plan, [own], clients, ledger="door.sqlite") as aggregator:
         ...     model = np.zeros(0, np.float32)
-        ...     answers = aggregator.query(CohortQuery(cohort=(0, 1, 2), broadcast=model, sums=(Sum(mean, 2),)))
+        ...     query = CohortQuery(cohort=(0, 1, 2), broadcast=model, sums=(Sum(mean, 2),))
+        ...     answers = aggregator.query(query)
         ...     answers.totals["mean"].value / 3, aggregator.ledger.worst("server")
         (array([3., 3.]), inf)
 
@@ -72,7 +64,8 @@ class SecureAggregator:
         ledger: the file; an older one goes on, with what was spent in it, under the same terms only.
         parameters: of the key for encrypted numbers; it lives as long as this object and opens as many as
             `max_rounds` asks of all clients need.
-        seed: of the stream that a `ClientContext` carries. Noise, masks and keys come from the operating system.
+        seed: of the stream that a `ClientContext` carries. Noise, masks and keys come from the operating
+            system.
         shared: the file of a ledger that all runs over the same records share (`[privacy] ledger` of a
             study). All that the plan lets out is reserved there before anything is asked, once for `ledger`,
             however often that is opened. It needs a budget, which then holds over all of them together.

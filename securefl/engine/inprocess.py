@@ -46,10 +46,10 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.computing import Records, Streams
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
-from securefl.linear import LinearScheme
+from securefl.linear.scheme import LinearScheme
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
-from securefl.sums import scheme_of
+from securefl.sums.registry import scheme_of
 from securefl.training.fit import Trainer, one_by_one
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from math import floor
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.linear import key_holder_learns
-from securefl.mechanisms import mechanism_of
-from securefl.sums import scheme_of
+from securefl.linear.registry import key_holder_learns
+from securefl.mechanisms.registry import mechanism_of
+from securefl.sums.registry import scheme_of
 
 
 def learns(plan: Plan, specs: Sequence[ValueSpec], party: str) -> str:

@@ -1,8 +1,8 @@
 """The server of a run: it asks, hears answers, and has nobody's ledger, records or kept state.
 
-`query` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed by
-attempts at the sum. How many attempts there were, who was proven to cheat and what clients have been charged
-it knows from its own count.
+`query` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed
+by attempts at the sum. How many attempts there were, who was proven to cheat and what clients have been
+charged it knows from its own count.
 
 Numbers that travel concealed need a key: the key holder is called first, for its own.
 """
@@ -29,13 +29,13 @@ from securefl.engine.drive import Driver
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.engine.observer import Log
-from securefl.linear import LinearScheme, Questions, Scoring
-from securefl.linear.scheme import ServerSide, Tell
-from securefl.mechanisms import mechanism_of, require_mechanism
+from securefl.linear.scheme import LinearScheme, Questions, Scoring, ServerSide, Tell
 from securefl.mechanisms.charges import fewest_contributions, sparse
+from securefl.mechanisms.registry import mechanism_of, require_mechanism
 from securefl.mechanisms.totals import with_noise
 from securefl.storage.own_record import Own, OwnRecord
-from securefl.sums import Attempt, Opened, scheme_of
+from securefl.sums.registry import scheme_of
+from securefl.sums.scheme import Attempt, Opened
 
 
 class Transport(Protocol):
@@ -190,7 +190,8 @@ class ServerParty:
                 if self._contributions.get(spec.name) != spec or spec.reduction != reduction:
                     raise LocalProtocolError(
                         f"Expected a description that clients offer, got another of {spec.name!r} "
-                        f"({spec.reduction!r}) in a query of reduction {reduction!r}. Ask with the `spec` of what is offered."
+                        f"({spec.reduction!r}) in a query of reduction {reduction!r}. Ask with the `spec` "
+                        "of what is offered."
                     )
         strange = [
             k for k in query.cohort if not isinstance(k, int | np.integer) or not 0 <= k < self._clients

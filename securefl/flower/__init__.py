@@ -14,4 +14,31 @@ study_strategy  a study's own rounds as a strategy
 installed       a node that runs the app of its own machine, and none that the SuperLink ships
 """
 
-from __future__ import annotations
+from securefl.core.lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
+
+if TYPE_CHECKING:
+    from securefl.flower.exchange import GridExchange, relay
+    from securefl.flower.installed import serve_node
+    from securefl.flower.secure_app import secure
+    from securefl.flower.secure_grid import SecureGrid
+    from securefl.flower.study_strategy import StudyStrategy
+
+__all__ = [
+    "GridExchange",
+    "SecureGrid",
+    "StudyStrategy",
+    "relay",
+    "secure",
+    "serve_node",
+]
+_HOMES = {
+    "GridExchange": "flower.exchange",
+    "SecureGrid": "flower.secure_grid",
+    "StudyStrategy": "flower.study_strategy",
+    "relay": "flower.exchange",
+    "secure": "flower.secure_app",
+    "serve_node": "flower.installed",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES)

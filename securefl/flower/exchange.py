@@ -32,7 +32,7 @@ _log = logger(__name__)
 
 
 class GridExchange:
-    """`exchange` over a Grid: what `engine.apart.waves.RemoteTransport` sends its frames through.
+    """`exchange` over a Grid: what `engine.apart.remote_transport.RemoteTransport` sends its frames through.
 
     Args:
         grid: Flower's, or whatever has its methods.
@@ -193,7 +193,7 @@ CODE: Final = 2
 """Flower's, for an app that raised an exception."""
 
 
-def relayed(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message:
+def relay(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message:
     """A node's reply to a message of the server.
 
     Args:

@@ -43,7 +43,7 @@ _log = logger(__name__)
 Config = Mapping[str, bool | int | float | str]
 
 
-def serve(
+def serve_node(
     app: ClientApp,
     *,
     superlink: str,

@@ -22,8 +22,8 @@ from flwr.clientapp import ClientApp
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
 from securefl.engine.apart.computing import Compute, Computed, answered
-from securefl.engine.apart.line import reached
-from securefl.flower.exchange import relayed
+from securefl.engine.apart.connection import reached
+from securefl.flower.exchange import relay
 from securefl.flower.records import Task
 
 PARTY: Final = "securefl-party"
@@ -46,12 +46,14 @@ def by_node_config(context: Context) -> tuple[str, Path]:
 
 
 def in_house(folder: Path, clients: int) -> Beside:
-    """In a simulation: the parties of a `LocalDeployment` in this folder, by partition. One more is the key holder."""
+    """In a simulation: the parties of a `LocalDeployment` in this folder, by partition. One more is the key
+    holder.
+    """
     # A node that has its party beside it needs no house, and stock nodes load this module for every message:
     # a house takes seconds to load.
     from securefl.core.messages import client_name
     from securefl.core.release import KEY_HOLDER
-    from securefl.engine.apart.house import socket_of
+    from securefl.engine.apart.local_deployment import socket_of
 
     def beside(context: Context) -> tuple[str, Path]:
         number = int(context.node_config["partition-id"])
@@ -87,7 +89,7 @@ class _SecureApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         name, path = self._party(context)
-        return relayed(message, name, lambda request: self._asked(path, request, message, context))
+        return relay(message, name, lambda request: self._asked(path, request, message, context))
 
     def _party(self, context: Context) -> tuple[str, Path]:
         try:

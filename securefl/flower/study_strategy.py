@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
-from securefl.engine.apart.waves import SendAndReceive
+from securefl.engine.apart.remote_transport import SendAndReceive
 from securefl.flower.exchange import GridExchange, found
 
 Tell = Callable[[Mapping[str, Any]], None]

@@ -12,7 +12,9 @@ malicious evaluator reads the whole key within a few hundred openings, and with 
 limits the volume, and does not prevent that.
 """
 
-TYPE_CHECKING = False  # type checkers take it for true
+from securefl.core.lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
 
 if TYPE_CHECKING:
     from securefl.matching.admission import NothingLeft
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
     from securefl.matching.key_holder import KeyHolder, Revealed
     from securefl.matching.keys import EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options
+    from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, linear_query
     from securefl.matching.sealed import Profile, Refused, Scores, Sealed
 
 __all__ = [
+    "Anchor",
+    "Bounds",
     "Evaluator",
     "EvaluatorPublic",
     "KeyHolder",
@@ -34,32 +39,26 @@ __all__ = [
     "Revealed",
     "Scores",
     "Sealed",
+    "Variant",
+    "divergence",
+    "linear_query",
 ]
 _HOMES = {
-    "Evaluator": "evaluator",
-    "EvaluatorPublic": "keys",
-    "KeyHolder": "key_holder",
-    "NothingLeft": "admission",
-    "Options": "options",
-    "Profile": "sealed",
-    "PublicKeys": "keys",
-    "Refused": "sealed",
-    "Revealed": "key_holder",
-    "Scores": "sealed",
-    "Sealed": "sealed",
+    "Anchor": "matching.profiles",
+    "Bounds": "matching.profiles",
+    "Evaluator": "matching.evaluator",
+    "EvaluatorPublic": "matching.keys",
+    "KeyHolder": "matching.key_holder",
+    "NothingLeft": "matching.admission",
+    "Options": "matching.options",
+    "Profile": "matching.sealed",
+    "PublicKeys": "matching.keys",
+    "Refused": "matching.sealed",
+    "Revealed": "matching.key_holder",
+    "Scores": "matching.sealed",
+    "Sealed": "matching.sealed",
+    "Variant": "matching.profiles",
+    "divergence": "matching.profiles",
+    "linear_query": "matching.profiles",
 }
-
-
-def __getattr__(name: str) -> object:
-    """What is used is imported then: `profiles`, which protocols need, takes no homomorphic library."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'securefl.matching' has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"securefl.matching.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _HOMES)

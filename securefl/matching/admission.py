@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from securefl.core.errors import DataError
-from securefl.core.legible import folded
+from securefl.core.text_safety import folded
 from securefl.matching.options import Options
 from securefl.matching.sealed import Refused, Sealed
 

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, ClassVar, Final
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import Guarded
-from securefl.core.legible import is_legible
+from securefl.core.text_safety import is_legible
 from securefl.storage import files
 from securefl.storage.texts import MOST_ELEMENTS, elements
 

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from securefl.core.errors import DataError
-from securefl.core.legible import folded, is_legible
 from securefl.core.linear import Floats
 from securefl.core.signing import seal
+from securefl.core.text_safety import folded, is_legible
 from securefl.dp.moments import MeanVariance
 from securefl.linear.encryptor import Encryptor
 from securefl.matching.document import Document

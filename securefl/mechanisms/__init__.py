@@ -1,39 +1,49 @@
-"""Who draws noise, what it costs, and who is trusted with what: one small object for each place of noise.
+"""Noise mechanisms: the place that noise is drawn at, its charge, and the parties that are trusted with it.
 
 local         each client noises its own value
 distributed   clients add shares, which add up to enough in the sum
 central       the server that sums adds the noise
 key_holder    the key holder of a two-server sum adds the noise
 
-`mechanism_of` is the one way to a mechanism. No other room knows the words. PROOF.md says of each what is
-bounded, against whom, and why.
+`mechanism_of` is the one path to a mechanism. No other room knows the words. PROOF.md says of each what is
+bounded, against which party, and why.
 """
 
-from __future__ import annotations
+from securefl.core.lazy import lazy
 
-from securefl.mechanisms.base import (
-    KEY_HOLDER_ADDS,
-    BaseMechanism,
-    Headroom,
-    Kind,
-    Mechanism,
-    NoNoise,
-    Participation,
-)
-from securefl.mechanisms.registry import OURS, kind_of, legend, mechanism_of, require_mechanism, words
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
+
+if TYPE_CHECKING:
+    from securefl.core.release import Charge
+    from securefl.mechanisms.base import BaseMechanism, Headroom, Mechanism, Participation
+    from securefl.mechanisms.charges import charge_of
+    from securefl.mechanisms.protecting import protect
+    from securefl.mechanisms.registry import mechanism_of, names
 
 __all__ = [
-    "KEY_HOLDER_ADDS",
-    "OURS",
-    "GaussianMechanism",
+    "BaseMechanism",
+    "Charge",
     "Headroom",
-    "Kind",
     "Mechanism",
-    "NoNoise",
     "Participation",
-    "kind_of",
-    "legend",
+    "charge_of",
     "mechanism_of",
-    "require_mechanism",
-    "words",
+    "names",
+    "protect",
 ]
+_HOMES = {
+    "BaseMechanism": "mechanisms.base",
+    "Charge": "core.release",
+    "Headroom": "mechanisms.base",
+    "Mechanism": "mechanisms.base",
+    "Participation": "mechanisms.base",
+    "charge_of": "mechanisms.charges",
+    "mechanism_of": "mechanisms.registry",
+    "names": "mechanisms.registry",
+    "protect": "mechanisms.protecting",
+}
+_RENAMED = {
+    "GaussianMechanism": "BaseMechanism",
+    "words": "names",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)

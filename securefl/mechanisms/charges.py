@@ -15,7 +15,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.cohort import exact
 from securefl.core.errors import ConfigError
 from securefl.core.release import OTHERS, SERVER, Charge
-from securefl.mechanisms import mechanism_of
+from securefl.mechanisms.registry import mechanism_of
 
 
 def charge_of(plan: Plan, spec: ValueSpec, *, trained: bool = True) -> Charge:

@@ -27,7 +27,7 @@ GROUP: Final = "securefl.mechanisms"
 OURS: Final[Mapping[str, Kind]] = {own.word: own for own in (Local, Distributed, Central, KeyHolder)}
 
 
-def words() -> tuple[str, ...]:
+def names() -> tuple[str, ...]:
     """All that `[privacy] noise` may say."""
     others = (point.name for point in entry_points(group=GROUP))
     return tuple(dict.fromkeys((NO_NOISE, *OURS, *others)))
@@ -49,7 +49,7 @@ def _from_outside(word: str) -> Kind:
     # Remembered: entry points are read from disk, and a charge is asked for in every release.
     points = {point for point in entry_points(group=GROUP) if point.name == word}
     if not points:
-        known = words()
+        known = names()
         raise ConfigError(f"Expected noise among {', '.join(known)}, got {word!r}{near(str(word), known)}.")
     if len(points) > 1:
         homes = " and ".join(sorted(point.value for point in points))

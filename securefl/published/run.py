@@ -10,7 +10,7 @@ from typing import Any
 from securefl.core.errors import DataError
 from securefl.core.logs import to_stderr
 from securefl.published.catalogue import data_of, missing
-from securefl.published.standing import home, require_own
+from securefl.published.reproduction_status import home, require_own
 from securefl.published.table import Part, Table
 from securefl.storage.folder_lock import alone
 from securefl.study.config import Arm

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from securefl.core.legible import cell
+from securefl.core.text_safety import cell
 from securefl.storage.files import replacing, write
 
 

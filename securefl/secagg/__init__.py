@@ -14,19 +14,23 @@ Who could lie:
 - A client may send any vector. Values out of range cannot be seen under masks.
 """
 
-from securefl.core.acts import Begin, RecordAct
-from securefl.core.agreement import Identity, Member, Question, Roster, Vector
-from securefl.secagg.agreement import Agreement, Channels
-from securefl.secagg.client import Client
-from securefl.secagg.packing import centred
-from securefl.secagg.parameters import Parameters, Policy, parameters
-from securefl.secagg.server import Server
-from securefl.secagg.unmasking import Aborted, Summed, Unmasking
+from securefl.core.lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
+
+if TYPE_CHECKING:
+    from securefl.core.agreement import Identity, Member, Question, Roster, Vector
+    from securefl.secagg.agreement import Agreement, Channels
+    from securefl.secagg.client import Client
+    from securefl.secagg.masks import apply_masks
+    from securefl.secagg.packing import centred, words
+    from securefl.secagg.policy import Parameters, Policy, parameters
+    from securefl.secagg.server import Server
+    from securefl.secagg.unmasking import Aborted, Summed, Unmasking
 
 __all__ = [
     "Aborted",
     "Agreement",
-    "Begin",
     "Channels",
     "Client",
     "Identity",
@@ -34,12 +38,34 @@ __all__ = [
     "Parameters",
     "Policy",
     "Question",
-    "RecordAct",
     "Roster",
     "Server",
     "Summed",
     "Unmasking",
     "Vector",
+    "apply_masks",
     "centred",
     "parameters",
+    "words",
 ]
+_HOMES = {
+    "Aborted": "secagg.unmasking",
+    "Agreement": "secagg.agreement",
+    "Channels": "secagg.agreement",
+    "Client": "secagg.client",
+    "Identity": "core.agreement",
+    "Member": "core.agreement",
+    "Parameters": "secagg.policy",
+    "Policy": "secagg.policy",
+    "Question": "core.agreement",
+    "Roster": "core.agreement",
+    "Server": "secagg.server",
+    "Summed": "secagg.unmasking",
+    "Unmasking": "secagg.unmasking",
+    "Vector": "core.agreement",
+    "apply_masks": "secagg.masks",
+    "centred": "secagg.packing",
+    "parameters": "secagg.policy",
+    "words": "secagg.packing",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -19,7 +19,7 @@ from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Signature
 from securefl.core.signing import AgreementKey
 from securefl.secagg.graph import Graph, draw
-from securefl.secagg.parameters import Parameters
+from securefl.secagg.policy import Parameters
 
 
 class Channels:

@@ -16,8 +16,8 @@ from securefl.core.release import SERVER
 from securefl.secagg import checks
 from securefl.secagg.client_rounds import ClientState, Finished, Rounds
 from securefl.secagg.messages import from_server
-from securefl.secagg.parameters import Policy
 from securefl.secagg.phases import CLIENT, DEADLINE, NotDue
+from securefl.secagg.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)

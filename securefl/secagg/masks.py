@@ -26,7 +26,7 @@ _AT_ONCE: Final = 128  # open ciphers: memory must not grow with the number of m
 _ZEROS: Final = bytes(_BLOCK_BYTES)
 
 
-def apply(
+def apply_masks(
     words: Words, vector: int, *, add: Sequence[SecretKey] = (), subtract: Sequence[SecretKey] = ()
 ) -> None:
     """Add the masks of some seeds to `words` and subtract those of others, in place.

@@ -16,7 +16,7 @@ from securefl.core.agreement import LEAST_BITS, MOST_BITS, Vector
 from securefl.core.errors import CryptoError, LocalProtocolError
 from securefl.core.hiding import Concealed
 from securefl.core.keys import SecretKey
-from securefl.secagg.masks import Words, apply
+from securefl.secagg.masks import Words, apply_masks
 
 _WIDE: Final = np.dtype("<u8")
 
@@ -91,7 +91,7 @@ def masked(
             "masking."
         )
     fresh = words(integers, vector.bits)
-    apply(fresh, number, add=add, subtract=subtract)
+    apply_masks(fresh, number, add=add, subtract=subtract)
     reduce(fresh, vector.bits)
     return pack(fresh, vector.bits)
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from securefl.core.append_map import AppendMap
 from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.grown import AppendMap
 from securefl.core.keys import SecretKey, Share, Signature
 from securefl.core.machine import Need, Outgoing, Step
 from securefl.core.release import Delivered

@@ -10,7 +10,7 @@ from securefl.core.keys import Commitment, SecretKey
 from securefl.core.signing import AgreementKey
 from securefl.secagg.agreement import ClosedRoster
 from securefl.secagg.dealing import seed_mark
-from securefl.secagg.masks import Words, apply
+from securefl.secagg.masks import Words, apply_masks
 from securefl.secagg.packing import reduce
 from securefl.secagg.shamir import combine
 
@@ -107,7 +107,7 @@ class Unmasking:
         for number, (vector, total) in enumerate(zip(agreement.vectors, self.sums, strict=True)):
             # the sums belong to the server's state, which no step changes in place
             clear = total.copy()
-            apply(clear, number, add=add, subtract=subtract)
+            apply_masks(clear, number, add=add, subtract=subtract)
             reduce(clear, vector.bits)
             totals[vector.name] = clear
         return Summed(totals=totals, survivors=agreement.roster.names(self.survivors))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefl.core.errors import ConfigError
-from securefl.core.legible import is_legible
+from securefl.core.text_safety import is_legible
 
 LARGEST_TOML: Final = 2**16
 """Largest study, sweep or model file, in bytes: five times the longest one in this package."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from securefl.accounting.figures import brief, plain
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.shared import Account, Allotment, SharedLedger, account_of, shared_terms
-from securefl.accounting.statement import identity_of
+from securefl.accounting.statements import identity_of
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError

@@ -15,8 +15,8 @@ from securefl.core.messages import client_name
 from securefl.core.streams import client_stream
 from securefl.engine.engine import Engine
 from securefl.engine.inprocess import simulated
-from securefl.linear import LinearScheme
-from securefl.linear import scheme_of as linear_scheme_of
+from securefl.linear.registry import scheme_of as linear_scheme_of
+from securefl.linear.scheme import LinearScheme
 from securefl.storage.journal import Journal
 from securefl.study.checkpoint import Stands
 from securefl.study.config import Arm, Study

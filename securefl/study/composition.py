@@ -15,7 +15,7 @@ from securefl.dp.calibration import check_delta
 from securefl.mechanisms.charges import events_of, open_to
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.seeded import World
-from securefl.sums import scheme_of
+from securefl.sums.registry import scheme_of
 from securefl.training.audits import keeps_apart
 from securefl.training.devices import Hardware
 

@@ -14,9 +14,9 @@ from torch import nn
 
 from securefl.algorithm.clients import Algorithm, Contribution
 from securefl.core.errors import ConfigError
-from securefl.core.legible import require_legible
 from securefl.core.reading import convert, near
 from securefl.core.renamed import new_name, with_new_words
+from securefl.core.text_safety import require_legible
 from securefl.data import Corruption
 from securefl.engine.network import Faults
 from securefl.storage import processes
@@ -32,9 +32,9 @@ from securefl.training.cohorts import Batched, slots_for
 from securefl.training.devices import Wanted
 from securefl.training.fit import Fits, Trainer, one_by_one
 from securefl.training.own_models import OwnModelSection, section_of
+from securefl.training.parallel import Forked
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
-from securefl.training.workers import Forked
 
 _HOME: Final = "home.txt"
 """In a run folder: where its study's own files and modules are."""

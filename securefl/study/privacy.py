@@ -10,7 +10,6 @@ from typing import Literal
 
 from dp_accounting import DpEvent
 
-from securefl import mechanisms
 from securefl.accounting.store import require_delta
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import ValueSpec
@@ -19,8 +18,10 @@ from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.core.renamed import formerly
 from securefl.dp.calibration import check_training, multiplier_beside, sigma
-from securefl.linear import require as require_scores
-from securefl.sums import words
+from securefl.linear.registry import require as require_scores
+from securefl.mechanisms import registry as mechanisms
+from securefl.mechanisms.base import KEY_HOLDER_ADDS
+from securefl.sums.registry import names as sum_names
 
 # How legends say these words of the configuration.
 _SUMS = {
@@ -103,9 +104,9 @@ class PrivacySection:
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
-        if self.sum not in words():
-            known = ", ".join(map(repr, words()))
-            raise ValueError(f"Expected sum among {known}, got {self.sum!r}{near(self.sum, words())}.")
+        if self.sum not in sum_names():
+            known = ", ".join(map(repr, sum_names()))
+            raise ValueError(f"Expected sum among {known}, got {self.sum!r}{near(self.sum, sum_names())}.")
         require_scores(self.scores, self.parameters)
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
             raise ValueError(said)
@@ -143,7 +144,7 @@ class PrivacySection:
 
     def _noised_together(self) -> bool:
         """Whether a client's privacy hangs on the noise of others. Refuse noise that has no meaning here."""
-        known = mechanisms.words()
+        known = mechanisms.names()
         if self.noise not in known:
             raise ValueError(
                 f"Expected noise among {', '.join(map(repr, known))}, got {self.noise!r}"
@@ -159,10 +160,9 @@ class PrivacySection:
         if self.noise == NO_NOISE:
             return False
         kind = mechanisms.kind_of(self.noise)
-        if kind.total_by == KEY_HOLDER and self.sum != mechanisms.KEY_HOLDER_ADDS:
+        if kind.total_by == KEY_HOLDER and self.sum != KEY_HOLDER_ADDS:
             raise ValueError(
-                f'Expected noise = "{self.noise}" with sum = "{mechanisms.KEY_HOLDER_ADDS}" alone, where it '
-                "sums pads."
+                f'Expected noise = "{self.noise}" with sum = "{KEY_HOLDER_ADDS}" alone, where it sums pads.'
             )
         return kind.mutual
 
@@ -207,7 +207,9 @@ class PrivacySection:
         """
         noised = [s for s in specs if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
         # A spare attempt at a noised sum is a release with fresh noise, so it is counted beforehand.
-        releases = {s.name: s.asked(rounds) + (self.max_retries if s.reduction == "sum" else 0) for s in specs}
+        releases = {
+            s.name: s.asked(rounds) + (self.max_retries if s.reduction == "sum" else 0) for s in specs
+        }
         sums = [s for s in specs if s.reduction == "sum"]
         weights = {s.name: s.weighs for s in sums if s.weighs != "equal"}
         drawn = max((s.draws for s in sums), default=0)

@@ -32,10 +32,10 @@ from securefl.study.folder import (
 )
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
+from securefl.study.round_events import logged, told
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
-from securefl.study.told import logged, told
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
 

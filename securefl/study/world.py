@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
-from securefl.data import Corruption, Dataset, Split, unrelated
+from securefl.data import Corruption, Dataset, Split
+from securefl.data.corruptions import unrelated
 from securefl.data.sides import HOLDOUT
 from securefl.data.sources import PUBLISHED
 from securefl.engine.party.computing import Records
 from securefl.study import cost
 from securefl.study.config import Study, placed
 from securefl.study.cost import PRESETS
-from securefl.study.own import Told, architecture, featured
-from securefl.study.own import records as own_records
+from securefl.study.own_code import Told, architecture, featured
+from securefl.study.own_code import records as own_records
 from securefl.study.seeded import Marks, World
 from securefl.study.split_key import Keeper, Splits
 from securefl.training.devices import Hardware, chosen

@@ -1,54 +1,82 @@
-"""Ways of summing, each in one module or folder behind one interface (`way`).
+"""Hidden sums: schemes by which the server learns the sum of clients' integers and nothing else.
 
 clear        the server of an exchange adds open integers
 masked       clients mask each other's integers (`secagg`)
-encrypted    clients encrypt, the key holder opens the total under a pad
+encrypted    clients encrypt, and the key holder opens the total under a pad
 two_server   clients send padded integers to the server, and the seeds of the pads to the key holder
 
-Whatever the way, the same integers of one public grid are added, so the same totals come out, bit for bit.
-Another distribution adds a way under the entry-point group `securefl.sums`: the name is the word of a plan,
-and the object makes a `SumScheme` of a plan.
+Under every scheme the same integers of one public grid are added, so the totals are the same, bit for bit.
+Another distribution adds a scheme under the entry-point group `securefl.sums` (`registry`).
 """
 
-from __future__ import annotations
+from securefl.core.lazy import lazy
 
-from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
-from typing import Final
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
 
-from securefl.algorithm.plan import CLEAR, Plan
-from securefl.core.errors import ConfigError
-from securefl.sums.encrypted import Encrypted
-from securefl.sums.masked import Masked
-from securefl.sums.scheme import Attempt, Opened, SumScheme, Unopened
-from securefl.sums.two_server import TwoServer
+if TYPE_CHECKING:
+    from securefl.core.acts import RecordAct
+    from securefl.core.agreement import Agreement, Directory, Identity
+    from securefl.core.hiding import ComputeAndConceal, Concealed
+    from securefl.core.machine import Expects, Machine, Need, Outgoing, Step
+    from securefl.core.release import Release
+    from securefl.core.wire import Header, Limit, message
+    from securefl.storage.own_record import Own
+    from securefl.sums.registry import names, scheme_of
+    from securefl.sums.scheme import Attempt, Opened, SumScheme, Unopened
 
-__all__ = ["Attempt", "Encrypted", "Masked", "Opened", "TwoServer", "Unopened", "Way", "way_of", "words"]
-
-_OURS: Final[Mapping[str, Callable[[Plan], SumScheme]]] = {
-    "masked": Masked,
-    "ckks": Encrypted,
-    "two-server": TwoServer,
+__all__ = [
+    "Agreement",
+    "Attempt",
+    "ComputeAndConceal",
+    "Concealed",
+    "Directory",
+    "Expects",
+    "Header",
+    "Identity",
+    "Limit",
+    "Machine",
+    "Need",
+    "Opened",
+    "Outgoing",
+    "Own",
+    "RecordAct",
+    "Release",
+    "Step",
+    "SumScheme",
+    "Unopened",
+    "message",
+    "names",
+    "scheme_of",
+]
+_HOMES = {
+    "Agreement": "core.agreement",
+    "Attempt": "sums.scheme",
+    "ComputeAndConceal": "core.hiding",
+    "Concealed": "core.hiding",
+    "Directory": "core.agreement",
+    "Expects": "core.machine",
+    "Header": "core.wire",
+    "Identity": "core.agreement",
+    "Limit": "core.wire",
+    "Machine": "core.machine",
+    "Need": "core.machine",
+    "Opened": "sums.scheme",
+    "Outgoing": "core.machine",
+    "Own": "storage.own_record",
+    "RecordAct": "core.acts",
+    "Release": "core.release",
+    "Step": "core.machine",
+    "SumScheme": "sums.scheme",
+    "Unopened": "sums.scheme",
+    "message": "core.wire",
+    "names": "sums.registry",
+    "scheme_of": "sums.registry",
 }
-
-
-def words() -> tuple[str, ...]:
-    """All that `[privacy] sum` may say."""
-    return (CLEAR, *_OURS, *(point.name for point in entry_points(group="securefl.sums")))
-
-
-def scheme_of(plan: Plan) -> SumScheme | None:
-    """The plan's way of summing; None where it sums in the clear, which needs no attempt.
-
-    ConfigError for a word that neither this package nor another one knows.
-    """
-    if not plan.hidden:
-        return None
-    # Our own words come first: no other distribution can put a way in the place of one.
-    if plan.sum in _OURS:
-        return _OURS[plan.sum](plan)
-    for point in entry_points(group="securefl.sums"):
-        if point.name == plan.sum:
-            scheme: SumScheme = point.load()(plan)
-            return scheme
-    raise ConfigError(f"Expected sum among {', '.join(words())}, got {plan.sum!r}.")
+_RENAMED = {
+    "Envelope": "Outgoing",
+    "Hide": "ComputeAndConceal",
+    "Way": "SumScheme",
+    "way_of": "scheme_of",
+    "words": "names",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)

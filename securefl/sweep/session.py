@@ -12,7 +12,7 @@ import pandas as pd
 from securefl.core.errors import SecureFLError
 from securefl.study.accounted import begun
 from securefl.study.interruption import Interruption, Stop
-from securefl.study.own import told
+from securefl.study.own_code import told
 from securefl.sweep.cells import Sweep
 from securefl.sweep.check import check, require_all, require_room
 from securefl.sweep.report import write

@@ -3,20 +3,31 @@
 Nothing here protects anything: what leaves a client goes through a release first.
 """
 
-from securefl.training.chunks import record_losses
-from securefl.training.devices import single_thread
-from securefl.training.evaluation import Task, evaluate, mean_loss, pooled, relative_accuracy
-from securefl.training.local import LocalTraining, Penalty, train
-from securefl.training.losses import Loss
-from securefl.training.models import ModelConfig
-from securefl.training.profile import outputs, probe_profile, profile
-from securefl.training.vector import load_vector, size, to_vector
+from securefl.core.lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
+
+if TYPE_CHECKING:
+    from securefl.training.chunks import record_losses
+    from securefl.training.devices import single_thread
+    from securefl.training.evaluation import Task, evaluate, mean_loss, pooled, relative_accuracy
+    from securefl.training.learnt import Learnt
+    from securefl.training.local import LocalTraining, Penalty, train
+    from securefl.training.losses import Loss
+    from securefl.training.models import ModelConfig
+    from securefl.training.private_steps import DPSGD
+    from securefl.training.profiling import outputs, probe_profile, profile
+    from securefl.training.task import Problem
+    from securefl.training.vector import load_vector, size, to_vector
 
 __all__ = [
+    "DPSGD",
+    "Learnt",
     "LocalTraining",
     "Loss",
     "ModelConfig",
     "Penalty",
+    "Problem",
     "Task",
     "evaluate",
     "load_vector",
@@ -32,3 +43,27 @@ __all__ = [
     "to_vector",
     "train",
 ]
+_HOMES = {
+    "DPSGD": "training.private_steps",
+    "Learnt": "training.learnt",
+    "LocalTraining": "training.local",
+    "Loss": "training.losses",
+    "ModelConfig": "training.models",
+    "Penalty": "training.local",
+    "Problem": "training.task",
+    "Task": "training.evaluation",
+    "evaluate": "training.evaluation",
+    "load_vector": "training.vector",
+    "mean_loss": "training.evaluation",
+    "outputs": "training.profiling",
+    "pooled": "training.evaluation",
+    "probe_profile": "training.profiling",
+    "profile": "training.profiling",
+    "record_losses": "training.chunks",
+    "relative_accuracy": "training.evaluation",
+    "single_thread": "training.devices",
+    "size": "training.vector",
+    "to_vector": "training.vector",
+    "train": "training.local",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES)

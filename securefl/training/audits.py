@@ -39,7 +39,7 @@ from securefl.training.task import Problem
 from securefl.training.vector import load_vector
 
 if TYPE_CHECKING:
-    from securefl.dp.audit import Bound
+    from securefl.dp.auditing import Bound
 
 Train = Callable[..., Any]
 CLAIM: Final = DPSGD(
@@ -59,7 +59,7 @@ _KINKS: Final = (64, 784)
 
 def findings(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
     """device: where private training and features are computed."""
-    from securefl.dp import audit as auditing  # the statistics of scipy take long to import
+    from securefl.dp import auditing
 
     for mechanism in auditing.mechanisms():
         found = auditing.audit(mechanism)

@@ -28,7 +28,7 @@ from scipy.special import betaincinv
 from torch import nn
 
 from securefl.accounting.composition import compose
-from securefl.dp.audit import Bound
+from securefl.dp.auditing import Bound
 from securefl.dp.noise import Source
 from securefl.training.devices import CPU
 from securefl.training.dpsgd import train_privately

@@ -66,7 +66,8 @@ _GATHERED: Final = 2**20
 def slots_for(cohort: int) -> int:
     """How many clients stand in a pass. It follows from the plan, and never from who takes part in a round.
 
-    cohort: the least number of clients that are asked at once, as `ValueSpec.cohort` has it, 0 if no plan says.
+    cohort: the least number of clients that are asked at once, as `ValueSpec.cohort` has it, 0 if no plan
+        says.
     """
     if not cohort:
         return SLOTS

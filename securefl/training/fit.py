@@ -82,8 +82,8 @@ def fitted(fit: Fit) -> Fitted:
     """What comes of this training.
 
     The sampling and noise of private training come from `context.source`, or the operating system, never from
-    `context.rng`, whose seed is public. If the GPU's memory runs out, the training begins anew on the CPU where
-    the hardware allows that.
+    `context.rng`, whose seed is public. If the GPU's memory runs out, the training begins anew on the CPU
+    where the hardware allows that.
     """
     if fit.problem.hardware.gpu is None:
         return _fitted(fit)

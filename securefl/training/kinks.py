@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from securefl.accounting.composition import compose
-from securefl.dp.audit import Bound, proved
+from securefl.dp.auditing import Bound, proved
 from securefl.dp.clipping import to_grid
 from securefl.dp.noise import Source
 from securefl.training.chunks import body_features

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
-from securefl.core.legible import is_legible
 from securefl.core.reading import convert
+from securefl.core.text_safety import is_legible
 from securefl.training.devices import as_tensor, in_mode
 from securefl.training.exported import Tensors, read
 from securefl.training.heads import Bounded

@@ -17,11 +17,12 @@ SPEC.loader.exec_module(files_touched)
 
 # A score passes the client's training and statistic, its ledger and release, the wire, the server's machine
 # and the key holder's, and the room of linear queries; one file more since a model may be on a GPU
-# (`training.devices`), and one since the server's numbers are not copied with every message (`core.grown`).
+# (`training.devices`), and one since the server's numbers are not copied with every message
+# (`core.append_map`).
 @pytest.mark.parametrize(("way", "most"), [("profile to score", 23), ("phi to eta", 14)])
 def test_a_value_touches_few_files(way: str, most: int) -> None:
     found = files_touched.touched(*files_touched.WAYS[way])
-    assert "securefl/mechanisms/protect.py" in found, "the trace saw nothing"
+    assert "securefl/mechanisms/protecting.py" in found, "the trace saw nothing"
     assert "securefl/core/wire/coding.py" in found
     assert len(found) <= most, "\n".join(found)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from securefl.accounting.ledger import Ledger
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
 
 TESTS = Path(__file__).parents[1]
 

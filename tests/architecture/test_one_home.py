@@ -45,7 +45,7 @@ ALONE = {
     "securefl.data.shakespeare": "how a play becomes records and roles",
     "securefl.dp.ziggurat": "a sampler with its proof; it never reads a key, and `noise` does",
     "securefl.engine.apart.host": "to be rewritten with the room of parties apart",
-    "securefl.engine.apart.room": "to be rewritten with the room of parties apart",
+    "securefl.engine.apart.limits": "to be rewritten with the room of parties apart",
     "securefl.engine.party.contributing": "how the charges of a wave are reserved, apart from the machine",
     "securefl.linear.pads": "the protocol of pads and what each party sees, without the machines",
     "securefl.mechanisms.central": "one mechanism with its proof",

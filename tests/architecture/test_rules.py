@@ -56,7 +56,7 @@ HOLDS_SECRETS = (
 
 # Each text stays in one process or is of plain values: a new name of a field changes nothing on disk.
 REPR = {
-    "securefl/core/legible.py": "one character, for people",
+    "securefl/core/text_safety.py": "one character, for people",
     "securefl/matching/admission.py": "for people",
     "securefl/matching/document.py": "a path, for people",
     "securefl/matching/options.py": "for people",
@@ -64,7 +64,7 @@ REPR = {
     "securefl/published/beside.py": "the digits of a number",
     "securefl/api/running.py": "for people",
     "securefl/storage/database.py": "the digits of a number",
-    "securefl/study/own.py": "how torch prints a brought model, whose fields are not ours",
+    "securefl/study/own_code.py": "how torch prints a brought model, whose fields are not ours",
     "securefl/study/parties/folder.py": "for people",
     "securefl/sweep/check.py": "groups cells in one process",
     "securefl/sweep/page.py": "groups cells in one process",

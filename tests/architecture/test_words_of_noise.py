@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from securefl.mechanisms import OURS
+from securefl.mechanisms.registry import OURS
 
 ROOT = Path(__file__).parents[2]
 HOME = "securefl/mechanisms/"

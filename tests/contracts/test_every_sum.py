@@ -31,7 +31,7 @@ from support.watched_sums import Watched
 
 from securefl.core.errors import ConfigError
 from securefl.study.composition import composition
-from securefl.sums import words
+from securefl.sums.registry import names
 
 
 def as_declared(noise: Any, sigma: float) -> bool:
@@ -105,7 +105,7 @@ def test_shares_without_a_least_cohort_are_refused() -> None:
 
 def test_the_cover_has_every_two() -> None:
     """And is much smaller than the whole; every way that this package knows is in it."""
-    assert set(WAYS) == set(words())
+    assert set(WAYS) == set(names())
     for i, j in combinations(range(3), 2):
         assert {(one[i], one[j]) for one in COVER} == {(one[i], one[j]) for one in ALL}
     assert len(COVER) < len(ALL) / 2

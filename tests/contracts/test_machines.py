@@ -36,13 +36,14 @@ from securefl.core.messages import (
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
 from securefl.engine.exchange import Client, Server
-from securefl.linear import Asked, Found, KeyHolder
+from securefl.linear.opener import KeyHolder
+from securefl.linear.scheme import Asked, Found
 from securefl.matching.profiles import Bounds, Query, Variant
-from securefl.sums import Opened, Unopened
 from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
 from securefl.sums.encrypted.server import Blind, SumServer
+from securefl.sums.scheme import Opened, Unopened
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.messages import PadReply

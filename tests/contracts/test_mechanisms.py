@@ -26,6 +26,7 @@ from support.watched_sums import Watched
 
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.errors import ConfigError, LocalProtocolError
@@ -34,24 +35,16 @@ from securefl.core.keys import SecretKey
 from securefl.core.release import KEY_HOLDER, OTHERS, PARTIES, SERVER, Charge, ReleaseKey
 from securefl.dp.gaussian import TAIL, Integers, rounded
 from securefl.dp.noise import Source
-from securefl.engine.aggregator import ClientFunction, SecureAggregator
+from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
-from securefl.mechanisms import (
-    OURS,
-    BaseMechanism,
-    Headroom,
-    NoNoise,
-    Participation,
-    kind_of,
-    mechanism_of,
-    registry,
-    words,
-)
+from securefl.mechanisms import registry
+from securefl.mechanisms.base import BaseMechanism, Headroom, NoNoise, Participation
 from securefl.mechanisms.charges import charge_of
 from securefl.mechanisms.local import Local
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
+from securefl.mechanisms.registry import OURS, kind_of, mechanism_of, names
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.composition import composition
@@ -603,7 +596,7 @@ def test_no_other_distribution_takes_the_place_of_ours(monkeypatch: pytest.Monke
     contribution(monkeypatch, {"local": Twice, "none": Twice, "distributed": Twice})
     assert {word: kind_of(word) for word in OURS} == OURS
     assert isinstance(mechanism_of(planned("none", "clear"), SPEC), NoNoise)
-    assert words() == ("none", "local", "distributed", "central", "key-holder")
+    assert names() == ("none", "local", "distributed", "central", "key-holder")
 
 
 def test_two_distributions_with_one_word_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

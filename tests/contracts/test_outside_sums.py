@@ -20,7 +20,7 @@ from support.hidden_plans import hidden
 from support.hidden_studies import counts
 from support.tiny_study import spied, text, with_privacy
 
-from securefl import sums
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.acts import entering
@@ -32,11 +32,12 @@ from securefl.core.keys import SecretKey
 from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Limit, message
-from securefl.engine.aggregator import ClientFunction, SecureAggregator
-from securefl.secagg.masks import apply
+from securefl.engine.aggregator import SecureAggregator
+from securefl.secagg.masks import apply_masks
 from securefl.secagg.packing import centred, words
 from securefl.storage.own_record import Own
 from securefl.study.config import parse
+from securefl.sums import registry
 from securefl.sums.scheme import Attempt, Opened, Unopened
 
 GROUP_SECRET = SecretKey(b"known to every client")
@@ -82,7 +83,7 @@ class Client:
         place = b"zero-sum" + self.agreement.context
         here, after = own, (own + 1) % len(self.agreement.roster.members)
         plus, minus = (derived(GROUP_SECRET, place + u32(one)) for one in (here, after))
-        apply(fresh, vector, add=[plus], subtract=[minus])
+        apply_masks(fresh, vector, add=[plus], subtract=[minus])
         return Concealed("masked", fresh.view(np.int64))
 
 
@@ -180,8 +181,8 @@ class Side:
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a distribution would be that has it in the entry-point group `securefl.sums`."""
-    own, found = EntryPoint("zero-sum", f"{__name__}:ZeroSum", "securefl.sums"), sums.entry_points
-    monkeypatch.setattr(sums, "entry_points", lambda group: (*found(group=group), own))
+    own, found = EntryPoint("zero-sum", f"{__name__}:ZeroSum", "securefl.sums"), registry.entry_points
+    monkeypatch.setattr(registry, "entry_points", lambda group: (*found(group=group), own))
 
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'

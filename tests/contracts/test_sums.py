@@ -208,7 +208,7 @@ def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ConfigError, match="got 1 draws and min_cohort_size = 3"):
         composition(certain, certain.arms[0], world(certain))
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', how)
-    choose = averaging.gumbel_top_k
+    choose = averaging.sample_without_replacement
     monkeypatch.setattr(averaging, "gumbel_top_k", lambda chances, count, rng: choose(chances, 1, rng))
     finished = run(of, tmp_path)
     assert [len(record["answered"]) for record in finished.records] == [0, 0]

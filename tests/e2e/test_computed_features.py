@@ -15,7 +15,7 @@ from support.tiny_study import run
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.data import shakespeare
-from securefl.study import own as records
+from securefl.study import own_code as records
 from securefl.study import run_report, world
 from securefl.study.config import read
 from securefl.training import networks

@@ -17,10 +17,10 @@ import pytest
 from support.party_folders import MASKED, Asking, enrolled, made
 
 from securefl.core.errors import RemoteProtocolError
-from securefl.engine.apart.line import query
+from securefl.engine.apart.connection import send
 from securefl.engine.apart.turns import Turn, pack
 from securefl.study.parties import folder as folders
-from securefl.study.parties.made import Made
+from securefl.study.parties.party_setup import Made
 from securefl.study.parties.serving import answering, resident_of
 from securefl.study.parties.status import status
 
@@ -67,7 +67,7 @@ def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
                     said[name] = here[name](data)
                     continue
                 try:
-                    said[name] = query(path, data, timeout=60)
+                    said[name] = send(path, data, timeout=60)
                 except RemoteProtocolError:
                     continue
                 if (victim := dies.pop(waves.count(APART), None)) is not None:
@@ -112,4 +112,4 @@ def hostile(path: Path) -> None:
 def refused(path: Path) -> None:
     from securefl.engine.apart.turns import unpack_sent
 
-    unpack_sent(query(path, pack(Turn()), timeout=30), sender=APART)
+    unpack_sent(send(path, pack(Turn()), timeout=30), sender=APART)

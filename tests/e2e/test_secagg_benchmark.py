@@ -9,7 +9,7 @@ from secagg import by_two_servers
 from two_server import two_server
 
 from securefl.secagg import Policy, Vector
-from securefl.secagg.parameters import Mode
+from securefl.secagg.policy import Mode
 
 STEP = grid(3).step
 

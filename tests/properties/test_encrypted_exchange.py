@@ -32,7 +32,8 @@ from securefl.engine.drive import Packet
 from securefl.engine.inprocess import simulated
 from securefl.engine.network import Faults, Network
 from securefl.engine.observer import Log
-from securefl.linear import Questions, scheme_of
+from securefl.linear.registry import scheme_of
+from securefl.linear.scheme import Questions
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 CLIENTS, LENGTH = 4, 3

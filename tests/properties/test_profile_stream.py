@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from securefl.training.profile import Moments, profile
+from securefl.training.profiling import Moments, profile
 
 SHAPES = st.tuples(st.integers(1, 60), st.integers(1, 5))
 

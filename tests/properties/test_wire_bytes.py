@@ -15,9 +15,9 @@ from support.tiny_orders import order
 from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.legible import is_legible
 from securefl.core.messages import Broadcast, ContributionMessage, OpenReply, OpenRequest, Order
 from securefl.core.release import Delivered, Release, ReleaseKey
+from securefl.core.text_safety import is_legible
 from securefl.core.wire import Header, Limit, decode
 
 KINDS: dict[type[Any], Limit] = dict.fromkeys(

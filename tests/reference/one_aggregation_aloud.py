@@ -22,11 +22,12 @@ from securefl.core.keys import Commitment, SecretKey
 from securefl.core.messages import client_name
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header
-from securefl.secagg import Agreement, Channels, centred, parameters
+from securefl.secagg import Agreement, Channels, centred
 from securefl.secagg.agreement import ClosedRoster, Entry, advertised
 from securefl.secagg.dealing import SALT_BYTES, deal, share_key, unseal
-from securefl.secagg.masks import apply
+from securefl.secagg.masks import apply_masks
 from securefl.secagg.packing import reduce, words
+from securefl.secagg.policy import parameters
 from securefl.secagg.shamir import combine
 
 
@@ -76,7 +77,7 @@ def play(
         pair = {j: closed.mask_seed(k, keys[k], j) for j in near[k]}
         masked[k] = words(inputs[k], bits)
         above, below = [pair[j] for j in near[k] if j > k], [pair[j] for j in near[k] if j < k]
-        apply(masked[k], 0, add=[seeds[k], *above], subtract=below)
+        apply_masks(masked[k], 0, add=[seeds[k], *above], subtract=below)
         reduce(masked[k], bits)
         vouched[k] = identities[k].signing.sign(closed.input_of(k, cohort))
         tell(f"2 mask         Client {k} has {inputs[k].tolist()} and sends {masked[k].tolist()}.")
@@ -101,7 +102,7 @@ def play(
     gone = AgreementKey(opened.pop(dropped))
     pair = {k: closed.mask_seed(dropped, gone, k) for k in near[dropped]}
     above, below = [pair[k] for k in pair if k > dropped], [pair[k] for k in pair if k < dropped]
-    apply(total, 0, add=above, subtract=[*opened.values(), *below])
+    apply_masks(total, 0, add=above, subtract=[*opened.values(), *below])
     reduce(total, bits)
     tell(f"               The masks come off: the sum over {survivors} is {centred(total, bits).tolist()}.")
 

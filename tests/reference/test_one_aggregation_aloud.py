@@ -14,9 +14,10 @@ from support.tiny_secagg import aggregate, agreement, assert_exact, identity, in
 
 from securefl.core.messages import client_name
 from securefl.core.wire import decode
-from securefl.secagg import Vector, centred, parameters
+from securefl.secagg import Vector, centred
 from securefl.secagg.messages import Advertise, Consistent, MaskedInput, Shares, Unmask, from_clients
 from securefl.secagg.packing import unpack
+from securefl.secagg.policy import parameters
 
 DROPPED = 2
 

@@ -11,7 +11,7 @@ from dp_accounting import GaussianDpEvent
 
 from securefl.core.keys import SecretKey
 from securefl.dp import gaussian
-from securefl.dp.audit import Audited, audit, mechanisms
+from securefl.dp.auditing import Audited, audit, mechanisms
 from securefl.dp.noise import Source
 
 NAMES = [mechanism.name for mechanism in mechanisms()]

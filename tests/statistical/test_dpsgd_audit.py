@@ -18,7 +18,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from securefl.core.keys import SecretKey
-from securefl.dp.audit import Bound
+from securefl.dp.auditing import Bound
 from securefl.dp.noise import Source
 from securefl.training import ModelConfig, to_vector
 from securefl.training.audits import CLAIM, train_beside_another

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from securefl.core.draws import gumbel_top_k
+from securefl.core.draws import sample_without_replacement
 from securefl.protocols.selection import by_valuation, with_replacement
 
 ALARM = 1e-6
@@ -47,10 +47,10 @@ def verdict(draw: Draw, law: Mapping[tuple[int, ...], float], seed: int) -> floa
 def test_gumbel_top_k_is_successive_sampling() -> None:
     weights = np.array([5.0, 3.0, 1.0, 0.5, 0.5])
     law = successive(weights, 2)
-    assert verdict(lambda rng: gumbel_top_k(np.log(weights), 2, rng), law, seed=1) > ALARM
+    assert verdict(lambda rng: sample_without_replacement(np.log(weights), 2, rng), law, seed=1) > ALARM
     # the test has power: the law of another weight is refused
     wrong = successive(np.array([5.0, 3.0, 1.2, 0.5, 0.5]), 2)
-    assert verdict(lambda rng: gumbel_top_k(np.log(weights), 2, rng), wrong, seed=1) < ALARM
+    assert verdict(lambda rng: sample_without_replacement(np.log(weights), 2, rng), wrong, seed=1) < ALARM
 
 
 def test_gumbel_top_k_keeps_the_law_where_weights_underflow() -> None:
@@ -58,13 +58,13 @@ def test_gumbel_top_k_keeps_the_law_where_weights_underflow() -> None:
     divergences = 60.0 + np.array([0.0, 0.02, 0.05, 0.1, 0.12])
     assert (np.exp(-25.0 * divergences) == 0).all()
     law = successive(np.exp(-25.0 * (divergences - 60.0)), 2)
-    assert verdict(lambda rng: gumbel_top_k(-25.0 * divergences, 2, rng), law, seed=2) > ALARM
+    assert verdict(lambda rng: sample_without_replacement(-25.0 * divergences, 2, rng), law, seed=2) > ALARM
 
 
 def test_equal_weights_draw_every_set_alike() -> None:
     law = dict.fromkeys(combinations(range(5), 2), 0.1)
     flat = -0.0 * np.array([3.0, 1e6, 0.0, 1.0, 250.0])
-    assert verdict(lambda rng: gumbel_top_k(flat, 2, rng), law, seed=3) > ALARM
+    assert verdict(lambda rng: sample_without_replacement(flat, 2, rng), law, seed=3) > ALARM
 
 
 @pytest.mark.parametrize("shift", [0.0, -1500.0])

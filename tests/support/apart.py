@@ -35,7 +35,7 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
 from securefl.linear import SumScheme as ScoreWay
-from securefl.linear import scheme_of as score_way
+from securefl.linear.registry import scheme_of as score_way
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.composition import composition

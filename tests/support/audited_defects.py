@@ -242,7 +242,7 @@ def _below_the_grid(patch: Patch) -> None:
 
 def _one_noise(patch: Patch) -> None:
     from securefl.engine.party import contributing
-    from securefl.mechanisms import protect as protecting
+    from securefl.mechanisms import protecting
 
     protect, first = contributing.protect, {}  # type: ignore[var-annotated]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.calls import SumCall
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.server import ServerParty

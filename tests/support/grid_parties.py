@@ -23,20 +23,20 @@ from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engine.apart.diary import SessionStore
 from securefl.engine.apart.engine import Apart
 from securefl.engine.apart.entering import Enter
-from securefl.engine.apart.resident import PartySession
+from securefl.engine.apart.party_session import PartySession
 from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.session_store import SessionStore
 from securefl.engine.engine import Engine
 from securefl.engine.inprocess import InProcess
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
-from securefl.flower.exchange import GridExchange, relayed
+from securefl.flower.exchange import GridExchange, relay
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse
-from securefl.study.parties.made import Made, data_of
+from securefl.study.parties.party_setup import Made, data_of
 from support.grid_double import GridDouble
 
 NONCE = bytes(32)
@@ -60,12 +60,12 @@ class Parties:
 
     Attributes:
         survivors: by round, whoever stayed to the end of its sums.
-        relay: how a node answers a message; in place of `relayed` in tests of other code on a node.
+        relay: how a node answers a message; in place of `relay` in tests of other code on a node.
     """
 
     text: str
     deadline: float = 5.0
-    relay: Callable[[Message, str, Callable[[bytes], bytes]], Message] = relayed
+    relay: Callable[[Message, str, Callable[[bytes], bytes]], Message] = relay
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     diaries: dict[str, SessionStore] = field(default_factory=dict)
     journals: dict[str, Journal] = field(default_factory=dict)

@@ -6,8 +6,8 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
-from securefl.mechanisms import mechanism_of
 from securefl.mechanisms.distributed import Distributed
+from securefl.mechanisms.registry import mechanism_of
 
 
 def noised(plan: Plan, spec: ValueSpec) -> bool:

@@ -118,7 +118,7 @@ def observed(
             couple(patch, key)
         if records.packaged is not None:
             split = records.packaged
-            patch.setattr("securefl.study.own.load", lambda *args, **options: split)
+            patch.setattr("securefl.study.own_code.load", lambda *args, **options: split)
         if records.nothing:
             _zero_out(patch, records.nothing)
         for name, frame in records.files.items():

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.messages import Broadcast, Order, client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, encode
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.calls import QueryCall, SumCall, said
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party.clients import ClientParty

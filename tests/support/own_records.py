@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from securefl.data.columns import Column
-from securefl.data.given import given
+from securefl.data.in_memory import given
 from securefl.data.layout import Layout
 from securefl.data.own import Own, own
 from securefl.data.sides import Sides

@@ -15,13 +15,13 @@ from securefl.core.release import SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.engine.apart.entering import Enter, enter_all
+from securefl.engine.apart.remote_transport import RemoteTransport
 from securefl.engine.apart.roster import line_of, parse
-from securefl.engine.apart.waves import RemoteTransport
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse as parse_study
 from securefl.study.parties import folder, keys, pinning, plan_file
-from securefl.study.parties.made import Made
+from securefl.study.parties.party_setup import Made
 from support.hidden_studies import counts
 from support.tiny_study import text, with_privacy
 

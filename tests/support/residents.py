@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueSpec
 from securefl.core.agreement import Identity
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.engine.aggregator import ClientFunction
-from securefl.engine.apart.diary import SessionStore
 from securefl.engine.apart.entering import Enter, enter_all
-from securefl.engine.apart.resident import PartySession
+from securefl.engine.apart.party_session import PartySession
+from securefl.engine.apart.remote_transport import RemoteTransport
 from securefl.engine.apart.roster import Pinned
-from securefl.engine.apart.waves import RemoteTransport
+from securefl.engine.apart.session_store import SessionStore
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty

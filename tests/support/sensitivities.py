@@ -25,7 +25,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.core.release import Adjacency, ReleaseKey, Unit
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
 from securefl.protocols.contributions import Count, Loss, Size, Update

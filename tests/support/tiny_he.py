@@ -16,9 +16,9 @@ from securefl.core.wire import Header, Limit
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import Parameters
-from securefl.linear import Found, KeyHolder, Scoring, Sent
 from securefl.linear.ckks import OpensCiphertexts
-from securefl.linear.opener import Opener
+from securefl.linear.opener import KeyHolder, Opener
+from securefl.linear.scheme import Found, Scoring, Sent
 from securefl.matching.profiles import Bounds
 
 SIGNER = SigningKey.generate()

@@ -36,8 +36,8 @@ from securefl.secagg import (
     Unmasking,
     Vector,
     centred,
-    parameters,
 )
+from securefl.secagg.policy import parameters
 from securefl.storage.journal import Answer, Journal
 
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)

@@ -18,8 +18,8 @@ from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.core.renamed import with_new_words
 from securefl.dp.noise import Source
-from securefl.mechanisms import mechanism_of
 from securefl.mechanisms.charges import charge_of, fewest_contributions
+from securefl.mechanisms.registry import mechanism_of
 
 ROWS = json.loads((Path(__file__).parent / "mechanisms" / "figures.json").read_text(encoding="utf-8"))["rows"]
 

@@ -62,7 +62,7 @@ from securefl.secagg.dealing import (
     signed,
 )
 from securefl.secagg.graph import draw, offsets_of
-from securefl.secagg.masks import apply
+from securefl.secagg.masks import apply_masks
 from securefl.secagg.messages import (
     Advertise,
     Consistent,
@@ -287,7 +287,7 @@ def first_judge(given: ClientFunction) -> Any:
 
 def first_keystream(given: ClientFunction) -> Any:
     words = np.zeros(given["length"], word(given["bits"]))
-    apply(words, given["vector"], add=[SecretKey(raw(given)["seed"])])
+    apply_masks(words, given["vector"], add=[SecretKey(raw(given)["seed"])])
     return words.tolist()
 
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from securefl.engine.apart.line import query
-from securefl.flower.exchange import relayed
+from securefl.engine.apart.connection import send
+from securefl.flower.exchange import relay
 
 app = ClientApp()
 
 
 @app.query("securefl_hello")
 @app.query("securefl_frame")
-def relay(message: Message, context: Context) -> Message:
+def pass_on(message: Message, context: Context) -> Message:
     name, socket = party_of(context)
-    return relayed(message, name, partial(query, socket, timeout=message.metadata.ttl))
+    return relay(message, name, partial(send, socket, timeout=message.metadata.ttl))
 
 
 def party_of(context: Context) -> tuple[str, Path]:

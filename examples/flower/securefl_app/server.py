@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from securefl.flower.exchange import GridExchange, found
 from securefl.study.config import Arm
-from securefl.study.parties.asking import others_of, run_apart
+from securefl.study.parties.asking import others_of, run_deployed
 
 app = ServerApp()
 
@@ -27,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
         nodes = found(grid, names, deadline=float(config["wait"]))
         say(f"nodes of {', '.join(nodes)}; none of {', '.join(set(names) - set(nodes)) or 'nobody'}")
         exchange = GridExchange(grid, nodes, deadline=float(config["deadline"]))
-        _, page = run_apart(folder, out, exchange, tell=partial(finished, say))
+        _, page = run_deployed(folder, out, exchange, tell=partial(finished, say))
         say(f"report {page}")
     except Exception as error:  # said and raised again, whatever it is: Flower keeps the reason to itself
         say(f"failed: {error}")

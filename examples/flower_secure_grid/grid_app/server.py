@@ -18,7 +18,7 @@ from grid_app.terms import PLAN, UPDATES
 from securefl.core.release import SERVER
 from securefl.engine.apart import roster
 from securefl.engine.apart.asking import ServerSide
-from securefl.engine.apart.house import LocalDeployment
+from securefl.engine.apart.local_deployment import LocalDeployment
 from securefl.flower.secure_grid import SecureGrid
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord

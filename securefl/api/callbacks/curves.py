@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from securefl.study.told import Round
+from securefl.study.round_events import Round
 
 
 def curves(round_: Round) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from securefl.api.callbacks.curves import curves
 from securefl.core.errors import ConfigError
-from securefl.study.told import Round
+from securefl.study.round_events import Round
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

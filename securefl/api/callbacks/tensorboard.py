@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from securefl.api.callbacks.curves import curves
 from securefl.core.errors import ConfigError
 from securefl.study.config import slug
-from securefl.study.told import Round
+from securefl.study.round_events import Round
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from securefl.core.legible import escaped
+from securefl.core.text_safety import escaped
 
 
 @click.command(epilog="Example:  securefl party status P --json")

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
-from securefl.core.legible import is_legible
 from securefl.core.release import Delivered, Permit, Release
+from securefl.core.text_safety import is_legible
 from securefl.core.wire.kinds import KEYS, Header, Limit, WireType, element, scalar
 
 MAGIC = b"SFL\x02"

@@ -14,8 +14,8 @@ from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
 from securefl.engine.apart.entering import Enter, enter_all
+from securefl.engine.apart.remote_transport import RemoteTransport, SendAndReceive
 from securefl.engine.apart.roster import Pinned
-from securefl.engine.apart.waves import RemoteTransport, SendAndReceive
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
 

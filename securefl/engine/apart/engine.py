@@ -13,8 +13,8 @@ from securefl.core.release import KEY_HOLDER, ReleaseKey
 from securefl.core.wire import Header
 from securefl.engine.account import Asked
 from securefl.engine.apart.entering import Enter, enter_all
+from securefl.engine.apart.remote_transport import RemoteTransport, SendAndReceive
 from securefl.engine.apart.roster import Pinned
-from securefl.engine.apart.waves import RemoteTransport, SendAndReceive
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.server import ServerParty

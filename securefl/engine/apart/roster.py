@@ -19,10 +19,10 @@ from securefl.algorithm.plan import Plan
 from securefl.core.agreement import Directory, Member, fields
 from securefl.core.errors import ConfigError
 from securefl.core.keys import PublicKey
-from securefl.core.legible import escaped, require_distinct
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import has_small_order
+from securefl.core.text_safety import escaped, require_distinct
 from securefl.storage.texts import read_text
 
 LARGEST = 2**22

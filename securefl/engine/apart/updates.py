@@ -20,15 +20,14 @@ from typing import Final
 
 import numpy as np
 
-from securefl.algorithm.clients import ClientContext, Contribution
+from securefl.algorithm.clients import ClientContext, ClientFunction, Contribution
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Floats, Total, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
-from securefl.core.legible import require_legible
 from securefl.core.release import Adjacency, Unit
+from securefl.core.text_safety import require_legible
 from securefl.dp import clipping
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.apart.computing import Compute, Computed, Kind, Outside
 from securefl.mechanisms.charges import charge_of
 

@@ -19,7 +19,7 @@ from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import Broadcast, ContributionMessage, Order
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Header, Limit
-from securefl.mechanisms import mechanism_of
+from securefl.mechanisms.registry import mechanism_of
 
 
 @dataclass(frozen=True)

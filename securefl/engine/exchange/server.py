@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, PerClient, Sum, Value
+from securefl.core.append_map import AppendMap
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.grown import AppendMap
 from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import (
     OVERHEAD,
@@ -156,8 +156,8 @@ class Server:
         fits = came.numbers.dtype == np.float64 and came.numbers.shape == (length,)
         if not fits or came.form != ("encrypted" if sealed else "open") or bool(came.sealed) != sealed:
             raise RemoteProtocolError(
-                f"Expected {length} numbers{' and a ciphertext' if sealed else ''} for {per_client.spec.name!r}, "
-                "got another form.",
+                f"Expected {length} numbers{' and a ciphertext' if sealed else ''} for "
+                f"{per_client.spec.name!r}, got another form.",
                 sender=sender,
                 phase="contribution",
             )

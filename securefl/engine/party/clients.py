@@ -25,10 +25,11 @@ from securefl.engine.exchange import Client, Contribute
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, Records, Streams, Task, of_kind, of_size
 from securefl.engine.party.contributing import Contributing
-from securefl.linear import LinearScheme
-from securefl.mechanisms import require_mechanism
+from securefl.linear.scheme import LinearScheme
+from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.journal import Journal
-from securefl.sums import Attempt, scheme_of
+from securefl.sums.registry import scheme_of
+from securefl.sums.scheme import Attempt
 from securefl.training.fit import Trainer, one_by_one
 
 MOST = Limit(2**30, 2**22)

@@ -24,9 +24,9 @@ from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge, Release, R
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, Task, of_records
 from securefl.mechanisms.charges import charge_of, post_processed, unbounded
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
 from securefl.storage.journal import Journal
-from securefl.sums import scheme_of
+from securefl.sums.registry import scheme_of
 
 _OVER = "The declared schedule is over."
 _AT_ONCE = 100

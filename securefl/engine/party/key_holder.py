@@ -18,10 +18,11 @@ from securefl.core.wire import Header, encode
 from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
 from securefl.engine.drive import Driver
 from securefl.engine.observer import Log
-from securefl.linear import LinearScheme
-from securefl.mechanisms import require_mechanism
+from securefl.linear.scheme import LinearScheme
+from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.own_record import Own, OwnRecord
-from securefl.sums import Attempt, scheme_of
+from securefl.sums.registry import scheme_of
+from securefl.sums.scheme import Attempt
 
 
 class KeyHolderParty:

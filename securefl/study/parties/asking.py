@@ -13,8 +13,8 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
 from securefl.engine.apart.engine import RemoteEngine
 from securefl.engine.apart.entering import Enter
+from securefl.engine.apart.remote_transport import SendAndReceive
 from securefl.engine.apart.roster import Pinned
-from securefl.engine.apart.waves import SendAndReceive
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
@@ -26,7 +26,7 @@ from securefl.study.folder import study_of
 from securefl.study.interruption import Stop
 from securefl.study.parties import keys, plan_file
 from securefl.study.parties.folder import STUDY
-from securefl.study.parties.made import work_of
+from securefl.study.parties.party_setup import work_of
 from securefl.study.parties.pinning import pinned_of
 from securefl.study.results import Results
 from securefl.study.session import run_study
@@ -38,7 +38,7 @@ class OwnMachines:
     Args:
         pinned: the server's roster.
         identity: the server's lasting keys, as the roster has them.
-        exchange: see `engine.apart.waves`.
+        exchange: see `engine.apart.remote_transport`.
     """
 
     def __init__(self, pinned: Pinned, identity: Identity, exchange: SendAndReceive) -> None:
@@ -99,7 +99,7 @@ def others_of(folder: Path) -> tuple[str, ...]:
     return tuple(name for name in sorted(members) if name != SERVER)
 
 
-def run_apart(
+def run_deployed(
     folder: Path,
     out: Path,
     exchange: SendAndReceive,
@@ -140,13 +140,14 @@ def playing(
 ) -> Callable[[SendAndReceive, Callable[[Mapping[str, Any]], None]], Mapping[str, NDArray[Any]]]:
     """A function that runs the study of a server's folder, and returns the arrays of its model by name.
 
-    It takes the exchange, and what is told every finished round's record. See `run_apart` for folder and out.
+    It takes the exchange, and what is told every finished round's record. See `run_deployed` for folder and
+    out.
     """
 
     def play(
         exchange: SendAndReceive, tell: Callable[[Mapping[str, Any]], None]
     ) -> Mapping[str, NDArray[Any]]:
-        run_apart(folder, out, exchange, tell=lambda arm, seed, record: tell(record))
+        run_deployed(folder, out, exchange, tell=lambda arm, seed, record: tell(record))
         study = study_of(out)
         learnt = taken(study, out, study.arms[0].name).learnt
         return dict(learnt.tensors())

@@ -108,7 +108,7 @@ class PlanFile:
                 f"{self.name!r}."
             )
         # Imported here: who only reads keys and rosters does not wait for the accountant.
-        from securefl.mechanisms import require_mechanism
+        from securefl.mechanisms.registry import require_mechanism
 
         require_mechanism(self.plan)
         if self.roster and not re.fullmatch(r"[0-9a-f]{64}", self.roster):

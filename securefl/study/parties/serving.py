@@ -7,8 +7,8 @@ from pathlib import Path
 
 from securefl.algorithm.queries import ClientState
 from securefl.core.release import KEY_HOLDER
-from securefl.engine.apart.line import MOST, Connection
-from securefl.engine.apart.resident import PartySession
+from securefl.engine.apart.connection import MOST, Connection
+from securefl.engine.apart.party_session import PartySession
 from securefl.engine.apart.serving import listening
 from securefl.engine.apart.serving import serve as serve_line
 from securefl.engine.party.clients import ClientParty

@@ -9,8 +9,8 @@ from typing import Any
 from securefl.accounting.figures import plain
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.release import PARTIES
-from securefl.engine.apart.diary import DIARY, SessionStore
 from securefl.engine.apart.roster import fingerprint
+from securefl.engine.apart.session_store import DIARY, SessionStore
 from securefl.storage.counter import Counter
 from securefl.study.parties import keys, plan_file
 
@@ -73,7 +73,7 @@ def _wrong(content: plan_file.PlanFile) -> str:
 
 def _spent(folder: Path, content: plan_file.PlanFile) -> dict[str, Any]:
     # The accountant takes seconds to load, and who has no ledger needs none.
-    from securefl.accounting.statement import statement
+    from securefl.accounting.statements import statement
     from securefl.engine.apart.files import LEDGER
 
     if not (folder / LEDGER).is_file():

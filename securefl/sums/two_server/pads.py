@@ -19,7 +19,7 @@ from securefl.core.errors import CryptoError, LocalProtocolError
 from securefl.core.hiding import Concealed
 from securefl.core.keys import SecretKey, Share
 from securefl.core.signing import AgreementKey, seal, unseal
-from securefl.secagg.masks import Words, apply
+from securefl.secagg.masks import Words, apply_masks
 from securefl.secagg.packing import centred, masked, pack, packed_bytes, reduce, unpack, word, words
 from securefl.sums.two_server.agreement import Agreement
 
@@ -94,7 +94,7 @@ def total_pads(
     parts = []
     for number, vector in enumerate(agreed.vectors):
         total: Words = np.zeros(vector.length, word(vector.bits))
-        apply(total, number, add=[own[number] for own in seeds])
+        apply_masks(total, number, add=[own[number] for own in seeds])
         if vector.name in noise:
             total -= words(noise[vector.name], vector.bits)
         reduce(total, vector.bits)

@@ -20,7 +20,7 @@ from securefl.core.machine import Machine
 from securefl.core.release import KEY_HOLDER
 from securefl.core.signing import AgreementKey, seal
 from securefl.dp.noise import Source
-from securefl.mechanisms import mechanism_of
+from securefl.mechanisms.registry import mechanism_of
 from securefl.storage.own_record import Own
 from securefl.sums.scheme import Attempt, Opened, Unopened, required_contributions
 from securefl.sums.two_server.agreement import Agreement

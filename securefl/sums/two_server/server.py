@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.append_map import AppendMap
 from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.grown import AppendMap
 from securefl.core.keys import Commitment, Share, Signature
 from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import OVERHEAD, REFUSED

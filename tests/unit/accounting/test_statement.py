@@ -13,7 +13,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEve
 from securefl.accounting.composition import Running, gaussian_epsilon
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.accounting.statement import statement
+from securefl.accounting.statements import statement
 from securefl.core.errors import DataError
 from securefl.core.release import Charge, ReleaseKey
 

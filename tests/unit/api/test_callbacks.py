@@ -16,7 +16,7 @@ from securefl.api.callbacks import MLflow, TensorBoard
 from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
-from securefl.study.told import Round
+from securefl.study.round_events import Round
 
 
 def round_(number: int, **changes: Any) -> Round:

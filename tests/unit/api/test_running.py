@@ -22,7 +22,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.study import run_report
 from securefl.study.config import parse
 from securefl.study.interruption import Interrupted
-from securefl.study.told import Round
+from securefl.study.round_events import Round
 
 ONE = text(FEDAVG)
 TWO = text(FEDAVG, '[[arm]]\nname = "Own bodies"\nprotocol = "lg_fedavg"\n', rounds=3)

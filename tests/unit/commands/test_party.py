@@ -12,7 +12,7 @@ from support.party_folders import CLEAR, made
 from securefl.commands.party import party
 from securefl.core.errors import ConfigError
 from securefl.engine.apart.roster import parse
-from securefl.study.parties.made import Made
+from securefl.study.parties.party_setup import Made
 
 
 @pytest.fixture(autouse=True)

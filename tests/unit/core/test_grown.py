@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.core.grown import AppendMap
+from securefl.core.append_map import AppendMap
 
 
 def grown(keys: int) -> AppendMap[int, str]:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from securefl.core.errors import ConfigError
-from securefl.core.legible import cell, is_legible, require_distinct, require_legible
+from securefl.core.text_safety import cell, is_legible, require_distinct, require_legible
 from securefl.report.tables import write_csv
 
 UNSEEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}

@@ -13,8 +13,8 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.commands.main import cli, main
 from securefl.core.agreement import Identity, Roster
 from securefl.core.errors import ConfigError, SecureFLError
-from securefl.core.legible import escaped
 from securefl.core.release import ReleaseKey
+from securefl.core.text_safety import escaped
 from securefl.data import Dataset
 from securefl.matching import Evaluator, KeyHolder, Profile
 from securefl.study.config import Arm, StudySection, parse

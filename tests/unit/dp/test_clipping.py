@@ -21,7 +21,7 @@ RECORDS = arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 4)), el
 def test_clipped_records_are_finite_and_inside(records: np.ndarray, bound: float) -> None:
     kept = records[clipping.finite(records)]
     assert np.isfinite(kept).all()
-    inside = clipping.l2(kept, bound)
+    inside = clipping.clip_l2(kept, bound)
     assert np.isfinite(inside).all()
     assert (np.linalg.norm(inside / bound, axis=1) <= 1 + 1e-12).all()
     small = np.abs(kept).max(axis=1) < bound / 2 * (1 - 1e-9)  # of four entries: certainly inside
@@ -41,7 +41,7 @@ def test_grid_integers_never_exceed_their_limit(records: np.ndarray, step: float
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf])
 def test_bounds_are_positive(bound: float) -> None:
     with pytest.raises(ConfigError):
-        clipping.l2(np.ones((1, 1)), bound)
+        clipping.clip_l2(np.ones((1, 1)), bound)
 
 
 def test_a_grid_takes_no_record_that_is_not_finite_and_no_limit_that_overflows() -> None:

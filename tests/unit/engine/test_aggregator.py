@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from support.hidden_plans import hidden
 
 from securefl.accounting.shared import account_of
-from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
 from securefl.dp.moments import MeanVariance
-from securefl.engine.aggregator import ClientFunction, SecureAggregator
+from securefl.engine.aggregator import SecureAggregator
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 CLIENTS, LENGTH = 5, 12

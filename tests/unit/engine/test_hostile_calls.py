@@ -14,6 +14,7 @@ from support.four_clients import CLIENTS, PLACE, SENDS, SESSION, SIZE, records, 
 from support.hidden_plans import hidden
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.errors import RemoteProtocolError
@@ -22,13 +23,13 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.core.wire import Header, Limit, encode
 from securefl.dp.moments import MeanVariance
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.calls import QueryCall, said
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
-from securefl.linear import ckks, padded, scheme_of
+from securefl.linear import ckks, padded
+from securefl.linear.registry import scheme_of
 from securefl.matching.profiles import Anchor, Bounds, Variant, linear_query
 from securefl.storage.journal import Journal
 from securefl.sums.encrypted import way as encrypted

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.engine.apart.line import Line, query
+from securefl.engine.apart.connection import Connection, send
 from securefl.engine.apart.serving import listening, serve
 
 OWN = frozenset({os.getuid()})
@@ -36,7 +36,7 @@ def served(
     told: list[str] = []
     path = folder / "run" / "party.sock"
 
-    def handle(line: Line, request: bytes) -> bytes:
+    def handle(line: Connection, request: bytes) -> bytes:
         if request == b"fail":
             raise ZeroDivisionError("a fault of this code")
         return request[::-1]
@@ -76,12 +76,12 @@ def ended(connection: socket.socket) -> bool:
 def test_a_frame_comes_back(tmp_path: Path) -> None:
     with ExitStack() as stack:
         with served(tmp_path) as (path, told):
-            assert query(path, b"abc", timeout=5) == b"cba"
-            assert query(path, b"x" * 2**20, timeout=5) == b"x" * 2**20
+            assert send(path, b"abc", timeout=5) == b"cba"
+            assert send(path, b"x" * 2**20, timeout=5) == b"x" * 2**20
             connection = stack.enter_context(connected(path))
             for frame in (b"one", b""):  # several on one connection
-                Line(connection).send(frame)
-                assert Line(connection).receive() == frame[::-1]
+                Connection(connection).send(frame)
+                assert Connection(connection).receive() == frame[::-1]
         assert ended(connection)
     assert told == []
 
@@ -125,13 +125,13 @@ def test_the_socket_of_a_process_that_was_killed_is_replaced(tmp_path: Path) -> 
     with listening(tmp_path / "run" / "party.sock") as first:
         first.detach()
         with served(tmp_path) as (path, _):
-            assert query(path, b"ab", timeout=5) == b"ba"
+            assert send(path, b"ab", timeout=5) == b"ba"
 
 
 def test_another_user_is_turned_away(tmp_path: Path) -> None:
     others = frozenset({os.getuid() + 1})
     with served(tmp_path, allow=others) as (path, told), pytest.raises(RemoteProtocolError):
-        query(path, b"abc", timeout=5)
+        send(path, b"abc", timeout=5)
     assert f"user {os.getuid()} away" in told[0]
 
 
@@ -143,7 +143,7 @@ def test_two_gibibytes_are_refused_before_anything_is_made_for_them(tmp_path: Pa
             assert ended(connection)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert query(path, b"abc", timeout=5) == b"cba"
+        assert send(path, b"abc", timeout=5) == b"cba"
     assert "claim of 2147483648" in told[0]
     assert most < 2**22
 
@@ -165,7 +165,7 @@ def test_a_frame_that_is_cut_ends_that_connection_alone(tmp_path: Path, sent: by
     with served(tmp_path) as (path, told), connected(path) as other:
         with connected(path) as connection:
             connection.sendall(sent)
-        line = Line(other)
+        line = Connection(other)
         line.send(b"abc")
         assert line.receive() == b"cba"
         assert told_of(told, "and the end")  # the cut connection has a thread of its own
@@ -174,7 +174,7 @@ def test_a_frame_that_is_cut_ends_that_connection_alone(tmp_path: Path, sent: by
 def test_a_slow_sender_times_out_and_holds_up_nobody(tmp_path: Path) -> None:
     with served(tmp_path, patience=0.5) as (path, told), connected(path) as slow:
         slow.sendall(struct.pack("<Q", 2**20) + b"x")
-        assert query(path, b"abc", timeout=5) == b"cba"
+        assert send(path, b"abc", timeout=5) == b"cba"
         assert ended(slow)
     assert "in time" in told[0]
 
@@ -182,9 +182,9 @@ def test_a_slow_sender_times_out_and_holds_up_nobody(tmp_path: Path) -> None:
 def test_a_fault_of_this_code_ends_that_connection_alone_and_tells_nobody_why(tmp_path: Path) -> None:
     with served(tmp_path) as (path, told):
         with pytest.raises(RemoteProtocolError) as error:
-            query(path, b"fail", timeout=5)
+            send(path, b"fail", timeout=5)
         assert "Zero" not in str(error.value)
-        assert query(path, b"abc", timeout=5) == b"cba"
+        assert send(path, b"abc", timeout=5) == b"cba"
     assert "ZeroDivisionError" in told[0]
 
 
@@ -209,12 +209,12 @@ def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
         some = [stack.enter_context(connected(path)) for _ in range(16)]
         # All others are asked once more: a thread notes that it is idle a moment after its reply has come.
         for one in (*some, *some[1:]):
-            Line(one).send(b"a")  # it is served, not only accepted
-            assert Line(one).receive() == b"a"
-        assert query(path, b"abc", timeout=5) == b"cba"
+            Connection(one).send(b"a")  # it is served, not only accepted
+            assert Connection(one).receive() == b"a"
+        assert send(path, b"abc", timeout=5) == b"cba"
         assert ended(some[0])  # the one that was idle longest made room
-        Line(some[1]).send(b"ab")
-        assert Line(some[1]).receive() == b"ba"
+        Connection(some[1]).send(b"ab")
+        assert Connection(some[1]).receive() == b"ba"
     assert told == []
 
 
@@ -228,7 +228,7 @@ def test_beside_as_many_connections_as_have_a_request_another_is_turned_away(tmp
             assert ended(beyond)
         for one in some:
             one.sendall(b"c")
-            assert Line(one).receive() == b"cba"
+            assert Connection(one).receive() == b"cba"
     assert "16 already" in told[0]
 
 
@@ -246,17 +246,17 @@ def test_frames_on_all_connections_together_have_a_limit(tmp_path: Path) -> None
         # nobody else is hurt, and there is room again
         for one in slow:
             one.sendall(b"x" * 2**10)
-            assert Line(one).receive() == b"x" * 2**20
+            assert Connection(one).receive() == b"x" * 2**20
         slow[0].close()
         slow[1].sendall(struct.pack("<Q", 2**20) + part)
-        assert query(path, b"x" * 2**12, timeout=5) == b"x" * 2**12
+        assert send(path, b"x" * 2**12, timeout=5) == b"x" * 2**12
 
 
 def test_two_of_the_longest_frames_have_room_together(tmp_path: Path) -> None:
     """Though the first is still being answered: their heads do not count."""
     begun, go = Event(), Event()
 
-    def handle(line: Line, request: bytes) -> bytes:
+    def handle(line: Connection, request: bytes) -> bytes:
         begun.set()
         assert go.wait(10)
         return request[:1]
@@ -268,11 +268,11 @@ def test_two_of_the_longest_frames_have_room_together(tmp_path: Path) -> None:
         thread.start()
         with connected(tmp_path / "run" / "s") as first, connected(tmp_path / "run" / "s") as second:
             for one in (first, second):
-                Line(one).send(b"x" * 2**20)
+                Connection(one).send(b"x" * 2**20)
                 taken(one)
             assert begun.wait(10)
             go.set()
-            assert Line(first).receive() == Line(second).receive() == b"x"
+            assert Connection(first).receive() == Connection(second).receive() == b"x"
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
     assert told == []
@@ -283,7 +283,7 @@ def test_a_request_of_a_carrier_that_is_gone_is_dropped_and_one_at_work_is_finis
     told: list[str] = []
     begun, go = Event(), Event()
 
-    def handle(line: Line, request: bytes) -> bytes:
+    def handle(line: Connection, request: bytes) -> bytes:
         heard.append(request)
         begun.set()
         assert go.wait(10)
@@ -294,16 +294,16 @@ def test_a_request_of_a_carrier_that_is_gone_is_dropped_and_one_at_work_is_finis
         thread = Thread(target=serve, args=(listener, handle), kwargs=new_state)
         thread.start()
         with connected(tmp_path / "run" / "s") as first, connected(tmp_path / "run" / "s") as second:
-            Line(first).send(b"at work")
+            Connection(first).send(b"at work")
             assert begun.wait(10)
-            Line(second).send(b"waits")
+            Connection(second).send(b"waits")
             taken(second)
         # both are gone, and the second has had no turn
         with connected(tmp_path / "run" / "s") as third:
-            Line(third).send(b"stays")
+            Connection(third).send(b"stays")
             taken(third)
             go.set()
-            assert Line(third).receive() == b"stays"
+            assert Connection(third).receive() == b"stays"
         assert told_of(told, "gone before its turn")
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
@@ -314,9 +314,9 @@ def let_in(path: Path, frame: bytes, stack: ExitStack) -> socket.socket | None:
     """A connection whose frame is taken, or None if it is turned away."""
     one = stack.enter_context(connected(path))
     with suppress(OSError, RemoteProtocolError):
-        Line(one).send(frame)
+        Connection(one).send(frame)
         taken(one)
-    return None if Line(one).gone else one
+    return None if Connection(one).gone else one
 
 
 def test_carriers_that_are_gone_keep_no_place_while_a_request_is_at_work(
@@ -328,7 +328,7 @@ def test_carriers_that_are_gone_keep_no_place_while_a_request_is_at_work(
     begun, go = Event(), Event()
     path = tmp_path / "run" / "s"
 
-    def handle(line: Line, request: bytes) -> bytes:
+    def handle(line: Connection, request: bytes) -> bytes:
         begun.set()
         assert go.wait(30)
         return request
@@ -347,7 +347,7 @@ def test_carriers_that_are_gone_keep_no_place_while_a_request_is_at_work(
             time.sleep(0.02)
         go.set()
         assert late is not None
-        assert Line(late).receive() == b"late"
+        assert Connection(late).receive() == b"late"
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
     # what is told while nobody can hear it takes no memory without end
@@ -395,13 +395,13 @@ def test_the_seconds_of_a_request_are_for_all_of_it(
     timeout: float, comes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(b"abc")  # connecting, sending, and a head and a frame that come: sixteen seconds
-    monkeypatch.setattr("securefl.engine.apart.line.monotonic", lambda: slow.now)
-    monkeypatch.setattr("securefl.engine.apart.line.socket.socket", lambda *anything: slow)
+    monkeypatch.setattr("securefl.engine.apart.connection.monotonic", lambda: slow.now)
+    monkeypatch.setattr("securefl.engine.apart.connection.socket.socket", lambda *anything: slow)
     if comes:
-        assert query("here", b"", timeout=timeout) == b"abc"
+        assert send("here", b"", timeout=timeout) == b"abc"
         return
     with pytest.raises(RemoteProtocolError, match="in time"):
-        query("here", b"", timeout=timeout)
+        send("here", b"", timeout=timeout)
 
 
 def test_a_machine_that_is_out_of_files_for_a_moment_ends_no_party(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_a_machine_that_is_out_of_files_for_a_moment_ends_no_party(tmp_path: Pat
         new_state = {"allow": OWN, "tell": told.append}
         thread = Thread(target=serve, args=(full, lambda line, request: request), kwargs=new_state)
         thread.start()
-        assert query(tmp_path / "run" / "s", b"ab", timeout=10) == b"ab"
+        assert send(tmp_path / "run" / "s", b"ab", timeout=10) == b"ab"
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
         full.close()
@@ -429,7 +429,7 @@ def test_a_machine_that_is_out_of_files_for_a_moment_ends_no_party(tmp_path: Pat
 
 def test_a_party_that_does_not_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(RemoteProtocolError, match="securefl party serve"):
-        query(tmp_path / "nothing.sock", b"abc", timeout=1)
+        send(tmp_path / "nothing.sock", b"abc", timeout=1)
 
 
 def test_a_user_who_may_not_open_the_socket_is_told_what_lets_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,9 +437,9 @@ def test_a_user_who_may_not_open_the_socket_is_told_what_lets_it_in(monkeypatch:
         raise PermissionError(errno.EACCES, "Permission denied")  # which root never gets
 
     monkeypatch.setattr(Slow, "connect", refuse)
-    monkeypatch.setattr("securefl.engine.apart.line.socket.socket", lambda *anything: Slow(b""))
+    monkeypatch.setattr("securefl.engine.apart.connection.socket.socket", lambda *anything: Slow(b""))
     with pytest.raises(RemoteProtocolError, match=r"--allow"):
-        query("here", b"", timeout=1)
+        send("here", b"", timeout=1)
 
 
 def test_a_signal_ends_the_wait_though_it_interrupts_no_call(tmp_path: Path) -> None:

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.release import ReleaseKey
 from securefl.engine.account import Account
-from securefl.engine.aggregator import ClientFunction, SecureAggregator
+from securefl.engine.aggregator import SecureAggregator
 from securefl.mechanisms.charges import allotment
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
 
 VECTOR = np.array([0.5, -0.25, 0.75])
 H = len(VECTOR)

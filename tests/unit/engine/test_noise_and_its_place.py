@@ -13,6 +13,7 @@ from support.tiny_parties import session
 from support.tiny_secagg import entropy
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.grid import Grid
@@ -20,11 +21,10 @@ from securefl.core.keys import SecretKey
 from securefl.core.messages import Broadcast, Order
 from securefl.core.release import SERVER, ReleaseKey
 from securefl.core.wire import Header, encode
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.calls import QueryCall, said
 from securefl.engine.drive import Packet
 from securefl.engine.party.clients import ClientParty
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
 from securefl.storage.journal import Journal
 
 BOUNDED = {("record", "add-remove"): 1.0}

@@ -15,7 +15,7 @@ from support.tiny_orders import order
 
 from securefl.accounting.events import steps_event
 from securefl.accounting.ledger import Asked, Ledger
-from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.agreement import Vector
@@ -25,7 +25,6 @@ from securefl.core.release import SERVER, ReleaseKey
 from securefl.core.streams import client_stream, stream
 from securefl.core.wire import Header, encode
 from securefl.dp.noise import Source
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.calls import QueryCall, SumCall, heard, said
 from securefl.engine.drive import Packet
 from securefl.engine.inprocess import InProcess, simulated

@@ -14,14 +14,14 @@ from support.noises import reach
 
 from securefl.accounting.events import NO_COST, steps_event
 from securefl.accounting.ledger import Asked, Ledger, Terms
-from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import ReleaseKey
-from securefl.engine.aggregator import ClientFunction, SecureAggregator
-from securefl.mechanisms.protect import protect
+from securefl.engine.aggregator import SecureAggregator
+from securefl.mechanisms.protecting import protect
 
 EVERYBODY = (0, 1, 2, 3, 4)
 GRID = Grid(step=2.0**-10, bound=2.0**10)

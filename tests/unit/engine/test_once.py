@@ -14,6 +14,7 @@ from support.tiny_orders import order
 
 import securefl
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core import signing, wire
@@ -24,7 +25,6 @@ from securefl.core.messages import Broadcast, OpenRequest, Order
 from securefl.core.release import SERVER
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.core.wire import Header, Limit, encode
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.drive import Driver
 from securefl.engine.inprocess import MOST_MESSAGES, Once, simulated
 from securefl.engine.network import Network

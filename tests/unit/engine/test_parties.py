@@ -26,6 +26,7 @@ from support.four_clients import (
 )
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import PerClient, Sum, Value, ValueSpec
 from securefl.core.acts import RecordAct
@@ -34,7 +35,6 @@ from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocol
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, encode
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.calls import QueryCall, SumCall, heard, said
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.exchange.server import broadcast_of, order_of

@@ -12,11 +12,11 @@ from support.residents import NAMES, Deployment, identities
 from securefl.algorithm.queries import Value
 from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.diary import SessionStore
 from securefl.engine.apart.entering import ENTERED, Enter, pack_enter, unpack_enter
 from securefl.engine.apart.frames import REFUSED
-from securefl.engine.apart.resident import PartySession
+from securefl.engine.apart.party_session import PartySession
 from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.session_store import SessionStore
 from securefl.engine.apart.turns import Turn, pack
 
 TODAY, TOMORROW = bytes(32), bytes(31) + b"\1"

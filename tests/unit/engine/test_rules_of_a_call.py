@@ -11,6 +11,7 @@ from securefl.sums.encrypted.way import _PURPOSE
 from support.ordered_clients import EVERYBODY, MODEL, PLAN, clients, ordered, sum_call, summing
 from support.tiny_orders import order
 
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Value, ValueSpec
 from securefl.algorithm.weighing import Weights
@@ -19,7 +20,6 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.messages import ContributionMessage
 from securefl.core.release import SERVER
 from securefl.core.wire import Limit, decode
-from securefl.engine.aggregator import ClientFunction
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import STRONG
 

@@ -15,9 +15,9 @@ from securefl.algorithm.plan import Plan
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
+from securefl.engine.apart.connection import send
 from securefl.engine.apart.entering import ENTERED, Enter, pack_enter
-from securefl.engine.apart.house import LocalDeployment, UpdateParty
-from securefl.engine.apart.line import query
+from securefl.engine.apart.local_deployment import LocalDeployment, UpdateParty
 from securefl.engine.apart.roster import Pinned
 from securefl.engine.apart.updates import Updates
 from securefl.storage.counter import Counter
@@ -107,7 +107,7 @@ def test_a_counter_inside_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_second_house_takes_nothing_from_the_first(tmp_path: Path) -> None:
     def answers(house: LocalDeployment) -> None:
-        assert len(query(house.where(CLIENT), b"anything", timeout=10)) < 20  # its constant refusal
+        assert len(send(house.where(CLIENT), b"anything", timeout=10)) < 20  # its constant refusal
 
     with LocalDeployment(PLAN, UPDATES, clients=3, folder=tmp_path) as first:
         second = LocalDeployment(PLAN, UPDATES, clients=3, folder=tmp_path)

@@ -14,8 +14,8 @@ from securefl.core.agreement import Directory
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.engine.apart.host import Host
+from securefl.engine.apart.remote_transport import RemoteTransport
 from securefl.engine.apart.turns import Sent, Turn, pack, pack_sent, unpack, unpack_sent
-from securefl.engine.apart.waves import RemoteTransport
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord

@@ -12,7 +12,7 @@ from support.grid_double import Fate, GridDouble, failing, from_another, late, s
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.flower import records
-from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, found, relayed
+from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, found, relay
 from securefl.flower.records import unwrapped, wrapped
 
 NODES = {"client-0000": 10, "client-0001": 11, "client-0002": 12}
@@ -20,7 +20,7 @@ REQUESTS = {name: f"to {name}".encode() for name in NODES}
 
 
 def node(name: str, ask: Callable[[bytes], bytes] = lambda request: b"said " + request) -> Any:
-    return lambda message: relayed(message, name, ask)
+    return lambda message: relay(message, name, ask)
 
 
 def double(**fates: Fate) -> GridDouble:
@@ -107,7 +107,7 @@ def test_nothing_of_an_error_reaches_the_server(error: Exception, caplog: Any) -
         raise error
 
     message = Message(wrapped(b"x"), 10, FRAME)
-    reply = relayed(message, "client-0000", ask)
+    reply = relay(message, "client-0000", ask)
     assert reply.has_error()
     assert reply.error.reason == UNANSWERED
     assert str(error) in caplog.text  # for the node's own operator
@@ -116,7 +116,7 @@ def test_nothing_of_an_error_reaches_the_server(error: Exception, caplog: Any) -
 @pytest.mark.parametrize("kind", ["train", "query.securefl_frames", "evaluate.x"])
 def test_a_relay_passes_on_frames_alone(kind: str) -> None:
     asked: list[bytes] = []
-    reply = relayed(Message(wrapped(b"x"), 10, kind), "client-0000", lambda data: asked.append(data) or b"")
+    reply = relay(Message(wrapped(b"x"), 10, kind), "client-0000", lambda data: asked.append(data) or b"")
     assert reply.has_error()
     assert not asked
 

@@ -20,7 +20,7 @@ from support.grid_double import GridDouble
 from securefl.core.errors import ConfigError
 from securefl.flower import installed
 from securefl.flower.exchange import UNANSWERED
-from securefl.flower.installed import Node, pause, serve
+from securefl.flower.installed import Node, pause, serve_node
 
 assert GridDouble  # imported for its identity of this process, without which Flower makes no message
 SECRET = "record 7 is 0.25"
@@ -135,7 +135,7 @@ def test_a_message_that_does_not_come_whole_costs_itself(error: BaseException) -
 
 
 def started(key: Path) -> None:
-    serve(counting(), superlink="127.0.0.1:1", root_certificates=Path("ca.pem"), key=key, node_config={})
+    serve_node(counting(), superlink="127.0.0.1:1", root_certificates=Path("ca.pem"), key=key, node_config={})
 
 
 def test_another_version_of_flower_is_refused_by_name(

@@ -34,8 +34,8 @@ from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engine.apart.diary import SessionStore
-from securefl.engine.apart.house import LocalDeployment, socket_of
+from securefl.engine.apart.local_deployment import LocalDeployment, socket_of
+from securefl.engine.apart.session_store import SessionStore
 from securefl.engine.apart.updates import Updates
 from securefl.flower.exchange import FRAME, UNANSWERED
 from securefl.flower.records import wrapped

@@ -12,8 +12,8 @@ from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.machine import Outgoing
 from securefl.core.messages import OpenRequest
 from securefl.core.wire import Header, Limit
-from securefl.linear import KeyHolder, scheme_of
-from securefl.linear.opener import OpenItems, Ready
+from securefl.linear.opener import KeyHolder, OpenItems, Ready
+from securefl.linear.registry import scheme_of
 from securefl.mechanisms.charges import charge_of
 
 SERVER = "server"

@@ -18,7 +18,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.release import PARTIES, Charge
-from securefl.mechanisms import NoNoise, mechanism_of
+from securefl.mechanisms.base import NoNoise
 from securefl.mechanisms.central import Central
 from securefl.mechanisms.charges import (
     charge_of,
@@ -33,6 +33,7 @@ from securefl.mechanisms.charges import (
 from securefl.mechanisms.distributed import Distributed
 from securefl.mechanisms.key_holder import KeyHolder
 from securefl.mechanisms.local import Local
+from securefl.mechanisms.registry import mechanism_of
 
 FREE, GAUSS, ENDLESS = NoOpDpEvent(), GaussianDpEvent(3.0), NonPrivateDpEvent()
 TRAINING = GaussianDpEvent(7.0)

@@ -21,7 +21,7 @@ from securefl.core.hiding import Concealed
 from securefl.core.keys import SecretKey
 from securefl.core.release import Release, ReleaseKey
 from securefl.mechanisms.charges import charge_of
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
 
 BOUNDED = {("record", "add-remove"): 1.0}
 GRID = Grid(step=2.0**-10, bound=64.0)

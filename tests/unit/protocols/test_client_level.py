@@ -30,7 +30,7 @@ from securefl.core.wire import Header
 from securefl.dp.noise import Source
 from securefl.engine.inprocess import simulated
 from securefl.mechanisms.charges import fewest_contributions
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
 from securefl.protocols.contributions import Sampling, Update
 from securefl.study.composition import composition
 from securefl.study.seeded import World

@@ -26,7 +26,7 @@ from securefl.core.streams import stream
 from securefl.dp.moments import Losses, Moments
 from securefl.matching.profiles import Anchor, Bounds, Variant
 from securefl.mechanisms.charges import charge_of
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
 from securefl.protocols.contributions import Loss, Size, size_sends
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.study.arm import arm_folder

@@ -9,7 +9,7 @@ import pytest
 from support.choices import cohort_of
 
 from securefl.algorithm.clients import Population, State
-from securefl.core.draws import gumbel_top_k
+from securefl.core.draws import sample_without_replacement
 from securefl.core.errors import ConfigError
 from securefl.protocols.averaging import Uniform
 from securefl.protocols.baselines import ByLoss, BySize, FirstCome
@@ -33,24 +33,24 @@ def by_profile(alpha: object, replacement: bool = False) -> ByProfile:
 def test_no_weight_no_draw(hole: float) -> None:
     weights = np.array([0.0, hole, 0.0, hole, 0.0])
     for seed in range(50):
-        assert set(gumbel_top_k(weights, 3, rng(seed))) == {0, 2, 4}
+        assert set(sample_without_replacement(weights, 3, rng(seed))) == {0, 2, 4}
         assert set(with_replacement(weights, 20, rng(seed))) <= {0, 2, 4}
 
 
 def test_fewer_are_drawn_where_fewer_can_be() -> None:
     weights = np.array([np.nan, 0.0, -np.inf])
-    assert gumbel_top_k(weights, 3, rng()) == {1: 1}
-    assert gumbel_top_k(np.full(3, np.nan), 2, rng()) == {}
+    assert sample_without_replacement(weights, 3, rng()) == {1: 1}
+    assert sample_without_replacement(np.full(3, np.nan), 2, rng()) == {}
     assert with_replacement(np.full(3, np.nan), 2, rng()) == {}
 
 
 def test_more_than_all_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="K = 6 of N = 5"):
-        gumbel_top_k(np.zeros(5), 6, rng())
+        sample_without_replacement(np.zeros(5), 6, rng())
 
 
 def test_each_client_is_drawn_once_without_replacement() -> None:
-    assert gumbel_top_k(np.array([50.0, 0.0, -50.0]), 3, rng()) == {0: 1, 1: 1, 2: 1}
+    assert sample_without_replacement(np.array([50.0, 0.0, -50.0]), 3, rng()) == {0: 1, 1: 1, 2: 1}
 
 
 def test_multiplicities_with_replacement_add_up() -> None:
@@ -59,7 +59,7 @@ def test_multiplicities_with_replacement_add_up() -> None:
     assert max(drawn.values()) > 1
 
 
-@pytest.mark.parametrize("draw", [gumbel_top_k, with_replacement])
+@pytest.mark.parametrize("draw", [sample_without_replacement, with_replacement])
 def test_weights_that_underflow_still_order_the_clients(draw: object) -> None:
     """exp(-25 * 60) is 0 in float64; the nearest client's odds against the next are still e^50."""
     log_weights = -25.0 * np.array([64.0, 60.0, 62.0])
@@ -76,7 +76,7 @@ def test_alpha_zero_draws_the_very_sets_of_fedavg() -> None:
     population = Population(clients=6, seconds=np.ones(6))
     for seed in range(100):
         mine = cohort_of(by_profile(0.0), state(profile=divergences), population, 3, rng(seed))
-        assert mine == gumbel_top_k(np.zeros(6), 3, rng(seed))
+        assert mine == sample_without_replacement(np.zeros(6), 3, rng(seed))
 
 
 def test_log_weight_is_minus_alpha_times_divergence() -> None:

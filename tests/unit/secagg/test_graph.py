@@ -16,7 +16,7 @@ from support.tiny_secagg import entropy
 from securefl.core.cohort import colluding, dropping
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.secagg.graph import draw, offsets_of, spectral_ratio
-from securefl.secagg.parameters import Parameters, Policy, _falls_apart, parameters
+from securefl.secagg.policy import Parameters, Policy, _falls_apart, parameters
 
 SEED = bytes(range(32))
 

@@ -33,7 +33,7 @@ def keystream(seed: bytes, vector: int, count: int) -> bytes:
 @pytest.mark.parametrize("vector", [0, 1, 7])
 def test_a_mask_is_the_keystream_of_its_seed_and_vector(dtype: Any, length: int, vector: int) -> None:
     words = np.zeros(length, dtype)
-    masks.apply(words, vector, add=[SEED])
+    masks.apply_masks(words, vector, add=[SEED])
     expected = keystream(bytes(range(32)), vector, words.nbytes)
     assert words.astype(words.dtype.newbyteorder("<")).tobytes() == expected
 
@@ -44,16 +44,16 @@ def test_what_is_added_can_be_taken_away(dtype: Any) -> None:
     seeds = [SecretKey(random(32)) for _ in range(300)]  # more than are open at once
     start = np.arange(100, dtype=dtype)
     words = start.copy()
-    masks.apply(words, 3, add=seeds[:200], subtract=seeds[200:])
+    masks.apply_masks(words, 3, add=seeds[:200], subtract=seeds[200:])
     assert (words != start).all()
-    masks.apply(words, 3, add=seeds[200:], subtract=seeds[:200])
+    masks.apply_masks(words, 3, add=seeds[200:], subtract=seeds[:200])
     np.testing.assert_array_equal(words, start)
 
 
 def test_only_flat_vectors_of_words_are_masked() -> None:
     for bad in (np.zeros(4, np.int32), np.zeros((2, 2), np.uint32), np.zeros(8, np.uint32)[::2]):
         with pytest.raises(LocalProtocolError):
-            masks.apply(bad, 0, add=[SEED])
+            masks.apply_masks(bad, 0, add=[SEED])
 
 
 VECTOR = Vector(name="v", length=20_000, bits=20, bound=100)

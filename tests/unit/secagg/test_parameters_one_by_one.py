@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from securefl.core.errors import ConfigError
-from securefl.secagg import Parameters, Policy, parameters
+from securefl.secagg import Parameters, Policy
+from securefl.secagg.policy import parameters
 
 GOOD = Parameters(
     mode="active",

@@ -31,7 +31,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.secagg import Aborted, Agreement, Client, Policy, Server
 from securefl.secagg.client_rounds import Agreeing
-from securefl.secagg.masks import apply
+from securefl.secagg.masks import apply_masks
 from securefl.secagg.messages import Advertise, Dealt, Quorum, RosterClosed, Shares, Survivors, Unmask
 from securefl.secagg.packing import unpack
 from securefl.storage.journal import Journal
@@ -194,7 +194,7 @@ def test_masked_inputs_under_two_sets_of_dealers_would_bare_the_input() -> None:
         sent.append(unpack(packed, vector.length, vector.bits))
     last = dealt.dealers[-1]
     alone = np.zeros(len(sent[0]), np.uint32)
-    apply(alone, 0, add=[state.closed.mask_seed(0, state.key, last)])
+    apply_masks(alone, 0, add=[state.closed.mask_seed(0, state.key, last)])
     np.testing.assert_array_equal(sent[0] - sent[1], alone)
 
 

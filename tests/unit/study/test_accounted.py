@@ -209,7 +209,7 @@ def test_the_ledger_says_its_runs(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
 
 def test_parties_apart_have_ledgers_of_their_own(tmp_path: Path) -> None:
-    from securefl.study.parties.made import Made
+    from securefl.study.parties.party_setup import Made
 
     study = shared(tmp_path)
     with pytest.raises(ConfigError, match="Expected no `ledger` where parties run apart"):

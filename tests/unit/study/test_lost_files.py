@@ -22,7 +22,7 @@ from support.tiny_study import plain, world
 
 from securefl.accounting.chain import move, replay
 from securefl.accounting.note import END
-from securefl.accounting.statement import statement
+from securefl.accounting.statements import statement
 from securefl.accounting.store import KIND
 from securefl.algorithm.clients import State
 from securefl.core.errors import ConfigError, DataError

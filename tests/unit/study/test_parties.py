@@ -17,13 +17,13 @@ from securefl.accounting.ledger import Ledger
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.resident import PartySession
+from securefl.engine.apart.party_session import PartySession
 from securefl.engine.apart.roster import line_of
 from securefl.engine.party.clients import ClientParty
 from securefl.study.backends import ArmContext, OneProcess
 from securefl.study.parties import folder as folders
 from securefl.study.parties import keys, pinning, plan_file
-from securefl.study.parties.made import Made, OwnData
+from securefl.study.parties.party_setup import Made, OwnData
 from securefl.study.parties.serving import answering, resident_of
 from securefl.study.parties.status import status
 from securefl.training.cohorts import Batched
@@ -235,7 +235,7 @@ def test_what_a_request_costs_does_not_grow_with_the_sessions(
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0000") as party:
         answer, looked = answering(party, resident_of(party)), []
-        monkeypatch.setattr("securefl.engine.apart.diary.check", lambda *parts: looked.append(parts))
+        monkeypatch.setattr("securefl.engine.apart.session_store.check", lambda *parts: looked.append(parts))
         for number in range(30):
             party.files.diary.enter(number.to_bytes(32, "big"), "a session")
             answer(b"anything")
@@ -465,7 +465,7 @@ def test_residents_are_what_is_served(tmp_path: Path) -> None:
 
 def test_a_party_trains_in_passes_of_the_shape_that_a_simulation_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its bits could be others than those of the study that was simulated before."""
-    monkeypatch.setattr("securefl.study.parties.made.ClientParty", lambda *_, trainer, **__: trainer)
+    monkeypatch.setattr("securefl.study.parties.party_setup.ClientParty", lambda *_, trainer, **__: trainer)
     monkeypatch.setattr("securefl.study.seats.simulated", lambda *_, trainer, **__: trainer)
     monkeypatch.setattr(ArmContext, "scores", None)
     of, nothing = made(CLEAR), cast(Any, None)

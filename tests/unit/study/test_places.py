@@ -12,7 +12,7 @@ from securefl.core.errors import ConfigError
 from securefl.study import world
 from securefl.study.composition import composition
 from securefl.study.config import read
-from securefl.study.own import told
+from securefl.study.own_code import told
 from securefl.study.session import run_study
 
 ADDS = '[[arm]]\nname = "ADDS"\nprotocol = "adds"\nfraction = 0.5\n'

@@ -12,7 +12,7 @@ from support.tiny_study import text
 from securefl.core.errors import ConfigError
 from securefl.data import Split, load
 from securefl.data.corruptions import blurred, polluted, salt_and_pepper, sensor_noise
-from securefl.study import own, world
+from securefl.study import own_code, world
 from securefl.study.config import Study, parse
 
 DPSGD = """
@@ -43,19 +43,19 @@ def test_statistics_over_records_are_refused_under_a_finite_epsilon(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.build(study, 3)
-    monkeypatch.setattr(own, "load", fitted)
+    monkeypatch.setattr(own_code, "load", fitted)
     with pytest.raises(ConfigError, match="got 'digits': its pixels were centred by the mean of all images"):
         world.build(study, 3)
 
 
 @pytest.mark.parametrize("study", [noised(float("inf")), parse(text())], ids=["epsilon inf", "no noise"])
 def test_without_a_finite_epsilon_they_are_fine(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "load", fitted)
+    monkeypatch.setattr(own_code, "load", fitted)
     assert len(world.build(study, 3).records) == study.data.clients
 
 
 def test_shakespeare_is_refused_for_its_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "load", lambda name, **_: fitted(name))
+    monkeypatch.setattr(own_code, "load", lambda name, **_: fitted(name))
     spoken = replace(noised(4.0), data=replace(noised(4.0).data, source="shakespeare"))
     with pytest.raises(ConfigError, match="public constants"):
         world.build(spoken, 3)

@@ -26,7 +26,7 @@ from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, p
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun
 from securefl.study.publication import MEASURED, ON_TERMINAL, public
-from securefl.study.told import Round
+from securefl.study.round_events import Round
 
 PUBLIC = {
     ".lock": "whose process runs here; empty afterwards",

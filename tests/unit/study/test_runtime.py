@@ -21,7 +21,7 @@ from securefl.study.config import RuntimeSection, parse
 from securefl.study.forecast import Forecast, total_seconds
 from securefl.training.cohorts import Batched
 from securefl.training.fit import one_by_one
-from securefl.training.workers import Forked
+from securefl.training.parallel import Forked
 
 
 def runtime(line: str) -> str:

@@ -10,7 +10,7 @@ from support.tiny_study import run, text
 
 from securefl.core.errors import ConfigError
 from securefl.data import shakespeare
-from securefl.study import own, world
+from securefl.study import own_code, world
 from securefl.study.config import Study, parse
 
 ARMS = {
@@ -34,7 +34,7 @@ def a_play(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"ROMEO": "but soft what light ", "JULIET": "o romeo romeo ", "NURSE": "madam madam lady "}
     blocks = [f"{name}:\n{(words * 200)[:2100]}" for name, words in said.items()]
     split = shakespeare.split("\n\n".join(blocks), np.random.default_rng(0))
-    monkeypatch.setattr(own, "load", lambda *_, **__: split)
+    monkeypatch.setattr(own_code, "load", lambda *_, **__: split)
 
 
 @pytest.mark.parametrize("protocol", [pytest.param("fedavg", marks=pytest.mark.slow), "fedprof", "adds"])

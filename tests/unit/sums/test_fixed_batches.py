@@ -13,14 +13,13 @@ from support.examples import examples
 from support.tiny_study import FEDAVG, FEDPROF, run, text, with_privacy
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import Population, State
+from securefl.algorithm.clients import ClientFunction, Population, State
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import require_batches
 from securefl.core.errors import ConfigError
 from securefl.core.wire import Header
 from securefl.engine import server
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.inprocess import simulated
 from securefl.engine.privacy_card import learns
 from securefl.protocols.averaging import Uniform

@@ -32,7 +32,7 @@ from securefl.engine.exchange import server
 from securefl.engine.inprocess import InProcess
 from securefl.engine.network import Network
 from securefl.engine.party.clients import ClientParty
-from securefl.mechanisms import require_mechanism
+from securefl.mechanisms.registry import require_mechanism
 from securefl.protocols import averaging
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
@@ -40,7 +40,8 @@ from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
-from securefl.sums import Attempt, masked
+from securefl.sums import masked
+from securefl.sums.scheme import Attempt
 
 CLIENTS = 7
 ARMS = {

@@ -33,7 +33,8 @@ from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
-from securefl.sums import Masked, masked
+from securefl.sums import masked
+from securefl.sums.masked import Masked
 
 CLIENTS = 7
 

@@ -18,13 +18,13 @@ from support.four_clients import CLIENTS, SESSION, SIZE
 from support.residents import Deployment
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.errors import ConfigError
 from securefl.core.wire import Header
 from securefl.engine import server
-from securefl.engine.aggregator import ClientFunction
 from securefl.engine.exchange import client
 from securefl.engine.inprocess import simulated
 from securefl.engine.party import key_holder

@@ -30,7 +30,7 @@ from securefl.training.chunks import body_features, record_losses
 from securefl.training.dpsgd import train_privately
 from securefl.training.isolation import scheme_of, sentence
 from securefl.training.private_layers import make_private
-from securefl.training.profile import outputs
+from securefl.training.profiling import outputs
 
 Floats = NDArray[np.float64]
 FEATURES, CLASSES, CODES, PLACES = 8, 3, 20, 6

@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.gpus import FakeGpu
 
-from securefl.dp.audit import Bound
+from securefl.dp.auditing import Bound
 from securefl.training import audits, kinks
 from securefl.training.audits import keeps_apart, remembered, subject
 from securefl.training.devices import Gpu

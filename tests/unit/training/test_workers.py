@@ -24,9 +24,9 @@ from securefl.dp.noise import Source
 from securefl.storage.files import write
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training.parallel import Forked, _shares
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
-from securefl.training.workers import Forked, _shares
 
 LOCAL = LocalTraining(optimizer="adam", learning_rate=0.01, epochs=2, batch_size=8)
 DPSGD_CONFIG = DPSGD(
@@ -138,7 +138,7 @@ def test_nothing_to_share_forks_nothing(count: int, forks: list[int]) -> None:
     assert forks == []
 
 
-@pytest.mark.parametrize("where", ["securefl.training.workers.can_fork", "torch.accelerator.is_available"])
+@pytest.mark.parametrize("where", ["securefl.training.parallel.can_fork", "torch.accelerator.is_available"])
 def test_where_nothing_can_fork_one_process_does_it_all(
     where: str, forks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from support.tiny_heads import study, world
 from support.tiny_study import plain, spied, with_privacy
 
 from securefl.core.errors import ConfigError
-from securefl.mechanisms import mechanism_of
+from securefl.mechanisms.registry import mechanism_of
 from securefl.protocols.heads import options, solvers
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse

@@ -55,10 +55,11 @@ from securefl.core.signing import seal, unseal
 from securefl.core.wire import Header, decode, encode
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
-from securefl.mechanisms.protect import protect
+from securefl.mechanisms.protecting import protect
 from securefl.secagg.packing import unpack
 from securefl.storage.journal import Journal
-from securefl.sums import Opened, TwoServer, Unopened
+from securefl.sums.scheme import Opened, Unopened
+from securefl.sums.two_server import TwoServer
 from securefl.sums.two_server.agreement import Agreement, request_digest
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import AddPads

@@ -20,8 +20,8 @@ from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import key_of
 from securefl.data.files import cache_folder
-from securefl.data.given import InMemory, given
 from securefl.data.identity import digest_of_records
+from securefl.data.in_memory import InMemory, given
 from securefl.data.networks import agreed, outside
 from securefl.data.own import Own, from_files, own
 from securefl.data.sides import Sides

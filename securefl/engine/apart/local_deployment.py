@@ -30,8 +30,8 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.engine.apart import files
 from securefl.engine.apart.asking import ServerSide
 from securefl.engine.apart.computing import Outside
-from securefl.engine.apart.line import Connection
-from securefl.engine.apart.resident import PartySession
+from securefl.engine.apart.connection import Connection
+from securefl.engine.apart.party_session import PartySession
 from securefl.engine.apart.roster import Pinned
 from securefl.engine.apart.serving import listening, serve
 from securefl.engine.apart.updates import Updates

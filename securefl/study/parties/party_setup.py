@@ -26,8 +26,8 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.computing import Records
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
-from securefl.linear import LinearScheme
-from securefl.linear import scheme_of as linear_scheme_of
+from securefl.linear.registry import scheme_of as linear_scheme_of
+from securefl.linear.scheme import LinearScheme
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study import split_key
@@ -38,7 +38,7 @@ from securefl.study.parties.plan_file import PlanFile
 from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
 from securefl.study.world import build
-from securefl.sums import scheme_of
+from securefl.sums.registry import scheme_of
 from securefl.training.task import Problem
 
 

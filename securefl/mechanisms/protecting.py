@@ -19,8 +19,8 @@ from securefl.core.keys import SecretKey
 from securefl.core.release import Release, ReleaseKey
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
-from securefl.mechanisms import mechanism_of
 from securefl.mechanisms.charges import charge_of, sparse
+from securefl.mechanisms.registry import mechanism_of
 
 _EXACT = 2**52
 """A float64 holds integers up to it exactly, and the noise on them."""

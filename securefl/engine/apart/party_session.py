@@ -21,11 +21,11 @@ from securefl.algorithm.queries import ClientState
 from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError, SecureFLError
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
-from securefl.engine.apart.diary import SessionStore
 from securefl.engine.apart.entering import ENTERED, Enter, is_enter, unpack_enter
 from securefl.engine.apart.frames import REFUSED
 from securefl.engine.apart.host import Host
 from securefl.engine.apart.roster import Pinned, differences
+from securefl.engine.apart.session_store import SessionStore
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 

@@ -161,7 +161,7 @@ def reached(path: Path | str, *, timeout: float, most: int = MOST) -> Iterator[C
         yield Connection(connection, most=most, patience=timeout, until=until)
 
 
-def ask(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) -> bytes:
+def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) -> bytes:
     """A party's reply to a request. `timeout`: seconds for all of it.
 
     Raises RemoteProtocolError for a party that does not run, lets this user not in, or does not answer.
