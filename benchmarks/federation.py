@@ -6,7 +6,7 @@
 Three clients train nothing: each adds a constant to a model of 262 kB or 4 MB. The sum is clear, masked
 or two-server; "plain" is Flower's own FedAvg without us.
 
-one process      securefl.Door
+one process      securefl.SecureAggregator
 messages         Flower's messages and apps, and our parties behind their sockets, in one process too
 simulation       Flower's, on Ray
 stock nodes      a SuperLink with TLS and its SuperNodes, which start a process for every message

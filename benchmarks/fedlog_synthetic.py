@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch import nn
 
-from securefl.algorithm.clients import Algorithm, ClientContext, Device, Population, State, play
+from securefl.algorithm.clients import Algorithm, ClientContext, Device, Population, State, run_round
 from securefl.algorithm.queries import Answers, ByDraws, ClientState, CohortQuery, Floats, Total
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.fedlog.head import solve
@@ -246,7 +246,7 @@ class Experiment:
             )
 
         population = Population(clients=2, seconds=np.ones(2))
-        state = play(algorithm, state, population, 2, np.random.default_rng(self.seed), query).state
+        state = run_round(algorithm, state, population, 2, np.random.default_rng(self.seed), query).state
         assert len(kept) == 2, "one exchange"
         return state, tuple(kept), numbers[0]
 

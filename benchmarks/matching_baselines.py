@@ -29,7 +29,7 @@ import tenseal as ts
 from numpy.typing import NDArray
 
 from securefl.dp.moments import MeanVariance
-from securefl.matching.profiles import VARIANCE_FLOOR, Features, Floats, Query, Variant, divergence
+from securefl.matching.profiles import VARIANCE_FLOOR, Features, Floats, ProfileQuery, Variant, divergence
 
 ROLES = ("client", "server", "holder")
 
@@ -195,7 +195,7 @@ def _features(profile: MeanVariance) -> Floats:
 @lru_cache(maxsize=4)
 def _weights(baseline: MeanVariance) -> tuple[Floats, float]:
     """Weights and constant of q * div; kept, since a baseline stays while its clients come."""
-    found = Query(baseline.mean, _floored(baseline))
+    found = ProfileQuery(baseline.mean, _floored(baseline))
     return found.weights, found.constant
 
 

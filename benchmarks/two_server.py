@@ -32,8 +32,8 @@ from securefl.storage.journal import Journal
 from securefl.sums.two_server.agreement import Agreement
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder
+from securefl.sums.two_server.scheme import KeyHolderPart
 from securefl.sums.two_server.server import PadServer
-from securefl.sums.two_server.way import KeyHolderPart
 
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 PLAN = Plan(

@@ -143,18 +143,18 @@ def touched(study: str, carriers: Sequence[str]) -> dict[str, set[str]]:
 
     of, trace = parse(study), Trace(carriers)
     here = world.build(of, 0)
-    ask = InProcess.ask
+    ask = InProcess.query
 
     def traced(*given: Any) -> Any:
         """The first Ask alone: FedProf's is for profiles, before there are updates."""
-        InProcess.ask = ask  # type: ignore[method-assign]
+        InProcess.query = ask  # type: ignore[method-assign]
         sys.setprofile(trace)
         try:
             return ask(*given)
         finally:
             sys.setprofile(None)
 
-    InProcess.ask = traced  # type: ignore[method-assign]
+    InProcess.query = traced  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         run_arm(of, of.arms[0], here, Path(folder), lambda record: None)
     return dict(sorted(trace.files.items()))

@@ -38,7 +38,7 @@ from securefl.core.wire import Header, Limit
 from securefl.engine.exchange import Client, Server
 from securefl.linear.opener import KeyHolder
 from securefl.linear.scheme import Asked, Found
-from securefl.matching.profiles import Bounds, Query, Variant
+from securefl.matching.profiles import Bounds, ProfileQuery, Variant
 from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
@@ -62,7 +62,7 @@ ASK = CohortQuery(
     per_client=(
         PerClient(
             ValueSpec(name="profile", reduction="none", reveals="it", max_releases=1),
-            Query(np.ones(1), np.ones(1)).linear(Variant.FULL, Bounds()),
+            ProfileQuery(np.ones(1), np.ones(1)).linear(Variant.FULL, Bounds()),
         ),
     ),
 )

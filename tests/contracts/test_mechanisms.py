@@ -223,7 +223,7 @@ def test_every_mechanism_of_this_package_is_held_to_the_contract() -> None:
     assert set(HIDING) == {*OURS, "twice"}
 
 
-@pytest.mark.parametrize(("word", "way"), CASES)
+@pytest.mark.parametrize(("word", "scheme"), CASES)
 class TestContract:
     """Of every mechanism, under every sum that it goes with."""
 
@@ -360,7 +360,7 @@ def test_a_charge_that_is_too_small_for_another_party_is_caught(monkeypatch: pyt
 HIDDEN = {"sum": '"masked"', "dropout": "0.0", "corrupt": "0.0"}
 
 
-@pytest.mark.parametrize("way", ["clear", "masked"])
+@pytest.mark.parametrize("scheme", ["clear", "masked"])
 def test_a_study_runs_with_a_mechanism_from_outside(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,7 +384,7 @@ def test_a_study_runs_with_a_mechanism_from_outside(
     assert 0 < others < 0.8 * server < np.inf
 
 
-@pytest.mark.parametrize("way", ["clear", "masked", "ckks", "two-server"])
+@pytest.mark.parametrize("scheme", ["clear", "masked", "ckks", "two-server"])
 def test_an_exchange_goes_with_it(scheme: str, tmp_path: Path) -> None:
     plan = planned("twice", scheme, corrupt=0.0, dropout=0.0)
     given = ClientFunction(SPEC, lambda context: Value(integers=np.full(2000, 7, np.int64)))

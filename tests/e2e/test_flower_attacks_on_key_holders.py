@@ -22,7 +22,7 @@ from support.tiny_study import with_privacy
 from securefl.core.messages import Broadcast, Order
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit, decode, encode, peek
-from securefl.engine.apart.engine import Apart
+from securefl.engine.apart.engine import RemoteEngine
 from securefl.engine.apart.frames import REFUSED
 from securefl.engine.apart.turns import Turn, pack, unpack, unpack_sent
 from securefl.engine.calls import SumCall
@@ -93,7 +93,7 @@ class Server:
 
     def __post_init__(self) -> None:
         names = {node: name for name, node in self.parties.nodes.items()}
-        self.engine: Apart = self.parties.apart()
+        self.engine: RemoteEngine = self.parties.apart()
 
         def meddle(node: int, message: Message) -> Message:
             name, frames = names[node], self.sent.setdefault(names[node], [])

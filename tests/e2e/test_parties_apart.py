@@ -16,7 +16,7 @@ from support.hidden_studies import hidden as hidden_study
 from support.tiny_study import text
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import State, play
+from securefl.algorithm.clients import State, run_round
 from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -51,7 +51,7 @@ def played(
     for number in range(1, own.study.study.rounds + 1):
         between(number)
         rng = stream(own.world.seed, "selection", number)
-        state = play(
+        state = run_round(
             own.algorithm,
             state,
             own.world.population(),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from support import second_secagg as second
 from support.tiny_secagg import Outcome, aggregate, agreement, assert_exact, entropy, identity
 
-from securefl.core.acts import entering
+from securefl.core.acts import RecordAct, entering
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.hiding import ComputeAndConceal, Concealed
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
@@ -22,7 +22,7 @@ from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.engine.network import Faults
-from securefl.secagg import Aborted, Agreement, Parameters, RecordAct, Summed
+from securefl.secagg import Aborted, Agreement, Parameters, Summed
 from securefl.secagg import messages as m
 from securefl.secagg.packing import word
 

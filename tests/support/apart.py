@@ -34,8 +34,8 @@ from securefl.engine.drive import Driver, Packet
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
-from securefl.linear import SumScheme as ScoreWay
 from securefl.linear.registry import scheme_of as score_way
+from securefl.linear.scheme import LinearScheme as ScoreWay
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.composition import composition

@@ -23,7 +23,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engine.apart.engine import Apart
+from securefl.engine.apart.engine import RemoteEngine
 from securefl.engine.apart.entering import Enter
 from securefl.engine.apart.party_session import PartySession
 from securefl.engine.apart.roster import Pinned
@@ -137,12 +137,12 @@ class Parties:
     def _node(self, name: str, message: Message) -> Message:
         return self.relay(message, name, lambda request: self.residents[name].answer(request))
 
-    def apart(self) -> Apart:
+    def apart(self) -> RemoteEngine:
         """The server over the Grid double."""
         made, grid = self.made, self.grid
         exchange = GridExchange(grid, self.nodes, deadline=self.deadline, clock=grid.clock, pause=grid.pause)
         enter = Enter.of(made.plan, "tiny", made.work, self.pinned, NONCE, self.keys[SERVER])
-        return Apart(
+        return RemoteEngine(
             made.server(self._record),
             self._record,
             self.ledgers[SERVER],

@@ -252,12 +252,11 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     Some noise follows from what it is put on too, or from the model before it, so that a replayed round
     repeats it and no other does. Under a key it does not, since two neighbours shall be noised alike here.
     """
-    from securefl.sums.two_server.way import KeyHolderPart
-
     from securefl.engine.party.computing import Computing
     from securefl.mechanisms import totals
     from securefl.storage.journal import Journal
     from securefl.study.backends import OneProcess
+    from securefl.sums.two_server.scheme import KeyHolderPart
 
     def drawn(*purpose: object) -> SecretKey:
         return SecretKey(hashlib.sha256(key + repr(purpose).encode()).digest())

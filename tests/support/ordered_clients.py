@@ -15,7 +15,7 @@ from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.messages import Broadcast, Order, client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, encode
-from securefl.engine.calls import QueryCall, SumCall, said
+from securefl.engine.calls import QueryCall, SumCall, encode_call
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party.clients import ClientParty
 from securefl.storage.journal import Journal
@@ -88,7 +88,7 @@ class Ordered:
     def tell(self, *messages: Any, to: Sequence[str] = EVERYBODY, at: Header | None = None) -> Driver:
         """Call the clients to an exchange, and send them these messages."""
         place = at or self.at
-        self.party.call(to, said(place, QueryCall(most_bytes=10**6, most_elements=99)))
+        self.party.call(to, encode_call(place, QueryCall(most_bytes=10**6, most_elements=99)))
         assert self.party.drive is not None
         drive = self.party.drive
         drive.begin()
@@ -100,7 +100,7 @@ class Ordered:
     def call(self, call: SumCall, *, to: Sequence[str] = EVERYBODY, at: Header | None = None) -> Driver:
         """Call them to the sum, in the next attempt of the place."""
         place = at or replace(self.at, attempt=self.at.attempt + 1)
-        self.party.call(to, said(place, call))
+        self.party.call(to, encode_call(place, call))
         assert self.party.drive is not None
         return self.party.drive
 

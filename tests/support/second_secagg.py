@@ -117,7 +117,7 @@ def ascends(members: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Vector:
-    """`query`, `number` and `again` say which of the declared asks it is.
+    """`ask`, `number` and `again` say which of the declared asks it is.
 
     `once` says that it cannot change in a session.
     """
@@ -126,13 +126,13 @@ class Vector:
     length: int
     bits: int
     bound: int
-    query: int = 0
+    ask: int = 0
     again: int = 0
     once: bool = False
     number: int = 0
 
     def encoded(self) -> bytes:
-        numbers = u32(self.length, self.bits) + u64(self.bound) + u32(self.query, self.again, self.number)
+        numbers = u32(self.length, self.bits) + u64(self.bound) + u32(self.ask, self.again, self.number)
         return fields(self.name.encode(), numbers + bytes([self.once]))
 
 
@@ -202,9 +202,7 @@ class Agreed:
 
     def questions(self) -> tuple[tuple[int, str, int, int], ...]:
         """Round, name, ask and again of what each vector answers."""
-        return tuple(
-            (0 if v.query else self.round, v.name, v.query or v.number, v.again) for v in self.vectors
-        )
+        return tuple((0 if v.ask else self.round, v.name, v.ask or v.number, v.again) for v in self.vectors)
 
     def identity(self, number: int) -> bytes:
         demand(0 <= number < len(self.members), "not a member of the pinned roster")
@@ -278,14 +276,14 @@ def graph(CONTEXT: bytes, members: Sequence[int], neighbours: int) -> dict[int, 
     if neighbours >= m - 1:
         return {a: [b for b in members if b != a] for a in members}
     below = Below(digest("graph", CONTEXT, b""))
-    backend = list(members)
+    seats = list(members)
     for i in range(m - 1, 0, -1):
         j = below.draw(i + 1)
-        backend[i], backend[j] = backend[j], backend[i]
+        seats[i], seats[j] = seats[j], seats[i]
     joined: dict[int, set[int]] = {member: set() for member in members}
-    for p, member in enumerate(backend):
+    for p, member in enumerate(seats):
         for o in graph_offsets(m, neighbours):
-            joined[member] |= {backend[(p + o) % m], backend[(p - o) % m]}
+            joined[member] |= {seats[(p + o) % m], seats[(p - o) % m]}
     return {member: sorted(others) for member, others in joined.items()}
 
 

@@ -173,14 +173,14 @@ def totals(
 
 
 def check_request(terms: Terms, least: int, asked: Request) -> None:
-    members, per_client = asked.members, len(terms.vectors)
+    members, each = asked.members, len(terms.vectors)
     demand(len(asked.task) == 32 and asked.task == terms.task, "another task")
-    demand(len(asked.boxes) == per_client * len(members), "boxes for other members")
+    demand(len(asked.boxes) == each * len(members), "boxes for other members")
     demand(len(asked.inputs) == len(asked.signatures) == len(members), "not one of each for a member")
     demand(ascends(members) and len(members) >= least, "too few, or out of order")
     for place, member in enumerate(members):
         demand(0 <= member < len(terms.members), "not a member")
-        boxes = asked.boxes[per_client * place : per_client * (place + 1)]
+        boxes = asked.boxes[each * place : each * (place + 1)]
         verify(
             terms.members[member][1],
             signed_text(terms, member, asked.inputs[place], boxes),
@@ -191,9 +191,9 @@ def check_request(terms: Terms, least: int, asked: Request) -> None:
 def opened(terms: Terms, key: bytes, asked: Request) -> list[list[bytes] | None]:
     """Each member's seeds, or None."""
     found: list[list[bytes] | None] = []
-    per_client = len(terms.vectors)
+    each = len(terms.vectors)
     for place, member in enumerate(asked.members):
-        boxes = asked.boxes[per_client * place : per_client * (place + 1)]
+        boxes = asked.boxes[each * place : each * (place + 1)]
         try:
             demand(all(len(one) == 80 for one in boxes), "a box of another length")
             found.append([unseal(key, one, terms.place(member, v)) for v, one in enumerate(boxes)])

@@ -407,7 +407,7 @@ def call(
     tasks: Mapping[int, bytes] | None = None,
 ) -> Attempt:
     """An attempt over some clients, in the order of their names."""
-    vector = Vector(name=name, length=1, bits=32, bound=2**16, query=query, again=again, once=once)
+    vector = Vector(name=name, length=1, bits=32, bound=2**16, ask=query, again=again, once=once)
     header = Header(SESSION, number, attempt, stage)
     chosen = tuple(sorted(members, key=client_name))
     return Attempt(clients, chosen, header, vector, ordered or len(chosen), tasks or {})

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from securefl.sums.way import Attempt, SumScheme
-
 from securefl.algorithm.queries import CohortQuery
 from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Directory, Identity
@@ -17,6 +15,7 @@ from securefl.core.wire import Header
 from securefl.engine.exchange.server import order_of
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import Own, OwnRecord
+from securefl.sums.scheme import Attempt, SumScheme
 
 
 @dataclass(frozen=True)

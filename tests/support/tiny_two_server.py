@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from securefl.sums.two_server.way import KeyHolderPart
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -27,6 +26,7 @@ from securefl.sums.two_server.agreement import Agreement, boxes_digest, signed_i
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import AddPads, OpenBoxes, PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
+from securefl.sums.two_server.scheme import KeyHolderPart
 from securefl.sums.two_server.server import PadServer
 from support.hidden_plans import hidden
 from support.tiny_secagg import entropy, identity, release, told

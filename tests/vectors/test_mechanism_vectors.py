@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from support.noises import noise, room
@@ -31,6 +31,10 @@ def told(figure: Callable[[], Any]) -> Any:
         return {"refused": str(error)}
 
 
+DEPENDS_ON: Final = {"records": "records", "trained": "trained-state", "nothing": "model"}
+"""The words of the vectors' time, and those of now."""
+
+
 def without_sentence(figure: Any) -> Any:
     return "refused" if isinstance(figure, dict) and "refused" in figure else figure
 
@@ -43,11 +47,11 @@ def test_figures_are_those_of_before(row: dict[str, Any]) -> None:
     sensitivity = given["sensitivity"]
     spec = ValueSpec(
         name="own",
-        how=given["how"],
+        reduction="none" if given["how"] == "each" else "sum",
         reveals="it",
         sensitivity={} if sensitivity is None else {(plan.unit, plan.adjacency): sensitivity},
         cohort=given["cohort"],
-        reads=given["reads"],
+        depends_on=DEPENDS_ON[given["reads"]],
         grid=Grid(step=given["step"], bound=given["bound"]),
     )
     source = Source(SecretKey(bytes(range(32))))

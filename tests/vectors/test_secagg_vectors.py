@@ -21,7 +21,7 @@ from vectors.make_secagg import (
     COHORTS,
     FOLDER,
     SECOND,
-    ClientFunction,
+    Given,
     changed,
     keys,
     plain,
@@ -102,12 +102,12 @@ ACCEPTED = {one["name"]: one for name in FILES for one in load(name)}
 REFUSED = load("refused")
 
 
-def identity(given: ClientFunction, number: int) -> Identity:
+def identity(given: Given, number: int) -> Identity:
     own, name = keys(given, number), terms_of(given)["members"][number]["name"]
     return Identity(name, SigningKey(SecretKey(own["identity"])), AgreementKey(SecretKey(own["channel"])))
 
 
-def agreed(given: ClientFunction) -> Agreement:
+def agreed(given: Given) -> Agreement:
     of = terms_of(given)
     members = len(of["members"])
     names = ("ordered", "corrupt", "neighbours", "threshold", "quorum", "least_survivors", "least_degree")
@@ -130,13 +130,13 @@ def agreed(given: ClientFunction) -> Agreement:
     )
 
 
-def machine(given: ClientFunction, number: int) -> Client:
+def machine(given: Given, number: int) -> Client:
     of = agreed(given)
     channels = Channels(identity(given, number), of.roster, of.header.session)
     return Client(agreement=of, channels=channels, policy=Lenient())
 
 
-def begun(given: ClientFunction, number: int) -> tuple[Client, Any]:
+def begun(given: Given, number: int) -> tuple[Client, Any]:
     """A client that has its secret."""
     one, secret = machine(given, number), next(NUMBERS).to_bytes(32, "little")
     STREAMS[secret] = randomness(given, number)
@@ -151,7 +151,7 @@ def roster(entries: Iterable[dict[str, Any]]) -> RosterClosed:
     )
 
 
-def dealing_state(given: ClientFunction, number: int, entries: Any = None) -> tuple[Client, Any]:
+def dealing_state(given: Given, number: int, entries: Any = None) -> tuple[Client, Any]:
     one, step = begun(given, number)
     rows = entries or [vars(entry) for entry in make_secagg.entries(given)]
     return one, recorded(one, one.receive(step.state, SERVER, roster(rows))).state
@@ -162,7 +162,7 @@ def recorded(one: Client, step: Any) -> Any:
     return one.provide(step.state, True)
 
 
-def holding(given: ClientFunction, number: int) -> tuple[Client, Any]:
+def holding(given: Given, number: int) -> tuple[Client, Any]:
     one, state = dealing_state(given, number)
     held = client_rounds.Holding(closed=state.closed, dealers=tuple(given["dealers"]), pairs={}, sent=True)
     return one, held
@@ -187,37 +187,37 @@ def handed(of: dict[str, Any]) -> Dealt:
 # The kinds of cases, answered by the first implementation -----------------------------------------------
 
 
-def first_agreement(given: ClientFunction) -> Any:
+def first_agreement(given: Given) -> Any:
     of = agreed(given)
     digests = {"parameters": of.parameters.digest(), "roster": of.roster.digest}
     questions = [(one.round, one.name, one.ask, one.again) for one in of.questions]
     return digests | {"context": of.context, "signers": of.parameters.signers, "questions": questions}
 
 
-def first_channel(given: ClientFunction) -> Any:
+def first_channel(given: Given) -> Any:
     return machine(given, given["own"]).channels.secret(given["other"]).reveal()
 
 
-def first_advertise(given: ClientFunction) -> Any:
+def first_advertise(given: Given) -> Any:
     sent = begun(given, given["own"])[1].out[0].message
     entry = {"mask_key": sent.key.raw, "nonce": sent.nonce.raw, "signature": sent.signature.raw}
     return {"number": given["own"], **entry}
 
 
-def first_close(given: ClientFunction) -> Any:
+def first_close(given: Given) -> Any:
     return dealing_state(given, given["own"], raw(given)["entries"])[1].closed.context
 
 
-def first_offsets(given: ClientFunction) -> Any:
+def first_offsets(given: Given) -> Any:
     return offsets_of(given["members"], given["neighbours"])
 
 
-def first_graph(given: ClientFunction) -> Any:
+def first_graph(given: Given) -> Any:
     seed = digest(b"graph", raw(given)["CONTEXT"])
     return draw(given["members"], given["neighbours"], seed).neighbours
 
 
-def first_split(given: ClientFunction) -> Any:
+def first_split(given: Given) -> Any:
     """It draws 48 bytes per coefficient, the highest power first."""
     drawn = b"".join(int(c, 16).to_bytes(48, "little") for c in reversed(given["coefficients"]))
     threshold = len(given["coefficients"]) + 1
@@ -226,18 +226,18 @@ def first_split(given: ClientFunction) -> Any:
     return dict(zip(given["holders"], shares, strict=True))
 
 
-def first_combine(given: ClientFunction) -> Any:
+def first_combine(given: Given) -> Any:
     shares = {holder + 1: share for holder, share in raw(given)["shares"].items()}
     return combine(shares, given["threshold"])
 
 
-def first_marks(given: ClientFunction) -> Any:
+def first_marks(given: Given) -> Any:
     of = raw(given)
     marks = Pair(*of["opened"]).marks(of["CONTEXT"], of["dealer"], of["holder"])
     return {"marks": marks.raw, "seed mark": seed_mark(of["CONTEXT"], of["dealer"], of["seed"]).raw}
 
 
-def first_seal(given: ClientFunction) -> Any:
+def first_seal(given: Given) -> Any:
     of, (one, state) = raw(given), dealing_state(given, given["dealer"])
     pair = of["dealer"], of["holder"]
     key = share_key(state.closed, one.channels, *pair)
@@ -246,12 +246,12 @@ def first_seal(given: ClientFunction) -> Any:
     return {"share key": key.reveal(), "sealed": sealed.raw}
 
 
-def first_leaf(given: ClientFunction) -> Any:
+def first_leaf(given: Given) -> Any:
     of = raw(given)
     return leaf_of(of["holder"], Commitment(of["marks"]), of["sealed"])
 
 
-def first_encrypted(given: ClientFunction) -> Any:
+def first_encrypted(given: Given) -> Any:
     of = agreed(given)
     bare = agreement.Agreement(
         header=of.header, roster=of.roster, vectors=of.vectors, plan=of.plan, task=of.task
@@ -260,21 +260,21 @@ def first_encrypted(given: ClientFunction) -> Any:
     return {"signed": text, "signature": identity(given, given["own"]).signing.sign(text).raw}
 
 
-def first_dealing(given: ClientFunction) -> Any:
+def first_dealing(given: Given) -> Any:
     of, (_, state) = raw(given), dealing_state(given, 0)
     checked = published(state.closed, of["dealer"], said(of["dealer"], of["dealing"]))
     text = signed(state.closed, of["dealer"], checked.dealing.seed, checked.tree.root)
     return {"signed": text, "evidence": {h: checked.evidence(h) for h in of["dealing"]["marks"]}}
 
 
-def first_receive(given: ClientFunction) -> Any:
+def first_receive(given: Given) -> Any:
     one, state = dealing_state(given, given["own"])
     step = one.receive(state, SERVER, handed(raw(given)))
     shown = step.out[0].message.keys if step.result == "complained" else ()
     return {"complaints": [key.raw for key in shown]}
 
 
-def first_judge(given: ClientFunction) -> Any:
+def first_judge(given: Given) -> Any:
     of, (_, state) = raw(given), dealing_state(given, 0)
     dealt = {of["dealer"]: published(state.closed, of["dealer"], said(of["dealer"], of["dealing"]))}
     shown = Share(of["dealer"].to_bytes(4, "little") + of["key"])
@@ -285,27 +285,27 @@ def first_judge(given: ClientFunction) -> Any:
     return "dealer" if proven else "open"
 
 
-def first_keystream(given: ClientFunction) -> Any:
+def first_keystream(given: Given) -> Any:
     words = np.zeros(given["length"], word(given["bits"]))
     apply_masks(words, given["vector"], add=[SecretKey(raw(given)["seed"])])
     return words.tolist()
 
 
-def first_pack(given: ClientFunction) -> Any:
+def first_pack(given: Given) -> Any:
     return pack(np.array(given["values"], word(given["bits"])), given["bits"]).tobytes()
 
 
-def first_unpack(given: ClientFunction) -> Any:
+def first_unpack(given: Given) -> Any:
     packed = np.frombuffer(raw(given)["packed"], np.uint8)
     return unpack(packed, given["length"], given["bits"]).tolist()
 
 
-def first_pair(given: ClientFunction) -> Any:
+def first_pair(given: Given) -> Any:
     _, state = dealing_state(given, given["own"])
     return state.closed.mask_seed(given["own"], state.key, given["other"]).reveal()
 
 
-def first_masked(given: ClientFunction) -> Any:
+def first_masked(given: Given) -> Any:
     one, state = dealing_state(given, given["own"])
     step = recorded(one, one.receive(state, SERVER, handed(raw(given))))
     assert step.need is not None
@@ -319,7 +319,7 @@ def first_masked(given: ClientFunction) -> Any:
     return {"packed": packed, "signed": text, "signature": message.signature.raw}
 
 
-def first_survivors(given: ClientFunction) -> Any:
+def first_survivors(given: Given) -> Any:
     one, held = holding(given, given["own"])
     came = Survivors(survivors=tuple(given["survivors"]), dropped=tuple(given["dropped"]))
     step = one.receive(held, SERVER, came)
@@ -331,7 +331,7 @@ def first_survivors(given: ClientFunction) -> Any:
     return {"signed": text, "signature": signature.raw, "record": step.need.order.digest}
 
 
-def first_quorum(given: ClientFunction) -> Any:
+def first_quorum(given: Given) -> Any:
     of, (one, held) = raw(given), holding(given, given["own"])
     state = client_rounds.Agreeing(held=held, survivors=tuple(given["survivors"]), signed=True)
     came = Quorum(
@@ -345,7 +345,7 @@ def first_quorum(given: ClientFunction) -> Any:
     return "enough"
 
 
-def first_aggregate(given: ClientFunction) -> Any:
+def first_aggregate(given: Given) -> Any:
     of, one = raw(given), Server(agreement=agreed(given), patience=0)
     names = [member["name"] for member in COHORTS[given["cohort"]]["members"]]
     step: Any = one.begin()
@@ -400,7 +400,7 @@ def messages(of: dict[str, Any], agreed: Agreement) -> list[dict[int, Any]]:
     return [advertised, shared, masked, signatures, answers]
 
 
-FIRST: dict[str, Callable[[ClientFunction], Any]] = {name: globals()[f"first_{name}"] for name in SECOND}
+FIRST: dict[str, Callable[[Given], Any]] = {name: globals()[f"first_{name}"] for name in SECOND}
 
 
 def test_every_kind_has_a_case() -> None:
@@ -421,7 +421,7 @@ def test_the_first_reproduces(name: str) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case["name"])
-def test_the_second_refuses(case: ClientFunction) -> None:
+def test_the_second_refuses(case: Given) -> None:
     base = ACCEPTED[case["base"]]
     with pytest.raises(Refused, match=re.escape(case["refusal"]["second"])):
         SECOND[base["kind"]](changed(base, case["change"]))
@@ -431,7 +431,7 @@ def test_the_second_refuses(case: ClientFunction) -> None:
     "case",
     [pytest.param(one, id=one["name"]) for one in REFUSED],
 )
-def test_the_first_refuses(case: ClientFunction) -> None:
+def test_the_first_refuses(case: Given) -> None:
     base = ACCEPTED[case["base"]]
     with pytest.raises(
         (ConfigError, CryptoError, RemoteProtocolError), match=re.escape(case["refusal"]["first"])

@@ -31,8 +31,8 @@ from securefl.sums.two_server.agreement import Agreement, request_digest
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
+from securefl.sums.two_server.scheme import KeyHolderPart
 from securefl.sums.two_server.server import PadServer
-from securefl.sums.two_server.way import KeyHolderPart
 
 FILE = Path(__file__).parent / "two_server" / "sum.json"
 MEMBERS, LEAST = 4, 3

@@ -274,7 +274,7 @@ def test_what_is_reserved_counts_though_it_never_leaves(path: Path) -> None:
         assert set(ledger.reserve([(key("a", 2), GAUSSIAN)])) == {"a"}
 
 
-@pytest.mark.parametrize("against", [(SERVER,), (OTHERS,), (KEY_HOLDER,), (KEY_HOLDER, OTHERS)])
+@pytest.mark.parametrize("adversaries", [(SERVER,), (OTHERS,), (KEY_HOLDER,), (KEY_HOLDER, OTHERS)])
 def test_the_budget_holds_against_the_named_parties_alone(path: Path, adversaries: tuple[str, ...]) -> None:
     with Ledger(path, replace(TERMS, budget=1.5, adversaries=adversaries)) as ledger:
         refused = ledger.reserve([(key(), GAUSSIAN)])  # 1.99 against the server, 0.93 against the others

@@ -49,7 +49,7 @@ def test_the_ledger_bears_it_too(tmp_path: Path, adaptive: bool) -> None:
             noise_multiplier=multiplier,
             delta=1e-5,
             adjacency="add-remove",
-            max_releases=rounds,
+            max_rounds=rounds,
         )
         with Ledger(tmp_path / f"{budget}.sqlite", terms) as ledger:
             assert ledger.rounds_left("client-0000", [charge_of(plan, spec)]) == rounds
@@ -129,7 +129,7 @@ SHARES = hidden(
         corrupt=0.0,
         adjacency="add-remove",
         delta=1e-5,
-        max_releases=1,
+        max_rounds=1,
     ),
     5,
     min_cohort_size=5,

@@ -114,16 +114,16 @@ def test_what_is_a_secret_refuses_every_way_around(kind: type[Any]) -> None:
 
 
 PUBLIC = {
-    "securefl.engine.drive.Parcel": "bytes on their way",
+    "securefl.engine.drive.Packet": "bytes on their way",
     "securefl.engine.apart.computing.Compute": "the broadcast, which everybody has",
     "securefl.engine.apart.computing.Computed": "long: what an app gives its own party, and has itself",
     "securefl.engine.apart.entering.Enter": "a server's signed request",
-    "securefl.engine.apart.turns.Sent": "bytes on their way",
+    "securefl.engine.apart.turns.TurnReply": "bytes on their way",
     "securefl.engine.apart.turns.Turn": "bytes on their way",
     "securefl.sums.encrypted.server.Adding": "digests and signatures",
     "securefl.linear.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.linear.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
-    "securefl.linear.way.Sent": "what a client shows the server, concealed",
+    "securefl.linear.scheme.Sent": "what a client shows the server, concealed",
     "securefl.linear.padded.Listed": "masked messages, in the order of a list",
     "securefl.linear.pads.Masked": "a client's masked message",
     "securefl.sums.encrypted.parts.EncryptedTotal": "ciphertexts",
@@ -134,7 +134,7 @@ PUBLIC = {
     "securefl.matching.sealed.Sealed": "sealed to its receiver",
     "securefl.matching.sealed.Scores": "encrypted, and signed",
     "securefl.core.hiding.Concealed": "what everybody may see of a hidden value",
-    "securefl.core.hiding.Hide": "work whose masks are functions, which have no pickle",
+    "securefl.core.hiding.ComputeAndConceal": "work whose masks are functions, which have no pickle",
     "securefl.secagg.server_rounds.Agreeing": "signatures",
     "securefl.secagg.server_rounds.Opening": "shares that were opened to the server",
     "securefl.secagg.server_rounds.Sharing": "what dealers published",

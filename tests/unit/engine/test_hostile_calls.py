@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
-from securefl.linear.way import Questions
 from support.four_clients import CLIENTS, PLACE, SENDS, SESSION, SIZE, records, sum_call
 from support.hidden_plans import hidden
 
@@ -23,16 +22,17 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.core.wire import Header, Limit, encode
 from securefl.dp.moments import MeanVariance
-from securefl.engine.calls import QueryCall, said
+from securefl.engine.calls import QueryCall, encode_call
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.linear import ckks, padded
 from securefl.linear.registry import scheme_of
+from securefl.linear.scheme import Questions
 from securefl.matching.profiles import Anchor, Bounds, Variant, linear_query
 from securefl.storage.journal import Journal
-from securefl.sums.encrypted import way as encrypted
+from securefl.sums.encrypted import scheme as encrypted
 from securefl.sums.two_server.messages import PadRequest
 
 LENGTH = 4
@@ -84,8 +84,8 @@ def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) ->
     whole, _ = engine(replace(MASKED, sum=how))
     attempt = replace(PLACE, attempt=1)
     with pytest.raises(RemoteProtocolError, match="Expected sums"):
-        holder(whole).call([KEY_HOLDER], said(attempt, sum_call(again=again)))
-    good = drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sum_call()))
+        holder(whole).call([KEY_HOLDER], encode_call(attempt, sum_call(again=again)))
+    good = drive(holder(whole), KEY_HOLDER, attempt, encode_call(attempt, sum_call()))
     empty = PadRequest(task=bytes(32), members=(), boxes=(), inputs=(), signatures=())
     assert good.deliver(Packet(SERVER, KEY_HOLDER, encode(attempt, empty))) == []
     assert SERVER in good.traffic.rejected_from
@@ -97,8 +97,8 @@ def test_a_call_for_an_introduction_with_a_number_is_refused(how: Any, wrong: An
     whole, _ = engine(replace(MASKED, sum=how))
     attempt = replace(PLACE, attempt=1)
     with pytest.raises(RemoteProtocolError, match="Expected sums"):
-        holder(whole).call([KEY_HOLDER], said(attempt, sum_call(**wrong)))
-    assert drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sum_call(number=1))).machines
+        holder(whole).call([KEY_HOLDER], encode_call(attempt, sum_call(**wrong)))
+    assert drive(holder(whole), KEY_HOLDER, attempt, encode_call(attempt, sum_call(number=1))).machines
 
 
 def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,15 +106,15 @@ def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: p
     whole, _ = engine(replace(OPEN, scores="ckks"))
     for number in (1, 2):
         at = replace(PLACE, round=number)
-        holder(whole).call([KEY_HOLDER], said(at, scores(length=number)))
+        holder(whole).call([KEY_HOLDER], encode_call(at, scores(length=number)))
     with pytest.raises(RemoteProtocolError, match="at most 2 kinds"):
-        holder(whole).call([KEY_HOLDER], said(replace(PLACE, round=3), scores(length=3)))
-    assert holder(whole).call([KEY_HOLDER], said(replace(PLACE, round=3), scores(length=2)))
+        holder(whole).call([KEY_HOLDER], encode_call(replace(PLACE, round=3), scores(length=3)))
+    assert holder(whole).call([KEY_HOLDER], encode_call(replace(PLACE, round=3), scores(length=2)))
 
 
 def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
     _, party = engine(OPEN)
-    party.call(["client-0000"], said(PLACE, QueryCall(most_bytes=999, most_elements=9)))
+    party.call(["client-0000"], encode_call(PLACE, QueryCall(most_bytes=999, most_elements=9)))
     assert party.drive is not None
     order = replace(FOR_ONE, wants=("own",))
     assert party.drive.deliver(Packet(SERVER, "client-0000", encode(PLACE, order))) == []
@@ -146,7 +146,7 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
         party = ClientParty(plan, gives, ledger, journal, {0: records()[0]}, rng=rng)
         party.enter(directory)
         call = QueryCall(most_bytes=10**6, most_elements=99)
-        at = drive(party, "client-0000", PLACE, said(PLACE, call))
+        at = drive(party, "client-0000", PLACE, encode_call(PLACE, call))
         order = replace(FOR_ONE, wants=("own",), initial=initial)
         for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
             at.deliver(Packet(SERVER, "client-0000", encode(PLACE, one)))
@@ -168,9 +168,9 @@ def asked(
 ) -> tuple[list[Packet], Driver, ClientParty]:
     """What a client answers to this call, under the key that the key holder said for it."""
     whole, party = engine(replace(OPEN, scores=how))
-    key = holder(whole).call([KEY_HOLDER], said(PLACE, call))
+    key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, call))
     told = QueryCall(most_bytes=10**6, most_elements=10**4) if bare else replace(call, key=key)
-    at = drive(party, "client-0000", PLACE, said(PLACE, told))
+    at = drive(party, "client-0000", PLACE, encode_call(PLACE, told))
     order = replace(FOR_ONE, wants=wants)
     for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
         at.deliver(Packet(SERVER, "client-0000", encode(PLACE, one)))
@@ -307,11 +307,11 @@ def test_a_bad_call_does_not_end_the_ask_at_hand() -> None:
     """Else a server could have a value computed a second time, from what the first computing kept."""
     _, party = engine(MASKED)
     names = list(party.names)
-    party.call(names, said(PLACE, QueryCall(most_bytes=9, most_elements=9)))
+    party.call(names, encode_call(PLACE, QueryCall(most_bytes=9, most_elements=9)))
     party._contributing.values._news[0] = {"seen": np.ones(1)}
     huge = QueryCall(most_bytes=2**40, most_elements=9)
     with pytest.raises(RemoteProtocolError, match="at most"):
-        party.call(names, said(replace(PLACE, stage=1), huge))
+        party.call(names, encode_call(replace(PLACE, stage=1), huge))
     assert party.kept == {}
-    party.call(names, said(replace(PLACE, stage=1), QueryCall(most_bytes=9, most_elements=9)))
+    party.call(names, encode_call(replace(PLACE, stage=1), QueryCall(most_bytes=9, most_elements=9)))
     assert set(party.kept) == {0}

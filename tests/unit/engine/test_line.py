@@ -279,12 +279,12 @@ def test_two_of_the_longest_frames_have_room_together(tmp_path: Path) -> None:
 
 
 def test_a_request_of_a_carrier_that_is_gone_is_dropped_and_one_at_work_is_finished(tmp_path: Path) -> None:
-    heard: list[bytes] = []
+    decode_call: list[bytes] = []
     told: list[str] = []
     begun, go = Event(), Event()
 
     def handle(line: Connection, request: bytes) -> bytes:
-        heard.append(request)
+        decode_call.append(request)
         begun.set()
         assert go.wait(10)
         return request
@@ -307,7 +307,7 @@ def test_a_request_of_a_carrier_that_is_gone_is_dropped_and_one_at_work_is_finis
         assert told_of(told, "gone before its turn")
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
-    assert heard == [b"at work", b"stays"]
+    assert decode_call == [b"at work", b"stays"]
 
 
 def let_in(path: Path, frame: bytes, stack: ExitStack) -> socket.socket | None:

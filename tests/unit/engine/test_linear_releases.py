@@ -33,7 +33,7 @@ RECORDS = [(np.zeros((1, 1)), np.zeros(1))] * 2
 def spec(most: Any, **changes: Any) -> ValueSpec:
     declared: dict[str, Any] = {
         "name": "vector",
-        "how": "each",
+        "reduction": "none",
         "reveals": "its vector",
         "reveals_encrypted": "a number",
         "on_model": False,
@@ -154,7 +154,7 @@ def test_the_schedule_s_number_is_what_a_run_asks_for() -> None:
         {"most": True},
         {"most": 2.0},
         {"most": "always"},
-        {"most": 2, "how": "sum", "reveals_encrypted": ""},
+        {"most": 2, "reduction": "sum", "reveals_encrypted": ""},
     ],
 )
 def test_a_value_of_linear_queries_declares_a_number(wrong: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from securefl.core.release import SERVER, ReleaseKey
 from securefl.core.streams import client_stream, stream
 from securefl.core.wire import Header, encode
 from securefl.dp.noise import Source
-from securefl.engine.calls import QueryCall, SumCall, heard, said
+from securefl.engine.calls import QueryCall, SumCall, decode_call, encode_call
 from securefl.engine.drive import Packet
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.party.clients import ClientParty
@@ -72,7 +72,7 @@ class Attacked:
 
     def answers(self, at: Header, *wants: str, model: float = 0.0, **asked: int) -> bool:
         """Whether the client answers this order."""
-        self.party.call(["client-0000"], said(at, CALL))
+        self.party.call(["client-0000"], encode_call(at, CALL))
         drive = self.party.drive
         assert drive is not None
         drive.begin()
@@ -239,9 +239,9 @@ def lying(whole: InProcess, **changes: int) -> None:
     own: Callable[[Any, bytes], bytes] = party.call
 
     def call(to: Any, data: bytes) -> bytes:
-        header, said_call = heard(data, SESSION, (0, 0, -1))
+        header, said_call = decode_call(data, SESSION, (0, 0, -1))
         if isinstance(said_call, SumCall):
-            data = said(header, replace(said_call, **changes))
+            data = encode_call(header, replace(said_call, **changes))
         return own(to, data)
 
     party.call = call  # type: ignore[method-assign]

@@ -35,7 +35,7 @@ from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocol
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, encode
-from securefl.engine.calls import QueryCall, SumCall, heard, said
+from securefl.engine.calls import QueryCall, SumCall, decode_call, encode_call
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.engine.inprocess import InProcess, simulated
@@ -59,7 +59,7 @@ def ordered(plan: Plan) -> tuple[ClientParty, Any]:
     whole.query(replace(ASK, sums=()), Header(SESSION, 1, 0, 0))
     (party,) = whole._clients
     place, names = Header(SESSION, 1, 0, 1), list(party.names)
-    party.call(names, said(place, QueryCall(most_bytes=9999, most_elements=99)))
+    party.call(names, encode_call(place, QueryCall(most_bytes=9999, most_elements=99)))
     assert party.drive is not None
     party.drive.begin()
     order = encode(place, order_of(ASK, range(CLIENTS), hidden=True))
@@ -79,11 +79,11 @@ ATTEMPT = Header(SESSION, 1, 1, 1)
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (said(replace(ATTEMPT, session=b"\x01" * 32), sum_call()), "another session"),
-        (said(Header(SESSION, 1, 0, 1), sum_call()), "places go up"),
-        (said(Header(SESSION, 1, 0, 0), sum_call()), "places go up"),
+        (encode_call(replace(ATTEMPT, session=b"\x01" * 32), sum_call()), "another session"),
+        (encode_call(Header(SESSION, 1, 0, 1), sum_call()), "places go up"),
+        (encode_call(Header(SESSION, 1, 0, 0), sum_call()), "places go up"),
         (encode(ATTEMPT, broadcast_of(ASK)), "'ask-call', 'sum-call'"),
-        (said(ATTEMPT, sum_call())[:-1], "well-formed"),
+        (encode_call(ATTEMPT, sum_call())[:-1], "well-formed"),
         (b"", "well-formed"),
     ],
     ids=["another session", "the same place", "an earlier place", "no call", "cut", "nothing"],
@@ -95,7 +95,7 @@ def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: 
         party.call(party.names, data)
     assert refused.value.sender == SERVER
     assert party.drive is before
-    party.call(party.names, said(ATTEMPT, sum_call()))
+    party.call(party.names, encode_call(ATTEMPT, sum_call()))
     assert party.drive is not None
     assert party.drive.header == ATTEMPT
 
@@ -116,21 +116,21 @@ def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: 
 def test_a_call_that_does_not_fit_the_order_has_no_machine(changes: Any) -> None:
     party, _ = ordered(MASKED)
     with pytest.raises(RemoteProtocolError) as refused:
-        party.call(["client-0000"], said(ATTEMPT, sum_call(**changes)))
+        party.call(["client-0000"], encode_call(ATTEMPT, sum_call(**changes)))
     assert refused.value.sender == SERVER
 
 
 def test_a_call_of_another_round_does_not_use_the_order_of_this_one() -> None:
     party, _ = ordered(MASKED)
     with pytest.raises(RemoteProtocolError, match="of the order"):
-        party.call(party.names, said(Header(SESSION, 2, 1, 0), sum_call()))
+        party.call(party.names, encode_call(Header(SESSION, 2, 1, 0), sum_call()))
 
 
 def test_a_client_that_was_given_no_order_takes_no_part() -> None:
     whole, _ = engine(MASKED)
     whole._enter(SESSION)
     (party,) = whole._clients
-    party.call(party.names, said(ATTEMPT, sum_call()))
+    party.call(party.names, encode_call(ATTEMPT, sum_call()))
     assert party.drive is not None
     assert not party.drive.machines
 
@@ -152,7 +152,7 @@ def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() ->
     whole.query(replace(ASK, cohort=(0,)), PLACE)
     huge = QueryCall(most_bytes=2**31, most_elements=9)
     with pytest.raises(RemoteProtocolError, match="at most 1073741824 bytes"):
-        party.call(party.names, said(Header(SESSION, 2, 0, 0), huge))
+        party.call(party.names, encode_call(Header(SESSION, 2, 0, 0), huge))
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None
         QueryCall(**{**good, **wrong}).questions()
 
 
-def test_a_call_is_read_as_it_was_said() -> None:
+def test_a_call_is_read_as_it_was_encode_call() -> None:
     for one in (sum_call(), QueryCall(most_bytes=1, most_elements=2, key=b"k")):
-        assert heard(said(ATTEMPT, one), SESSION, (0, 0, 0)) == (ATTEMPT, one)
+        assert decode_call(encode_call(ATTEMPT, one), SESSION, (0, 0, 0)) == (ATTEMPT, one)
 
 
 # The key holder -----------------------------------------------------------------------------------
@@ -226,10 +226,10 @@ def holder(plan: Plan) -> KeyHolderParty:
 def test_a_key_holder_opens_nothing_for_a_call_beside_its_plan(changes: Any) -> None:
     party = holder(TWO)
     with pytest.raises(RemoteProtocolError) as refused:
-        party.call([KEY_HOLDER], said(ATTEMPT, sum_call(**changes)))
+        party.call([KEY_HOLDER], encode_call(ATTEMPT, sum_call(**changes)))
     assert refused.value.sender == SERVER
     assert party.drive is None
-    party.call([KEY_HOLDER], said(ATTEMPT, sum_call()))
+    party.call([KEY_HOLDER], encode_call(ATTEMPT, sum_call()))
     assert isinstance(party.drive, Driver)
 
 
@@ -240,9 +240,9 @@ def test_another_size_of_the_order_has_no_signatures() -> None:
     say = KeyHolderParty.call
 
     def smaller(self: KeyHolderParty, to: Any, data: bytes) -> bytes:
-        header, came = heard(data, SESSION, (0, 0, 0))
+        header, came = decode_call(data, SESSION, (0, 0, 0))
         assert isinstance(came, SumCall)
-        return say(self, to, said(header, replace(came, draws=(*came.draws, 1))))
+        return say(self, to, encode_call(header, replace(came, draws=(*came.draws, 1))))
 
     key_holder = whole._key_holder
     assert key_holder is not None
@@ -297,7 +297,7 @@ def test_a_server_of_other_keys_than_the_directorys_asks_nothing() -> None:
 def test_a_party_that_entered_no_session_hears_no_call() -> None:
     for party in (client(CLEAR), KeyHolderParty(TWO, {}, OwnRecord(KEY_HOLDER, Journal()))):
         with pytest.raises(LocalProtocolError, match="Enter one"):
-            party.call(party.names, said(PLACE, sum_call()))
+            party.call(party.names, encode_call(PLACE, sum_call()))
 
 
 def test_a_client_whose_journal_was_lost_is_told_so_itself() -> None:
@@ -309,7 +309,7 @@ def test_a_client_whose_journal_was_lost_is_told_so_itself() -> None:
     )
     party._directory = others
     with pytest.raises(ConfigError, match="Pin them again, or restore the journals"):
-        party.call(party.names, said(ATTEMPT, sum_call()))
+        party.call(party.names, encode_call(ATTEMPT, sum_call()))
 
 
 def test_what_was_made_in_a_session_that_was_left_is_not_kept() -> None:
@@ -321,7 +321,7 @@ def test_what_was_made_in_a_session_that_was_left_is_not_kept() -> None:
     (party,) = whole._clients
     assert isinstance(party, ClientParty)
     place, names = Header(SESSION, 1, 0, 1), list(party.names)
-    party.call(names, said(place, QueryCall(most_bytes=9999, most_elements=99)))
+    party.call(names, encode_call(place, QueryCall(most_bytes=9999, most_elements=99)))
     assert party.drive is not None
     party.drive.begin()
     for k, name in enumerate(names):

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from securefl.sums.encrypted.way import _PURPOSE
 from support.ordered_clients import EVERYBODY, MODEL, PLAN, clients, ordered, sum_call, summing
 from support.tiny_orders import order
 
@@ -22,6 +21,7 @@ from securefl.core.release import SERVER
 from securefl.core.wire import Limit, decode
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import STRONG
+from securefl.sums.encrypted.scheme import _PURPOSE
 
 MASKED = replace(PLAN, sum="masked")
 CKKS = replace(PLAN, sum="ckks")

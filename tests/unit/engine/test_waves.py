@@ -15,7 +15,7 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.engine.apart.host import Host
 from securefl.engine.apart.remote_transport import RemoteTransport
-from securefl.engine.apart.turns import Sent, Turn, pack, pack_sent, unpack, unpack_sent
+from securefl.engine.apart.turns import Turn, TurnReply, pack, pack_sent, unpack, unpack_sent
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -23,7 +23,9 @@ from securefl.storage.own_record import OwnRecord
 PLANS = [CLEAR, MASKED, TWO, replace(TWO, sum="ckks")]
 
 
-def asked(plan: Any, lost: Callable[[int, str, bytes], bytes | None] = lambda wave, name, said: said) -> Any:
+def asked(
+    plan: Any, lost: Callable[[int, str, bytes], bytes | None] = lambda wave, name, replied: replied
+) -> Any:
     """The answers and the transport of one Ask, whose replies pass through `lost`."""
     here, clients = server(plan), [client(plan, (k,)) for k in range(CLIENTS)]
     holders = [KeyHolderParty(plan, {"own": SENDS}, OwnRecord(KEY_HOLDER, Journal()))]
@@ -40,8 +42,8 @@ def asked(plan: Any, lost: Callable[[int, str, bytes], bytes | None] = lambda wa
 
     def exchange(requests: Mapping[str, bytes]) -> dict[str, bytes]:
         waves[0] += 1
-        said = {name: lost(waves[0], name, hosts[name].answer(data)) for name, data in requests.items()}
-        return {name: reply for name, reply in said.items() if reply is not None}
+        replied = {name: lost(waves[0], name, hosts[name].answer(data)) for name, data in requests.items()}
+        return {name: reply for name, reply in replied.items() if reply is not None}
 
     transport = RemoteTransport(exchange)
     return here.query(ASK, PLACE, transport), transport, waves[0]
@@ -57,15 +59,15 @@ def test_a_sum_of_parties_apart_is_the_sum(plan: Any, waves: int) -> None:
 
 @pytest.mark.parametrize(("plan", "wave"), [(CLEAR, 1), (MASKED, 2), (MASKED, 4), (TWO, 3)])
 def test_who_falls_silent_is_left_out(plan: Any, wave: int) -> None:
-    silent = lambda at, name, said: None if (at, name) == (wave, "client-0002") else said  # noqa: E731
+    silent = lambda at, name, replied: None if (at, name) == (wave, "client-0002") else replied  # noqa: E731
     answers, _, _ = asked(plan, silent)
     assert answers.survivors == (0, 1, 3)
     np.testing.assert_array_equal(answers.totals["own"].value, [7, 7, 7])
 
 
-@pytest.mark.parametrize("said", [b"", b"x" * 99, pack(Turn())])
-def test_who_says_what_is_no_reply_is_left_out_and_named(said: bytes) -> None:
-    answers, transport, _ = asked(CLEAR, lambda at, name, reply: said if name == "client-0001" else reply)
+@pytest.mark.parametrize("replied", [b"", b"x" * 99, pack(Turn())])
+def test_who_says_what_is_no_reply_is_left_out_and_named(replied: bytes) -> None:
+    answers, transport, _ = asked(CLEAR, lambda at, name, reply: replied if name == "client-0001" else reply)
     assert answers.survivors == (0, 2, 3)
     assert set(transport.traffic.rejected_from) == {"client-0001"}
 
@@ -79,13 +81,13 @@ def test_a_turn_comes_back_as_it_went(turn: Turn) -> None:
 
 
 def test_a_reply_comes_back_as_it_went() -> None:
-    sent = Sent(key=b"k", parcels=((SERVER, b"one"), ("client-0001", b"")))
+    sent = TurnReply(key=b"k", parcels=((SERVER, b"one"), ("client-0001", b"")))
     assert unpack_sent(pack_sent(sent), sender="a") == sent
 
 
 def test_a_frame_that_is_cut_changed_or_longer_is_refused() -> None:
     whole = pack(TURNS[2])
-    others = [whole[:at] for at in range(len(whole))] + [whole + b"\0", pack_sent(Sent())]
+    others = [whole[:at] for at in range(len(whole))] + [whole + b"\0", pack_sent(TurnReply())]
     # a length of 2^63, where the first part's length stands
     others.append(whole[:10] + (2**63).to_bytes(8, "little") + whole[18:])
     for data in others:

@@ -335,7 +335,7 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "sends", "start"),
+    ("plan", "spec", "start"),
     [
         (BARE, SUM, "'own' would leave its client without noise. Its protocol names no option"),
         (
@@ -400,7 +400,7 @@ def test_a_refusal_says_why_and_what_to_do(plan: Plan, spec: ValueSpec, start: s
 
 
 @pytest.mark.parametrize(
-    ("plan", "sends", "reason", "parties"),
+    ("plan", "spec", "reason", "parties"),
     [
         (allowed(BARE), SUM, "the own leaves without noise", ["server", "others"]),
         (

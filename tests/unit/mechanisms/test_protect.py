@@ -102,7 +102,7 @@ def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
     assert came._sealed == value.hidden.tobytes()
 
 
-@pytest.mark.parametrize("sends", [SUM, EACH], ids=["sum", "each"])
+@pytest.mark.parametrize("spec", [SUM, EACH], ids=["sum", "each"])
 def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(spec: ValueSpec) -> None:
     first = released(PLAN, spec)
     again = released(PLAN, spec)
@@ -119,7 +119,7 @@ def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(spec:
 
 
 @pytest.mark.parametrize(
-    ("plan", "sends", "given"),
+    ("plan", "spec", "given"),
     [
         (PLAN, SUM, {}),
         (PLAN, EACH, {}),

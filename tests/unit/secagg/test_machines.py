@@ -20,6 +20,7 @@ from support.tiny_secagg import (
     pinned,
 )
 
+from securefl.core.acts import Begin
 from securefl.core.agreement import Question
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.hiding import ComputeAndConceal
@@ -28,7 +29,7 @@ from securefl.core.machine import Need
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import peek
-from securefl.secagg import Aborted, Begin, Channels, Client, Identity, Policy, Roster, Server, Vector
+from securefl.secagg import Aborted, Channels, Client, Identity, Policy, Roster, Server, Vector
 from securefl.secagg import client_rounds as states
 
 KINDS = {

@@ -249,7 +249,7 @@ def test_any_other_interruption_ends_the_lanes_at_once(
 
 
 @pytest.mark.parametrize(
-    ("workers", "lanes", "each"), [(1, 1, 1), (2, 2, 1), (4, 4, 1), (9, 4, 2), (3, 3, 1)]
+    ("workers", "lanes", "per_client"), [(1, 1, 1), (2, 2, 1), (4, 4, 1), (9, 4, 2), (3, 3, 1)]
 )
 def test_workers_are_shared_among_lanes(workers: int, lanes: int, per_client: int) -> None:
     runtime = RuntimeSection(workers=workers)

@@ -466,7 +466,7 @@ def test_residents_are_what_is_served(tmp_path: Path) -> None:
 def test_a_party_trains_in_passes_of_the_shape_that_a_simulation_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its bits could be others than those of the study that was simulated before."""
     monkeypatch.setattr("securefl.study.parties.party_setup.ClientParty", lambda *_, trainer, **__: trainer)
-    monkeypatch.setattr("securefl.study.seats.simulated", lambda *_, trainer, **__: trainer)
+    monkeypatch.setattr("securefl.study.backends.simulated", lambda *_, trainer, **__: trainer)
     monkeypatch.setattr(ArmContext, "scores", None)
     of, nothing = made(CLEAR), cast(Any, None)
     party = of.client(0, OwnData(nothing, None), nothing, nothing, Identity.generate("client-0000"), {})

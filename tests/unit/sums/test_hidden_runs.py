@@ -406,7 +406,7 @@ def test_unequal_orders_have_no_sum(
 
 
 @pytest.mark.parametrize(("who", "answered"), [((0, 1, 2), 0), ((3,), 6)], ids=["some", "one"])
-@pytest.mark.parametrize("way", ["ckks", "two-server"])
+@pytest.mark.parametrize("scheme", ["ckks", "two-server"])
 def test_a_key_holder_opens_for_one_task_alone(
     scheme: str, who: tuple[int, ...], answered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ FEWER = EVERYBODY[:-1]
 def agreement(
     attempt: int = 1, *, number: int = 1, stage: int = 0, once: bool = False, query: int = 0, again: int = 0
 ) -> Agreement:
-    vector = Vector(name="update", length=3, bits=32, bound=100, once=once, query=query, again=again)
+    vector = Vector(name="update", length=3, bits=32, bound=100, once=once, ask=query, again=again)
     return Agreement(
         header=Header(SESSION, number, attempt, stage),
         roster=Roster(tuple(identity(k).member() for k in EVERYBODY)),
