@@ -1,7 +1,8 @@
 """Data sets by name, their partition over clients, and the corruption of some clients' data.
 
-Nothing here protects anything: the module feeds studies. `sources` finds, checks and splits data sets.
-`partitions` cuts them into clients. `corruptions` spoils them on purpose.
+This room supplies the records of studies and has no privacy protection of its own. `sources` finds, checks
+and splits data sets. `partitions` divides their records between clients. `corruptions` corrupts them on
+purpose.
 """
 
 from securefl.core.lazy import lazy

@@ -1,12 +1,12 @@
-"""One column of a table as numbers, by a public declaration and nothing that is learnt over records.
+"""Encoding of a table column as numbers, from its public declaration alone: no statistic of records is used.
 
-| declared | becomes |
+| declared | a cell becomes |
 |---|---|
-| nothing | the number as it is, float32 |
-| `range = [low, high]` | the number clipped to it, then from 0 to 1 |
-| `categories = [...]` | one value for each, of which one is 1 |
-| `missing = value` | that value where there is none |
-| `indicator = true` | one value more, which is 1 where there is none |
+| nothing | its number, unchanged, float32 |
+| `range = [low, high]` | its number, clipped to the range and scaled to [0, 1] |
+| `categories = [...]` | one value a category: 1 for the cell's category, 0 for the others |
+| `missing = value` | that value, if the cell is empty |
+| `indicator = true` | one value more: 1 if the cell is empty, else 0 |
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 MOST_CATEGORIES: Final = 10_000
 _SHOWN: Final = 8
-"""Words of a vocabulary in an error."""
+"""How many categories an error lists."""
 _ABSENT: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
-"""Words for no number, in small letters."""
+"""Texts that stand for a missing number, in lower case."""
 _TRUTH: Final = {"true": 1.0, "false": 0.0}
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -41,9 +41,9 @@ Word = str | int | float | bool
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """What is publicly known of a column. See the table above.
+    """The public declaration of a column. See the table above.
 
-    Raises ValueError for a declaration that contradicts itself.
+    Raises ValueError if the declaration contradicts itself.
     """
 
     range: tuple[float, float] | None = None
@@ -75,19 +75,21 @@ class Column:
         if given is not None and (isinstance(given, str) or not isfinite(float(np.float32(given)))):
             raise ValueError(f"Expected `missing` as a finite number for a column of numbers, got {given!r}.")
         if self.indicator and given is None:
-            raise ValueError("Expected `missing` beside `indicator`: the number that stands where none is.")
+            raise ValueError("Expected `missing` beside `indicator`: the number that an empty cell becomes.")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The categories as they are compared."""
+        """The categories in the form of `word_of`, in which they are compared."""
         return tuple(word_of(one) for one in self.categories or ())
 
 
 @dataclass(frozen=True)
 class Place:
-    """A column in a file, for errors. advice: whether to say how a column is declared.
+    """The file and the column that an error names.
 
-    unusable: takes the rows that would be an error, where an error would tell of a record; None raises it.
+    advice: whether the error shows how to declare the column.
+    unusable: a set that collects the rows of unusable values. A study with a finite epsilon needs it, since
+        an error would reveal a record. If it is None, the first unusable row raises.
     """
 
     where: str
@@ -96,7 +98,7 @@ class Place:
     unusable: set[int] | None = None
 
     def refuse(self, rows: Iterable[int], error: Callable[[int], DataError]) -> None:
-        """Raise the error of the first of these rows, or note them all."""
+        """Raise the error of the first of these rows or, if `unusable` is a set, add all of them to it."""
         for row in rows:
             if self.unusable is None:
                 raise error(int(row))
@@ -111,9 +113,9 @@ class Place:
 
 
 def encoded(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.float32]:
-    """A column of n values as (n, k) numbers.
+    """Encode a column of n values as numbers, shape (n, k).
 
-    Raises DataError that names file, row, column and value for one that the declaration does not know.
+    Raises DataError if the declaration does not cover a value. It names file, row, column and value.
     """
     if column.categories is not None:
         parts = [one_hot(values, column, place)]
@@ -125,8 +127,8 @@ def encoded(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.
             place.refuse(
                 np.flatnonzero(gone),
                 lambda row: DataError(
-                    f"{place.at(row)}: expected a number, got none. Say in the study what stands for it, "
-                    f"such as:{place.lines('missing = 0')}"
+                    f"{place.at(row)}: expected a number, got none. Declare in the study the number for an "
+                    f"empty cell, such as:{place.lines('missing = 0')}"
                 ),
             )
         numbers = np.where(gone, float(column.missing or 0), numbers)
@@ -150,7 +152,10 @@ def _scaled(numbers: NDArray[np.float64], column: Column, place: Place) -> NDArr
 
 
 def one_hot(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.float32]:
-    """(n, categories): 1 at the value's place. Zeros where a value is missing and an indicator says so."""
+    """Encode n values as rows (n, categories): 1 at the value's category, 0 elsewhere.
+
+    A row is all zeros if its value is missing and the column declares `indicator` without `missing`.
+    """
     codes = _codes(values, column, place)
     found = np.zeros((len(values), len(column.words)), np.float32)
     present = codes >= 0
@@ -165,8 +170,8 @@ def _codes(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.i
         place.refuse(
             np.flatnonzero(gone),
             lambda row: DataError(
-                f"{place.at(row)}: expected a category, got no value. Say in the study which category stands "
-                "for it by `missing`, or mark it by `indicator = true`, under "
+                f"{place.at(row)}: expected a category, got no value. Name the category of empty cells by "
+                "`missing`, or mark them by `indicator = true`, under "
                 f"[data.columns.{key_of(place.name)}]."
             ),
         )
@@ -179,9 +184,10 @@ def _codes(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.i
 def coded(
     values: pd.Series[Any], words: tuple[str, ...], place: Place, rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """The place of each value among these words, (n,); -1 for one that is refused.
+    """The position of each value among `words`, shape (n,), or -1 if the value is none of them.
 
-    rows: of the values in their file.
+    rows: each value's row in its file, shape (n,), for errors. Raises DataError for the first unknown value,
+    unless `place.unusable` collects such rows.
     """
     known = {word: code for code, word in enumerate(words)}
     if words == ("0", "1"):
@@ -196,7 +202,7 @@ def coded(
         shown = ", ".join(map(repr, words[:_SHOWN])) + (", ..." if len(words) > _SHOWN else "")
         return DataError(
             f"{place.at(row)}: expected one of {shown}, got {got!r}. Add it to the declared "
-            "ones if it is a possible value, or mend the record."
+            "ones if it is a possible value, or correct the record."
         )
 
     place.refuse(at[codes < 0], error)
@@ -204,9 +210,9 @@ def coded(
 
 
 def numbers_of(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
-    """Numbers, truth values, or texts that are numbers, (n,). NaN where there is none.
+    """Convert numbers, truth values and texts of numbers to float64 (n,). A missing number becomes NaN.
 
-    Raises DataError for anything else, and for infinity.
+    Raises DataError for dates, complex numbers, infinity and any other value.
     """
     import pandas as pd
 
@@ -262,13 +268,13 @@ def _no_number(values: pd.Series[Any], row: int, place: Place) -> DataError:
     got = values.iloc[row]
     said = f"{place.at(row)}: expected a number, got {str(got)[:80]!r}."
     if not place.advice:
-        return DataError(f"{said} Mend the record.")
+        return DataError(f"{said} Correct the record.")
     line = f"categories = [{json.dumps(str(got)[:40], ensure_ascii=False)}, ...]"
     return DataError(
-        f"{said} If the column holds words, list all that may occur in the study, from what is publicly "
-        f"known of it:{place.lines(line)}\n"
-        "`securefl data describe FILE --public` proposes such lines from a file that is public. A column "
-        "that tells nothing, such as a name, is left out by `ignore = [...]` under [data]."
+        f"{said} If the column holds words, list all possible words in the study, from public knowledge of "
+        f"the column:{place.lines(line)}\n"
+        "`securefl data describe FILE --public` proposes such lines from a public file. To leave out a "
+        "column without information, such as a name, write `ignore = [...]` under [data]."
     )
 
 
@@ -283,7 +289,7 @@ def _is_none(value: Any) -> bool:
 
 
 def word_of(value: Any) -> str:
-    """A value as it is compared with a vocabulary: 1 and 1.0 are alike, and true and True."""
+    """The text by which a value is compared with categories: 1 equals 1.0, and true equals True."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
     text = str(value).strip()
@@ -294,15 +300,15 @@ def word_of(value: Any) -> str:
 
 
 def key_of(name: str) -> str:
-    """A column's name as a key of TOML."""
+    """A column's name, written as a TOML key."""
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def require_name(name: Any, where: str) -> str:
-    """A column's name. Raises DataError for one that is no text of printable letters."""
+    """Return the column's name. Raises DataError unless it is a text of printable letters."""
     if not isinstance(name, str) or not is_legible(name) or not name.strip():
         raise DataError(
             f"{where}: expected columns with names of printable letters, got {name!r}. A column without a "
-            "name is often the numbers of rows: write the file without them (`index=False`)."
+            "name often holds row numbers: write the file without them (`index=False`)."
         )
     return name

@@ -1,12 +1,12 @@
-"""Low-quality clients on purpose: noisy, polluted, irrelevant, blurred and salt-and-pepper data.
+"""Data corruption that makes some clients low-quality: noisy, polluted, irrelevant, blurred, salt-and-pepper.
 
-Kinds and default strengths are those of FedProf (arXiv:2102.01733v2, section 5). Every function returns
-new arrays and leaves its arguments alone. Images are float32 (n, channels, height, width) in [0, 1].
+Kinds and default strengths are those of FedProf (arXiv:2102.01733v2, section 5). Every function returns new
+arrays and does not change its arguments. Images are float32 (n, channels, height, width) in [0, 1].
 
-No corruption reads a statistic over records. Each record is spoilt by itself, by public settings and a public
-seed. Privacy is promised for the record that the client then holds.
+No corruption reads a statistic of several records. Each record is corrupted on its own, from public settings
+and a public seed. The privacy guarantee holds for the corrupted record that the client then has.
 
-Pieces of two photographs are images that are unrelated to every task here, and need no download.
+`photographs` provides images that are unrelated to every packaged task. They need no download.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _SPOILT: tuple[Quality, ...] = ("noisy", "polluted", "irrelevant", "blurred", "p
 
 
 def sensor_noise(x: Floats, *, deviation: float = 0.1, rng: np.random.Generator) -> Floats:
-    """Features plus independent noise from N(0, deviation^2); not clipped."""
+    """Add independent noise from N(0, deviation^2) to each feature. The result is not clipped."""
     _real(x)
     return (x + rng.normal(0.0, deviation, x.shape)).astype(np.float32)
 
 
 def polluted(x: Floats, rng: np.random.Generator) -> Floats:
-    """Features replaced by draws from U(-1, 1): nothing of the record is left."""
+    """Replace all features by draws from U(-1, 1). The result is independent of the record."""
     _real(x)
     return rng.uniform(-1.0, 1.0, x.shape).astype(np.float32)
 
 
 def irrelevant(dataset: Dataset, other: Dataset, rng: np.random.Generator) -> Dataset:
-    """As many random records of `other`, in the shape of `dataset`, with uniformly random labels.
+    """Replace the records of `dataset` by random images of `other` with uniformly random labels.
 
-    Sizes are matched bilinearly; colour becomes grey by its mean, grey becomes colour by repetition.
-    Records are drawn without replacement while `other` has enough.
+    Images are resized bilinearly. Colour becomes grey by its mean, grey becomes colour by repetition. Records
+    are drawn without replacement if `other` has enough of them.
     """
     _image(dataset.x)
     _image(other.x)
@@ -76,21 +76,21 @@ def _shaped(images: Floats, shape: tuple[int, ...]) -> Floats:
 
 
 def blurred(x: Floats, *, sigma: float = 2.0) -> Floats:
-    """Each channel of each image under a Gaussian filter of standard deviation `sigma` pixels.
+    """Apply a Gaussian filter of standard deviation `sigma` pixels to each channel of each image.
 
-    Beyond its border an image goes on as its mirror image, so that its mean brightness stays.
+    An image is mirrored at its border, which keeps its mean brightness.
     """
     _image(x)
     return np.asarray(gaussian_filter(x, sigma=(0, 0, sigma, sigma), mode="reflect"), np.float32)
 
 
 def salt_and_pepper(x: Floats, *, density: float = 0.3, rng: np.random.Generator) -> Floats:
-    """Each pixel white with probability density / 2, black with density / 2, else as it was.
+    """Turn each pixel white with probability density / 2, black with density / 2, and keep it otherwise.
 
-    All channels of a pixel turn together: the dots are black and white on colour images too.
+    All channels of a pixel change together: the dots are black or white on colour images too.
     """
     _image(x)
-    # one draw decides for both colours, so that a pixel cannot be both
+    # One draw decides both colours. Two draws could make a pixel white and black.
     fate = rng.random((len(x), 1, *x.shape[2:]))
     dotted = np.where(fate < density, np.float32(0), x)
     return np.where(fate < density / 2, np.float32(1), dotted).astype(np.float32)
@@ -113,22 +113,31 @@ def _image(x: NDArray[Any]) -> None:
 
 
 MOST_NOISE = 1e6
-"""Far above the scale of any record. Its square still fits into float32."""
+"""The largest noise deviation: far above the scale of any record. Its square still fits into float32."""
 MOST_BLUR = 100
-"""Pixels: images here have at most 32, and the kernel is eight times as wide."""
+"""The largest filter deviation in pixels. Packaged images have sides of at most 32; the kernel is eight times
+as wide as the deviation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
-    """Which shares of the clients hold spoilt data, and how badly spoilt.
+    """The shares of clients with corrupted data, and the strength of each corruption.
 
-    noisy, polluted, irrelevant, blurred, pixel: shares of the clients, in [0, 1], at most 1 together. The
-        other clients are clean.
-    noise_deviation: of `sensor_noise`. blur_sigma: of `blurred`, in pixels. pixel_density: of
-        `salt_and_pepper`.
-    irrelevant_source: name of the data set that irrelevant records come from, or "photographs".
+    >>> from securefl.data import Corruption
+    >>> import numpy as np
+    >>> sorted(Corruption(noisy=0.2, blurred=0.1).assign(10, np.random.default_rng(0)))[:4]
+    ['blurred', 'clean', 'clean', 'clean']
 
-    Raises ValueError for a share or strength out of range, or a share `irrelevant` without a source.
+    Args:
+        noisy, polluted, irrelevant, blurred, pixel: Shares of the clients, in [0, 1], at most 1 together. The
+            other clients are clean.
+        noise_deviation: Standard deviation of `sensor_noise`.
+        blur_sigma: Standard deviation of the filter of `blurred`, in pixels.
+        pixel_density: Share of pixels that `salt_and_pepper` changes.
+        irrelevant_source: Name of the data set that supplies irrelevant records, or "photographs".
+
+    Raises:
+        ValueError: A share or strength is out of range, or exactly one of `irrelevant` and its source is set.
     """
 
     noisy: float = 0.0
@@ -152,7 +161,7 @@ class Corruption:
         if not 0 < self.blur_sigma <= MOST_BLUR:
             raise ValueError(f"Expected 0 < blur_sigma <= {MOST_BLUR}, got blur_sigma={self.blur_sigma}.")
         total = sum(self._shares())
-        # shares such as 0.1 + 0.2 + 0.7 may sum to a little more than 1 in floats
+        # In floats, shares such as 0.1 + 0.2 + 0.7 may sum to slightly more than 1.
         if total > 1 + 1e-9:
             raise ValueError(f"Expected shares of corrupted clients that sum to at most 1, got {total:g}.")
         if (self.irrelevant > 0) != (self.irrelevant_source is not None):
@@ -165,15 +174,15 @@ class Corruption:
         return (self.noisy, self.polluted, self.irrelevant, self.blurred, self.pixel)
 
     def assign(self, clients: int, rng: np.random.Generator) -> tuple[Quality, ...]:
-        """The quality of each client's data: exact counts at random places.
+        """Assign a quality to each client: the counts are exact, their places random.
 
-        Counts are share * clients rounded by largest remainder, clean clients included, so that they
-        sum to `clients` and each is within one of its share.
+        Counts are share * clients, rounded by largest remainder with clean clients included. So they sum to
+        `clients`, and each is within one of its share.
         """
         shares = self._shares()
         wanted = np.array([*shares, max(0.0, 1 - sum(shares))]) * clients
         counts = np.floor(wanted).astype(np.int64)
-        # a stable sort, so that equal remainders go to the first kinds, on every machine
+        # A stable sort gives equal remainders to the first kinds on every machine.
         most_cut = np.argsort(-(wanted - counts), kind="stable")
         counts[most_cut[: clients - counts.sum()]] += 1
         words: tuple[Quality, ...] = (*_SPOILT, "clean")
@@ -183,9 +192,11 @@ class Corruption:
     def apply(
         self, dataset: Dataset, quality: Quality, rng: np.random.Generator, other: Dataset | None = None
     ) -> Dataset:
-        """One client's records, spoilt as `quality` says. "clean" returns them as they are.
+        """Corrupt one client's records by the corruption `quality`. "clean" returns them unchanged.
 
-        other: the records of `unrelated`. Only "irrelevant" needs them.
+        other: the data set that `unrelated` returns. Only "irrelevant" needs it.
+
+        Raises ConfigError if the records do not suit the corruption, or if "irrelevant" lacks `other`.
         """
         x = dataset.x
         match quality:
@@ -217,10 +228,10 @@ def unrelated(
     folder: Path | None = None,
     download: bool = False,
 ) -> Dataset | None:
-    """The source of irrelevant records for `dataset`, or None if the configuration has none.
+    """The data set that supplies irrelevant records for `dataset`, or None if the configuration names none.
 
     "photographs" gives as many pieces as `dataset` has records, in its shape. Another name gives the training
-    part of that data set, found as `load` does. Raises ConfigError if source and data set are the same.
+    part of that data set, which `load` reads. Raises ConfigError if source and data set are the same.
     """
     source = config.irrelevant_source
     if source is None:
@@ -246,10 +257,10 @@ def photographs(count: int, shape: tuple[int, ...], rng: np.random.Generator) ->
     """`count` random pieces of scikit-learn's china.jpg and flower.jpg as images of `shape`.
 
     shape: (1 or 3, height, width), sides at most 213 pixels. Each piece is cut out at up to eight times its
-    size, as the photograph (427 x 640) allows, and shrunk by block means. Grey is the mean colour. All labels
-    are 0, of one class.
+    size, if the photograph (427 x 640) is large enough, and shrunk by block means. Grey is the mean colour.
+    There is one class: all labels are 0.
     """
-    from sklearn.datasets import load_sample_image  # a second to import, and rarely needed
+    from sklearn.datasets import load_sample_image  # takes a second to import and is rarely needed
 
     pictures = [load_sample_image(name).astype(np.float32) / 255 for name in ("china.jpg", "flower.jpg")]
     images = [_piece(pictures[int(rng.integers(2))], shape, rng) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""A data set: records, targets and, if nature gave one, a split by person."""
+"""`Dataset` and `Split`: records, targets and the person behind each record, as a train and a test part."""
 
 from __future__ import annotations
 
@@ -16,24 +16,34 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Records with targets, checked once when built.
+    """Records with targets, checked once at construction.
 
-    name: the name it was loaded under.
-    x: records, shape (n, *shape). float32 for images, shape (n, channels, height, width) with pixels in
-        [0, 1], and for sensor rows, shape (n, features); int64 for text, shape (n, characters), each
-        entry the position of a character in the vocabulary.
-    y: int64 class labels of shape (n,) in [0, classes), or float32 targets of shape (n, targets).
-    classes: number of classes. 0 means a regression.
-    groups: int64 of shape (n,), who wrote or spoke each record. None if nobody knows.
-    holders: how many there are who may hold records, numbered as in `groups`, with records or without. 0 if
-        only those are known of whom there is a record.
-    lenient: whether records may be unusable: not finite, or of no label. They count as zero in whatever is
-        computed. An error would tell of them where a finite epsilon is claimed.
-    fitted: what the preparation of records computed from all of them, in words. It is empty if the
-        preparation uses public constants alone. Anything else would be a release: a study with a finite
-        epsilon refuses it.
+    >>> from securefl.data import Dataset
+    >>> import numpy as np
+    >>> x, y = np.zeros((3, 2), np.float32), np.array([0, 1, 1])
+    >>> data = Dataset(name="two sensors", x=x, y=y, classes=2)
+    >>> len(data), data.shape, data.take(np.array([2, 0])).y.tolist()
+    (3, (2,), [1, 0])
 
-    Raises DataError if shapes, types, label range or finiteness do not hold.
+    Args:
+        name: The name of the data set.
+        x: Records, shape (n, *shape). float32 for images, shape (n, channels, height, width) with pixels in
+            [0, 1], and for sensor rows, shape (n, features). int64 for text, shape (n, characters): each
+            entry is the position of a character in the vocabulary.
+        y: int64 class labels of shape (n,) in [0, classes), or float32 targets of shape (n, targets).
+        classes: Number of classes. 0 means a regression.
+        groups: int64 of shape (n,): the person that wrote or spoke each record. None if that is unknown.
+        holders: Number of persons that may hold records, numbered as in `groups`. Some may have no record. 0
+            means the persons in `groups`.
+        lenient: Whether x and y may hold unusable records: values that are not finite, or no known label.
+            Such a record counts as zero in every computation. A study with a finite epsilon needs this, since
+            an error would reveal a record.
+        fitted: The statistics that the preparation computed over all records, in words. Empty if the
+            preparation uses public constants alone. Such a statistic is a release without noise: a study with
+            a finite epsilon refuses the data set.
+
+    Raises:
+        DataError: Shapes, types, the label range or finiteness do not hold, or the name is not printable.
     """
 
     name: str
@@ -48,7 +58,7 @@ class Dataset:
     def __post_init__(self) -> None:
         if not is_legible(self.name):
             raise DataError(f"Expected a data set's name of printable letters, got {self.name!r}.")
-        # Checked once here, so that nothing behind it has to ask what a record may be.
+        # Checked once here, so that later code needs no check of a record.
         self._require(self.x.ndim >= 2, f"x of shape (n, *shape), got shape {self.x.shape}")
         self._require(self.x.dtype in (np.float32, np.int64), f"x of float32 or int64, got {self.x.dtype}")
         self._require(
@@ -98,21 +108,29 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """`train` is shared out between the clients. The server owns `test`."""
+    """The two parts of a data set. The clients share `train`. The server owns `test`.
+
+    >>> from securefl.data import load
+    >>> split = load("digits")  # it returns a Split
+    >>> len(split.train), len(split.test)
+    (1258, 539)
+
+    Raises nothing.
+    """
 
     train: Dataset
     test: Dataset
 
 
 def hold_out(n: int, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Sorted (train, test) positions of a uniform split with round(share * n) test records."""
+    """Draw a uniform split with round(share * n) test records. Returns sorted (train, test) positions."""
     order = rng.permutation(n)
     count = round(share * n)
     return np.sort(order[count:]), np.sort(order[:count])
 
 
 def stratified(labels: Index, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Sorted (train, test) positions. Each class gives round(share * its size) test records."""
+    """Draw a split with round(share * class size) test records a class: sorted (train, test) positions."""
     train, test = [], []
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)

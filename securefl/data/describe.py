@@ -1,7 +1,7 @@
-"""A proposal for the section [data] of a study, from a file that is public.
+"""Proposal of a study's section [data], computed from a public file.
 
-It reads ranges and vocabularies off the records. Of a file that is not public that is a release: one record
-more could move them, and no ledger would know.
+It takes ranges and categories from the records. For a private file that would be a release without noise that
+no ledger counts: one more record could change them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_WORDS: Final = 50
-"""Words of a column that is still a vocabulary. One with more is proposed to be left out."""
+"""A column with more different words than this is proposed under `ignore`, not as categories."""
 MOST_LABELS: Final = 20
-"""Whole numbers of a target that are still labels."""
+"""A target with more different whole numbers than this is proposed as a regression."""
 
 
 def proposal(
     path: Path, *, target: str | None = None, client_column: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The section [data] as a table, and what to look at in it, a sentence each.
+    """Propose the section [data] as a table, with notes of one sentence each for the author of the study.
 
-    Raises DataError for a file that cannot be read, and ConfigError for a column that it does not have.
+    Raises DataError if the file cannot be read, and ConfigError if it lacks a named column.
     """
     table = read_table(path, client_column)
     section: dict[str, Any] = {"source": path.name}
@@ -83,14 +83,14 @@ def _of_table(
 
 
 def _column(values: pd.Series[Any], place: Place) -> tuple[dict[str, Any] | None, str]:
-    """What a column may be declared as, or None to leave it out, and a note."""
+    """Propose the declaration of a column, or None if it should be left out, with a note."""
     try:
         numbers = numbers_of(values, place)
     except DataError:
         return _vocabulary(values)
     known = numbers[~np.isnan(numbers)]
     if not len(known) or (known == known[0]).all():
-        return None, "one value in all records, which tells nothing."
+        return None, "one value in all records, so it has no information."
     found: dict[str, Any] = {"range": _around(known)}
     if len(known) < len(numbers):
         found |= {"missing": found["range"][0], "indicator": True}
@@ -102,14 +102,14 @@ def _vocabulary(values: pd.Series[Any]) -> tuple[dict[str, Any] | None, str]:
     words = sorted({word_of(one) for one in values.dropna()} - {""})
     gone = bool(values.isna().any()) or any(word_of(one) == "" for one in values)
     if len(words) > MOST_WORDS:
-        return None, f"{len(words)} different words. Turn it into numbers if it tells something."
+        return None, f"{len(words)} different words. Turn them into numbers if they have information."
     if len(words) < 2:
-        return None, "one word in all records, which tells nothing."
+        return None, "one word in all records, so it has no information."
     return {"categories": words, **({"indicator": True} if gone else {})}, ""
 
 
 def _labels(values: pd.Series[Any], place: Place) -> tuple[Any, dict[str, Any] | None]:
-    """The classes of a target, and the declaration of its column if it is a regression's."""
+    """Propose the classes of a target and, for a regression, the declaration of its column."""
     words = {word_of(one) for one in values.dropna()} - {""}
     try:
         numbers = numbers_of(values, place)
@@ -122,15 +122,15 @@ def _labels(values: pd.Series[Any], place: Place) -> tuple[Any, dict[str, Any] |
 
 
 def _around(known: NDArray[np.float64]) -> list[float]:
-    """A range of round numbers around these."""
+    """A range of round numbers that contains all of `known`."""
     low, high = float(known.min()), float(known.max())
     step = 10.0 ** floor(log10(high - low)) / 10 if high > low else 1.0
-    # Round numbers again: a multiple of 0.1 has many digits.
+    # Format to 12 digits: a float multiple of 0.1 has many.
     return [float(f"{floor(low / step) * step:.12g}"), float(f"{ceil(high / step) * step:.12g}")]
 
 
 def lines(section: Mapping[str, Any]) -> Iterator[str]:
-    """The section as TOML, a line for each column."""
+    """Write the section as TOML, one line a column."""
     yield "[data]"
     for key, value in section.items():
         if key != "columns":
@@ -143,5 +143,5 @@ def lines(section: Mapping[str, Any]) -> Iterator[str]:
 def _written(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_written(one)}" for key, one in value.items()) + " }"
-    # Texts, numbers, truth values and lists of them are written alike in JSON and TOML.
+    # JSON and TOML write texts, numbers, truth values and lists of them in the same way.
     return json.dumps(value, ensure_ascii=False)

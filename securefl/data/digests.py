@@ -1,8 +1,8 @@
-"""The files of each data set, their SHA-256, and where they are published.
+"""The files of each packaged data set: pinned SHA-256 digests, URLs and licences.
 
-The digests are those of the files as their authors published them, with one exception: `CIFAR10_DECODED`
-is CIFAR-10 in which 139 of the 60,000 images are JPEG re-encodings, so its batches differ from the authors'
-(`PINNED["cifar10"]`) in those records. `tools/decode_cifar.py` makes them from a re-packing.
+The digests belong to the files that the authors published, with one exception. `CIFAR10_DECODED` is CIFAR-10
+with 139 of the 60,000 images re-encoded as JPEG. Its batches differ from the authors' (`PINNED["cifar10"]`)
+in those records. `tools/decode_cifar.py` makes them from a re-packed CIFAR-10.
 
 Licences: MNIST CC BY-SA 3.0; Fashion-MNIST MIT; QMNIST labels BSD; gas turbine (UCI 551) CC BY 4.0;
 CIFAR-10 states none, cite Krizhevsky 2009; tinyshakespeare public domain.
@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """One file: its place below the data folder, its digest, and its source.
+    """One file: its path below the data folder, its SHA-256 in hex, and its URL.
 
     `member` names the file inside the archive at `url`. It is None if `url` is the file itself.
     """
@@ -94,9 +94,10 @@ GAS_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "NOX": (25.90, 119.91),
     }
 )
-"""Least and largest value of each variable, as UCI publishes them (Gas Turbine CO and NOx Emission Data Set,
-data set 551, table of variables). Units: degrees C, mbar, %, mbar, mbar, degrees C, degrees C, MWh, bar and
-twice mg/m3. They are constants here, and not worked out: scaling by them reads no other record."""
+"""Least and largest value of each variable, published by UCI (Gas Turbine CO and NOx Emission Data Set, data
+set 551, table of variables). Units: degrees C, mbar, %, mbar, mbar, degrees C, degrees C, MWh, bar and twice
+mg/m3. They are public constants and are not computed from the records. So scaling a record reads no other
+record."""
 
 _CIFAR10 = tuple(
     DataFile(

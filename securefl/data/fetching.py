@@ -1,6 +1,6 @@
-"""Fetching the files of a data set from where their authors publish them.
+"""Download of a data set's files from their published URLs.
 
-A fetched file takes its place only after its SHA-256 agreed with the pinned one.
+A downloaded file moves to its path only after its SHA-256 equals the pinned one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from securefl.storage.files import replacing
 
 CHUNK = 1 << 20
 LARGEST = 1 << 28
-"""In bytes. No pinned file or archive is larger than 256 MiB, so a source that sends more is cut off."""
+"""The most bytes of a download, 256 MiB. No pinned file or archive is larger: a longer one is refused."""
 
 
 class Readable(Protocol):
-    """The one method of a file or an HTTP answer that fetching needs."""
+    """The one method of a file or an HTTP response that fetching needs."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -48,7 +48,7 @@ _UNREADABLE = (
 
 
 def open_url(url: str) -> AbstractContextManager[Readable]:
-    """The network, with a minute's patience; tests pass another opener to `fetch`."""
+    """Open a URL with a timeout of 60 seconds. Tests pass another opener to `fetch`."""
     answer: AbstractContextManager[Readable] = urllib.request.urlopen(url, timeout=60)
     return answer
 
@@ -56,11 +56,22 @@ def open_url(url: str) -> AbstractContextManager[Readable]:
 def fetch(name: str, *, folder: Path | None = None, opener: Opener = open_url) -> tuple[Path, ...]:
     """Fetch the missing and damaged files of data set `name`. Returns the paths of all its files.
 
-    Each file is written beside its place, checked, and moved there in one step. A broken transfer leaves
-    nothing. From an archive only the pinned members are read. Their own digests count, so a re-packed archive
-    with the same contents will do.
+    >>> from securefl.data import fetch
+    >>> fetch("digits")  # scikit-learn has its records: there is no file to fetch
+    ()
 
-    Raises ConfigError for an unknown name, and DataError if a source cannot be read or sends other bytes.
+    Each file is written to a temporary file, checked, and renamed in one step. An interrupted download leaves
+    no file. Of an archive, only the pinned members are read. Their own digests are checked, so a re-packed
+    archive with the same members is accepted.
+
+    Args:
+        name: A name of `NAMES`.
+        folder: The folder of data sets. The default is `data_folder()`.
+        opener: Opens a URL. The default uses the network.
+
+    Raises:
+        ConfigError: The name is unknown.
+        DataError: A URL cannot be read, or sends other bytes than the published ones.
     """
     root = folder or data_folder()
     files = files_of(name)
@@ -69,8 +80,11 @@ def fetch(name: str, *, folder: Path | None = None, opener: Opener = open_url) -
 
 
 def fetch_files(name: str, files: Sequence[DataFile], root: Path, opener: Opener) -> None:
-    """Fetch those of `files` that are missing or damaged below `root`. `fetch` does the rest."""
-    # files of one archive stand together in the lists, so that it is fetched once for all of them
+    """Fetch those of `files` that are missing or damaged below `root`.
+
+    Raises DataError if a URL cannot be read, or sends other bytes than the published ones.
+    """
+    # Files of one archive are neighbours in the lists, so `groupby` fetches the archive once.
     missing = [file for file in files if not _holds(root, file)]
     for url, group in itertools.groupby(missing, key=lambda file: file.url or ""):
         try:
@@ -114,7 +128,7 @@ def _place(source: Readable, file: DataFile, root: Path) -> None:
 
 
 def _copy(source: Readable, target: IO[bytes], what: str) -> str:
-    """Copy at most LARGEST bytes and return their SHA-256."""
+    """Copy at most LARGEST bytes and return their SHA-256 in hex. Raises DataError if there are more."""
     state, total = hashlib.sha256(), 0
     while chunk := source.read(CHUNK):
         total += len(chunk)
@@ -130,7 +144,7 @@ def _copy(source: Readable, target: IO[bytes], what: str) -> str:
 @contextmanager
 def _members(archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
     """Yield a function that opens one regular file of a zip or tar archive."""
-    # Nothing is extracted to a path that the archive names: such a path could lead out of the folder.
+    # No member is extracted to a path that the archive names: that path could leave the folder.
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             yield packed.open

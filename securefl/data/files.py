@@ -1,4 +1,4 @@
-"""Finding and checking the files of a data set. No file is parsed before its SHA-256 was checked."""
+"""Paths and SHA-256 checks of data-set files. `verified` checks the digest before a file is parsed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,22 @@ def cache_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """The folder of data sets: `$SECUREFL_DATA`, or else the user's cache folder."""
+    """The folder of data sets: `$SECUREFL_DATA`, or the user's cache folder if that is not set.
+
+    >>> from securefl.data import data_folder
+    >>> from unittest.mock import patch
+    >>> with patch.dict("os.environ", SECUREFL_DATA="/srv/records"):
+    ...     print(data_folder().as_posix())
+    /srv/records
+
+    Raises nothing.
+    """
     named = os.environ.get("SECUREFL_DATA", "")
     return Path(named).expanduser() if named else cache_folder()
 
 
 def files_of(name: str) -> tuple[DataFile, ...]:
-    """The pinned files of data set `name`. For an unknown name it raises ConfigError with the nearest one."""
+    """The pinned files of data set `name`. Raises ConfigError for an unknown name, with the nearest one."""
     if name not in PINNED:
         nearest = difflib.get_close_matches(name, PINNED, n=1, cutoff=0.0)[0]
         raise ConfigError(
@@ -36,21 +45,21 @@ def files_of(name: str) -> tuple[DataFile, ...]:
 
 @lru_cache(maxsize=256)
 def _digest(path: Path, size: int, modified_ns: int) -> str:
-    # Size and time of change are part of the cache's key, so that a replaced file is read again.
+    # The cache's key has size and modification time, so a replaced file is read again.
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file in hex. It is read once per process unless its size or time of change differs."""
+    """SHA-256 of a file in hex. A process reads a file again only if its size or time of change differs."""
     state = path.stat()
     return _digest(path.resolve(), state.st_size, state.st_mtime_ns)
 
 
 def verified(name: str, file: DataFile, root: Path) -> Path:
-    """Path of `file` below `root`, its digest checked.
+    """Check the digest of `file` below `root` and return its path.
 
-    Raises DataError if it is missing, or has another digest than the pinned one. `name` is the data set's
+    Raises DataError if the file is missing, or its digest is not the pinned one. `name` is the data set's
     name, for the advice in the message.
     """
     path = root / file.path

@@ -1,4 +1,4 @@
-"""Records as a caller in Python has them: arrays, tables, data sets of torch and of Hugging Face."""
+"""Conversion of records in memory: arrays, pandas tables, and data sets of torch and Hugging Face."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ FORMS: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InMemory:
-    """parts: each portion of the training records under a name for errors; test: the server's, or None.
-    divided: whether each part is a client's. network: which one computed the records, as files say, or ""."""
+    """A caller's records, in portions.
+
+    parts: the portions of the training records, each under a name for errors. test: the server's records, or
+    None. divided: whether each portion belongs to one client. network: the network that computed the records
+    as features, if the files name one, or "".
+    """
 
     parts: Mapping[str, Portion]
     test: Portion | None = None
@@ -36,9 +40,9 @@ class InMemory:
 
 
 def given(thing: object, layout: Layout, where: str) -> InMemory:
-    """What somebody handed over, in one of FORMS. Raises DataError for anything else.
+    """Convert a caller's object, in one of FORMS. Raises DataError if it has none of these forms.
 
-    where: a name of it for errors.
+    where: a name of the object for errors.
     """
     if isinstance(thing, Split):
         return InMemory(parts={where: thing.train}, test=thing.test)
@@ -61,7 +65,7 @@ def _divided(clients: Mapping[str, object], layout: Layout, where: str) -> InMem
 
 
 def portion(thing: object, layout: Layout, where: str) -> Portion:
-    """The records of one portion, that of a client or of all."""
+    """Convert one portion: the records of one client, or of all. Raises DataError if it has none of FORMS."""
     if isinstance(thing, Dataset | Arrays):
         return thing
     if isinstance(thing, Mapping) and _has_arrays(thing):
@@ -85,7 +89,7 @@ def _has_arrays(thing: Mapping[Any, Any]) -> bool:
 
 
 def _is_pair(thing: tuple[Any, ...]) -> bool:
-    """Whether a tuple is (x, y), and not the records of two clients."""
+    """Whether a tuple is (x, y). Otherwise its entries are the records of one client each."""
     return len(thing) == 2 and all(map(_is_array, thing)) and not _is_table(thing[1])
 
 
@@ -103,7 +107,7 @@ def _arrays(x: Any, y: Any, where: str, clients: Any = None) -> Arrays:
 
 
 def array_of(thing: Any, where: str) -> NDArray[Any]:
-    """An array from one of numpy or torch, or from nested lists. Raises DataError for ragged ones."""
+    """Convert an array of numpy or torch, or nested lists. Raises DataError for ragged or masked ones."""
     if hasattr(thing, "detach"):
         thing = thing.detach().cpu()
     try:
@@ -119,12 +123,12 @@ def array_of(thing: Any, where: str) -> NDArray[Any]:
 
 
 def _from_items(thing: Any, where: str) -> Arrays:
-    """The items (x, y) of a data set such as torch's."""
+    """Convert a data set with items (x, y), such as torch's."""
     if isinstance(thing, np.ndarray) or hasattr(thing, "detach"):
         raise DataError(f"{where}: expected records and targets as (x, y), got one array.")
     try:
         items = [thing[place] for place in range(len(thing))]
-    except Exception as error:  # the data set is the caller's code, and may fail in any way
+    except Exception as error:  # the data set is the caller's code: it can raise any exception
         raise DataError(
             f"{where}: expected a data set with a length and items (x, y), got "
             f"{type(error).__name__}: {error}."
@@ -134,8 +138,7 @@ def _from_items(thing: Any, where: str) -> Arrays:
     for row, item in enumerate(items):
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(
-                f"{where}, row {row + 1}: expected items (x, y), got {type(item).__name__}. It is asked for "
-                f"{FORMS}."
+                f"{where}, row {row + 1}: expected items (x, y), got {type(item).__name__}. Pass {FORMS}."
             )
     x = [array_of(one, f"{where}, row {row + 1}, x") for row, (one, _) in enumerate(items)]
     y = [array_of(one, f"{where}, row {row + 1}, y") for row, (_, one) in enumerate(items)]
@@ -152,7 +155,7 @@ def _stacked(entries: list[NDArray[Any]], where: str) -> NDArray[Any]:
 
 
 def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arrays:
-    """The columns of a Hugging Face data set: a table, or arrays if its one feature has a shape."""
+    """Convert a Hugging Face data set to a table, or to arrays if its one feature column holds arrays."""
     import pandas as pd
 
     names = list(thing.column_names)

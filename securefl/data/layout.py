@@ -1,4 +1,4 @@
-"""A table as records and targets, by what a study declares of its columns."""
+"""Conversion of a table into records and targets, by the columns that a study declares."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What a study says of its own data.
+    """A study's public declaration of its data.
 
-    target: the columns to be predicted. classes: the labels in their order, or how many there are when the
-    labels are 0, 1, ...; 0 is a regression. None: targets that are no whole numbers are a regression's.
-    client_column: says whose a record is. clients: who holds records or might, as declared; empty if they are
-    those of whom there is a record. ignore: columns that are left out. columns: what is publicly known
-    of a column.
+    target: the columns to predict.
+    classes: the labels in order, or their number if the labels are 0, 1, .... 0 is a regression. If it is
+        None, targets of a float type are a regression.
+    client_column: the column that names the client of each record.
+    clients: the declared clients, with records or without. If it is empty, they are the clients that the
+        records name.
+    ignore: the columns that are left out. columns: the public declaration of each column.
     """
 
     target: tuple[str, ...] = ()
@@ -37,11 +39,14 @@ class Layout:
 
     @property
     def count(self) -> int | None:
-        """How many classes, 0 for a regression. None if it is not declared."""
+        """The number of classes, 0 for a regression, or None if it is not declared."""
         return len(self.classes) if isinstance(self.classes, tuple) else self.classes
 
     def without_clients(self, names: Sequence[str]) -> Layout:
-        """The same for a table with these columns that is no client's, such as the server's test part."""
+        """The layout of a table without a client column, such as the server's test part.
+
+        names: the columns of that table.
+        """
         own = {*self.ignore, self.client_column} & {*names}
         return replace(
             self, client_column=None, clients=(), ignore=tuple(name for name in names if name in own)
@@ -49,7 +54,7 @@ class Layout:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels in their order, as they are compared."""
+        """The labels in order, in the form of `word_of`, in which they are compared."""
         if isinstance(self.classes, tuple):
             return tuple(word_of(one) for one in self.classes)
         return tuple(str(label) for label in range(self.classes or 0))
@@ -57,9 +62,9 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arrays:
-    """Records (n, *shape), targets (n, ...), and whose each record is, (n,) of any type, or None.
+    """Records x (n, *shape), targets y (n, ...), and the client of each record, (n,) of any type, or None.
 
-    by_name: whether columns were chosen as the layout names them.
+    by_name: whether `layout` chose the columns by their names.
     """
 
     x: NDArray[Any]
@@ -75,10 +80,12 @@ def arrays_of(
     where: str,
     unusable: set[int] | None = None,
 ) -> Arrays:
-    """The records of a table: a value or more for each of these columns, in their order.
+    """Encode a table as arrays: one or more values for each column of `features`, in that order.
 
-    x is float32 (n, k). y is int64 (n,) or float32 (n, targets). unusable: takes rows whose values the layout
-    does not fit; by default they are an error. Raises DataError for a table that the layout does not fit.
+    x is float32 (n, k). y is int64 (n,) or float32 (n, targets).
+
+    unusable: a set that collects the rows with a value outside its declaration. If it is None, such a row
+        raises. Raises DataError if the table does not fit the layout.
     """
     _require_alike(frame, layout, features, where)
     parts = [
@@ -96,9 +103,10 @@ def arrays_of(
 
 
 def features_of(frame: pd.DataFrame, layout: Layout, where: str) -> tuple[str, ...]:
-    """The columns that are records, in the order of the table: all that the layout says nothing else of.
+    """The feature columns in the order of the table: all but target, client column and ignored columns.
 
-    Raises DataError for a column that is named and not there.
+    Raises DataError if the table lacks a named column, has two columns of one name, or has no feature, and if
+    the layout declares no target or no classes.
     """
     names = [require_name(name, where) for name in frame.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -129,21 +137,21 @@ def features_of(frame: pd.DataFrame, layout: Layout, where: str) -> tuple[str, .
 
 
 def values_of(name: str, layout: Layout) -> list[str]:
-    """Names of the values that a column becomes."""
+    """The names of the values into which a column is encoded."""
     column = layout.columns.get(name, Column())
     plain = [name] if column.categories is None else [f"{name} = {word}" for word in column.words]
     return [*plain, *([f"{name} is missing"] if column.indicator else [])]
 
 
 def _require_alike(frame: pd.DataFrame, layout: Layout, features: Sequence[str], where: str) -> None:
-    """Raises DataError unless the table has the columns that the first one has."""
+    """Raises DataError unless the table has the feature columns of the first table."""
     found = features_of(frame, layout, where)
     if gone := [name for name in features if name not in found]:
         raise DataError(f"{where}: expected the columns of the first table, got none named {_listed(gone)}.")
     if more := [name for name in found if name not in features]:
         raise DataError(
             f"{where}: expected the columns of the first table, got {_listed(more)} besides. Leave out by "
-            "`ignore` what only some have."
+            "`ignore` the columns that only some tables have."
         )
 
 
@@ -165,12 +173,15 @@ def _targets(frame: pd.DataFrame, layout: Layout, where: str, unusable: set[int]
 
 
 def clients_of(values: pd.Series[Any], place: Place) -> NDArray[np.object_]:
-    """Whose each record is, as it is compared, (n,); "" for a record that is nobody's, which is refused."""
+    """The client of each record in the form of `word_of`, shape (n,), or "" if the record names none.
+
+    Raises DataError for the first record without a client, unless `place.unusable` collects such rows.
+    """
     words = np.array([word_of(one) for one in values], object)
     gone = np.asarray(values.isna()) | (words == "")
     place.refuse(
         np.flatnonzero(gone),
-        lambda row: DataError(f"{place.at(row)}: expected whose record it is, got nothing."),
+        lambda row: DataError(f"{place.at(row)}: expected the client of the record, got none. Add it."),
     )
     words[gone] = ""
     return words

@@ -1,7 +1,7 @@
-"""Which network computed the features in a file, and the sentence on what no epsilon covers.
+"""The network that computed the features in a file, and the sentence that epsilon excludes its training data.
 
-A .npz says it in a text `network` beside `x` and `y`, a Parquet file in its metadata under the key `network`.
-Other files cannot say it: `[data] network` does.
+A .npz names the network in a text `network` beside `x` and `y`, a Parquet file in its metadata under the key
+`network`. For other files, `[data] network` names it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from securefl.core.text_safety import is_legible
 
 KEY: Final = "network"
 NONE: Final = "none"
-"""In place of a network: the records are no network's features."""
+"""The word for "no network computed these records"."""
 _LONGEST: Final = 400
-"""Characters of what says a network."""
+"""The most characters of a network's name."""
 NAMED: Final = f"1 to {_LONGEST} printable characters, the network and what it was trained on"
 
 
 def network_of(path: Path) -> str:
-    """The network that a file names, or "" where it names none.
+    """The network that a file names, or "" if it names none.
 
-    Raises DataError for a name that is no short and legible text, or cannot be read without pickle.
+    Raises DataError if the name is not a short printable text, or cannot be read without pickle.
     """
     read = {".npz": _in_arrays, ".parquet": _in_parquet}.get(path.suffix.lower())
     if read is None:
@@ -37,12 +37,12 @@ def network_of(path: Path) -> str:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: expected a text as `{KEY}`, got: {error}.") from None
     if found is not None and not is_name(found):
-        raise DataError(f"{path}: expected `{KEY}` as {NAMED}, got {found[:80]!r}. Write it anew.")
+        raise DataError(f"{path}: expected `{KEY}` as {NAMED}, got {found[:80]!r}. Write the file again.")
     return found or ""
 
 
 def is_name(name: str) -> bool:
-    """Whether a network's name is a short line that shows as what it is."""
+    """Whether a network's name is a short line of printable characters."""
     return 1 <= len(name.strip()) <= len(name) <= _LONGEST and is_legible(name)
 
 
@@ -61,14 +61,14 @@ def _in_arrays(path: Path) -> str | None:
 
 
 def _in_parquet(path: Path) -> str | None:
-    from pyarrow import parquet  # the file was read before, so it is there
+    from pyarrow import parquet  # pyarrow is installed: the caller has read the file with it
 
     said = (parquet.read_metadata(path).metadata or {}).get(KEY.encode())
     return None if said is None else said.decode()
 
 
 def one_network(files: Iterable[Path]) -> str:
-    """The network that these files name, or "" where none does. Raises DataError where two name two."""
+    """The network that these files name, or "" if none does. Raises DataError if they name two networks."""
     first: tuple[Path, str] | None = None
     for path in files:
         name = network_of(path)
@@ -83,7 +83,7 @@ def one_network(files: Iterable[Path]) -> str:
 
 
 def agreed(in_files: str, declared: str | None, where: str) -> str:
-    """The network that the files name, or else the study. Raises ConfigError where they contradict."""
+    """The network that the files or the study name. Raises ConfigError if the two contradict each other."""
     if in_files and declared not in (None, in_files):
         raise ConfigError(
             f"[data] Expected network = {in_files!r}, as {where} says, got {declared!r}. Leave it out."
@@ -92,13 +92,13 @@ def agreed(in_files: str, declared: str | None, where: str) -> str:
 
 
 def outside(network: str, where: str) -> str:
-    """What epsilon does not cover of features, one sentence. network: "" where nobody names it."""
+    """The statement that epsilon excludes a network's training data. network: its name, or "" if unknown."""
     if network == NONE:
         return ""
     if not network:
         return (
-            f"If a network computed the features in {where}, nothing names it; its training data are outside "
-            "epsilon. [data] network names it."
+            f"No file names a network that computed the features in {where}. If there is one, its training "
+            "data are outside epsilon; name it by [data] network."
         )
     return (
         f"The features in {where} were computed by {network}; its training data are outside epsilon, and "

@@ -1,6 +1,6 @@
-"""A person's own records as a Split, ready for the world of a study.
+"""Conversion of a user's own records into a `Split` for a study.
 
-Nothing is learnt over records: types are cast, and the rest follows from what the study declares.
+No statistic of records is computed: types are cast, and the study's declaration decides everything else.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ TEST_SHARE: Final = 0.3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Own:
-    """Records that were found, ready for a study.
+    """A user's records, ready for a study.
 
-    split: the records. digest: SHA-256 of all of them, in hex, however they are split. clients: their names,
-    in the order of the groups; empty where nobody knows whose a record is. notes: what a person should know,
-    a sentence each. parted: whether the test part is of the same records, each by its content.
+    split: the records. digest: SHA-256 of all records in hex, computed before the split. clients: the names
+    of the clients in the order of the groups, or empty if no client is named. notes: notes for the user, a
+    sentence each. parted: whether the test part was taken from the same records, each by its content.
     """
 
     split: Split
@@ -51,14 +51,17 @@ class Own:
 
 
 def from_files(source: Path, test: Path | None, layout: Layout) -> InMemory:
-    """What a file holds, or a folder with a file for each client.
+    """Read a file, or a folder with one file a client.
 
-    test: the server's records, a file that is no client's.
+    test: a file with the server's records.
+
+    Raises ConfigError if `test` is `source`, or if a folder comes with a client column, and DataError if a
+    file cannot be read.
     """
     if test is not None and test.is_file() and source.is_file() and test.samefile(source):
         raise ConfigError(
-            f"Expected a `test` file of other records than `source`, got {source} twice: a model "
-            "would be tested on what it was trained on. Name another file, or leave `test` out."
+            f"Expected a `test` file of other records than `source`, got {source} twice: the model "
+            "would be tested on its training records. Name another file, or leave `test` out."
         )
     own = None if test is None else read_table(test, None)
     apart = [] if test is None else [test]
@@ -71,7 +74,7 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> InMemory:
             "and name the column under `ignore` if there is one."
         )
     files = [path for path in files_in(source) if test is None or not path.samefile(test)]
-    # A file of nothing is a client without records: an error would tell that it has none.
+    # An empty file is a client without records. An error would reveal that the client has none.
     full = [path for path in files if not _is_blank(path)] or files
     read = {path: read_table(path) for path in full}
     parts = {path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files}
@@ -96,17 +99,18 @@ def own(
     share: float | None = None,
     claimed: bool = False,
 ) -> Own:
-    """These records as training and test part.
+    """Divide a user's records into a training and a test part.
 
     Args:
-        name: of the data set.
-        sides: says by its content which part a record falls to.
-        share: the probability with which a record becomes the server's, by default TEST_SHARE where nobody
-            brought a test part.
-        claimed: whether a finite epsilon is claimed. How many records there are, and of whom, then decides
-            over no error: what would be one is a note. Who the clients are must be declared.
+        name: The name of the data set.
+        sides: Assigns a record to a part by the record's content.
+        share: The probability with which a record becomes the server's. The default is TEST_SHARE if there is
+            no test part.
+        claimed: Whether the study claims a finite epsilon. Then no error depends on the number of records or
+            on the clients that have them: such an error becomes a note. The clients must be declared.
 
-    Raises DataError for records that the layout does not fit, and ConfigError for a share beside a test part.
+    Raises DataError if the records do not fit the layout, and ConfigError if there are both a share and a
+    test part.
     """
     if found.test is not None and share:
         raise ConfigError("Expected `test_share` or a test part of its own, got both. Leave one out.")
@@ -148,9 +152,10 @@ def _dataset(
     whose: bool = True,
     lenient: bool = False,
 ) -> tuple[Dataset, NDArray[np.object_] | None]:
-    """One portion as a data set, and whose each record is, if that is said. whose: whether it must be.
+    """Convert one portion into a data set and the client of each record, or None if no client is named.
 
-    lenient: what a record's values are decides over no error (see `Dataset.lenient`).
+    whose: whether the portion is the clients', so that a declared client column must be there.
+    lenient: no error depends on the values of a record (see `Dataset.lenient`).
     """
     unusable: set[int] | None = set() if lenient else None
     if isinstance(part, Dataset):
@@ -175,7 +180,7 @@ def _dataset(
 
 
 def _require_said(part: Portion, layout: Layout, where: str) -> None:
-    """Raises ConfigError for what the study says of columns, where there are none and it would do nothing."""
+    """Raises ConfigError if the study declares columns of a portion without columns, to no effect."""
     by_name = isinstance(part, Arrays) and part.by_name
     is_dataset = isinstance(part, Dataset)
     for key, said in (
@@ -184,7 +189,7 @@ def _require_said(part: Portion, layout: Layout, where: str) -> None:
         ("client_column", is_dataset and layout.client_column),
     ):
         if said:
-            what = "a Dataset, which says it by itself" if is_dataset else "arrays, which have no columns"
+            what = "a Dataset, which declares it itself" if is_dataset else "arrays, which have no columns"
             raise ConfigError(
                 f"[data] Expected no `{key}` for {where}, {what}. Leave it out, or bring a table."
             )
@@ -201,7 +206,7 @@ def _joined(
     layout: Layout,
     claimed: bool,
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """All portions as one data set whose groups are the clients, and the clients' names."""
+    """Join all portions into one data set whose groups are the clients. Returns it and the clients' names."""
     first = next(iter(parts.values()))[0]
     for where, (part, _) in parts.items():
         _require_alike(part, first, where)
@@ -219,13 +224,14 @@ def _joined(
             names, groups = tuple(map(str, range(first.holders))), first.groups
         else:
             names, groups = _in_order(whose)
-    # Taken together even if it is one: what becomes of a caller's array afterwards must not matter here.
+    # Concatenating copies even a single portion: a caller that changes its array later changes no record
+    # here.
     x = np.concatenate([part.x for part, _ in parts.values()])
     y = np.concatenate([part.y for part, _ in parts.values()])
     fitted = "; ".join(sorted({part.fitted for part, _ in parts.values() if part.fitted}))
     declared = found.divided or bool(layout.clients) or bool(first.holders)
     if groups is not None and claimed:
-        # A record of nobody who takes part is in no client's data.
+        # A record without a declared client belongs to no client's data.
         x, y, groups = x[groups >= 0], y[groups >= 0], groups[groups >= 0]
     return replace(
         first, x=x, y=y, groups=groups, holders=len(names) if declared else 0, fitted=fitted
@@ -235,22 +241,28 @@ def _joined(
 def _among(
     whose: NDArray[np.object_], clients: Sequence[str], where: str, *, lenient: bool
 ) -> NDArray[np.int64]:
-    """The place of each record's client among the declared ones. lenient: -1 for others, and no error."""
+    """The position of each record's client among the declared ones. Raises DataError for another client.
+
+    lenient: an undeclared client gives -1 instead.
+    """
     places = {name: place for place, name in enumerate(clients)}
     words = [word_of(one) for one in whose]
     for row, word in enumerate(words):
         if word not in places and not lenient:
             raise DataError(
                 f"{where}, row {row + 1}: expected one of the declared clients, got {word!r}. Add it to "
-                "them, or mend the record."
+                "them, or correct the record."
             )
     return np.array([places.get(word, -1) for word in words], np.int64)
 
 
 def _in_order(whose: NDArray[np.object_]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The clients' names, numbers by size and words by letter, and the place of each record's client."""
+    """The sorted names of the clients, and the position of each record's client among them.
+
+    Numbers come first, by size. Words follow in alphabetical order.
+    """
     words = np.array([str(one) for one in whose], object)
-    # Numbers first: by letters, client 10 would come before client 2.
+    # In alphabetical order, client 10 would come before client 2.
     numbers = sorted({word for word in words if word.isdecimal()}, key=int)
     names = [*numbers, *sorted({*words} - {*numbers})]
     places = {word: place for place, word in enumerate(names)}
@@ -258,7 +270,7 @@ def _in_order(whose: NDArray[np.object_]) -> tuple[tuple[str, ...], NDArray[np.i
 
 
 def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
-    """Raises DataError unless a portion's records are like those of the first one."""
+    """Raises DataError unless a portion's shapes, types and classes equal those of the first portion."""
     for what, one, other in (
         ("records of shape", first.shape, part.shape),
         ("records of type", first.x.dtype, part.x.dtype),
@@ -270,20 +282,20 @@ def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
 
 
 def _usable(dataset: Dataset) -> NDArray[np.bool_]:
-    """Which records are finite, and of a known label."""
+    """A mask of the records that are finite and have a known label, shape (n,)."""
     inner = tuple(range(1, dataset.x.ndim))
     labelled = dataset.y >= 0 if dataset.classes else np.isfinite(dataset.y).all(1)
     return np.asarray(np.isfinite(dataset.x).all(axis=inner) & labelled)
 
 
 def _unusable(whole: Dataset) -> list[str]:
-    """A sentence if records count as zero. A finite epsilon stands behind it, so it is no error."""
+    """A note if there are unusable records. They occur only under a finite epsilon, which allows no error."""
     count = int((~_usable(whole)).sum())
-    return [f"Records that cannot be used, {count} of them, count as zero."] if count else []
+    return [f"Unusable records, {count} of them, count as zero."] if count else []
 
 
 def _without(train: Dataset, clients: Sequence[str]) -> list[str]:
-    """A sentence if a client keeps no record to train on."""
+    """A sentence if a client has no training record."""
     if train.groups is None or not len(train):
         return []
     names = clients or tuple(map(str, range(int(train.groups.max()) + 1)))
@@ -291,13 +303,13 @@ def _without(train: Dataset, clients: Sequence[str]) -> list[str]:
     if counts.all():
         return []
     return [
-        f"Expected client {names[int(np.argmin(counts))]!r} to keep a record, got none: it has none, or "
-        "all are in the test part. Lower `test_share`, or bring a test part."
+        f"Expected a training record of client {names[int(np.argmin(counts))]!r}, got none: it has no "
+        "record, or all are in the test part. Lower `test_share`, or bring a test part."
     ]
 
 
 def _useless(split: Split, tested: bool) -> list[str]:
-    """Sentences for records of which nothing can be learnt, or on which nothing can be tested."""
+    """Sentences if there is no test record, or if all training targets are equal."""
     name, y = split.train.name, split.train.y
     found = []
     if tested and not len(split.test):
@@ -309,8 +321,8 @@ def _useless(split: Split, tested: bool) -> list[str]:
     for place, values in enumerate(columns.T):
         if not len(values) or (values == values[0]).all():
             found.append(
-                f"{name}: expected targets that differ, got {len(values)} training records with one "
-                f"and the same in place {place + 1}. Is `target` the right column?"
+                f"{name}: expected targets that differ, got {len(values)} training records with the same "
+                f"target in place {place + 1}. Check that `target` names the right column."
             )
     return found
 
@@ -329,13 +341,13 @@ def _notes(split: Split, features: Sequence[str], layout: Layout) -> tuple[str, 
     plain = [name for name in features if name not in layout.columns]
     if plain:
         notes.append(
-            f"{_listed(plain)}: numbers taken as they are. A range under [data.columns] would scale them."
+            f"{_listed(plain)}: numbers used without scaling. A range under [data.columns] would scale them."
         )
     x = split.train.x
     if x.ndim == 2 and len(features) and len(x):
         names = [name for feature in features for name in values_of(feature, layout)]
         if same := [name for name, values in zip(names, x.T, strict=True) if (values == values[0]).all()]:
-            notes.append(f"{_listed(same)}: the same in all training records, so it tells nothing.")
+            notes.append(f"{_listed(same)}: equal in all training records, so without information.")
     return tuple(notes)
 
 
@@ -348,11 +360,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def cast(arrays: Arrays, layout: Layout, where: str, name: str, unusable: set[int] | None = None) -> Dataset:
-    """Arrays as a data set: records as float32, targets by the declared classes.
+    """Convert arrays of any number type into a data set: float32 records, targets of the declared classes.
 
-    Without declared classes, targets of a float type are a regression's. Raises DataError for anything that
-    is no number, not finite, or of another length. unusable: takes rows that would be an error, which then
-    are marked in the data set (`Dataset.lenient`).
+    If no classes are declared, targets of a float type are a regression. Raises DataError for values that are
+    not numbers, not finite, or of another length.
+
+    unusable: a set that collects the rows of unusable values. The data set then marks these rows
+        (`Dataset.lenient`) and nothing is raised for them.
     """
     x, y = arrays.x, arrays.y
     if x.ndim < 2 or 0 in x.shape[1:]:
@@ -367,7 +381,7 @@ def cast(arrays: Arrays, layout: Layout, where: str, name: str, unusable: set[in
     if count is None and y.dtype.kind != "f":
         raise DataError(
             f"{where}: expected `classes` under [data] for targets of type {y.dtype}, got none: their "
-            "number if they are 0, 1, ..., or a list of the labels; 0 says that it is a regression."
+            "number if they are 0, 1, ...; a list of the labels; or 0 for a regression."
         )
     values = _numbers(x, where, "x", unusable)
     if count:
@@ -381,7 +395,7 @@ def cast(arrays: Arrays, layout: Layout, where: str, name: str, unusable: set[in
 
 
 def marked(dataset: Dataset, unusable: set[int] | None) -> Dataset:
-    """The data set, of which these rows say that they cannot be used: by nan, and the label -1."""
+    """The data set with these rows marked as unusable: their values become nan, their labels -1."""
     if not unusable:
         return dataset
     x, y, rows = dataset.x.copy(), dataset.y.copy(), sorted(unusable)
@@ -392,7 +406,7 @@ def marked(dataset: Dataset, unusable: set[int] | None) -> Dataset:
 def _numbers(array: NDArray[Any], where: str, what: str, unusable: set[int] | None) -> NDArray[np.float32]:
     if array.dtype.kind not in "biuf":
         raise DataError(
-            f"{where}: expected {what} of numbers, got type {array.dtype}. Texts come in a DataFrame, with "
+            f"{where}: expected {what} of numbers, got type {array.dtype}. Pass texts in a DataFrame, with "
             "their categories under [data.columns]."
         )
     with np.errstate(over="ignore"):
@@ -405,7 +419,7 @@ def _numbers(array: NDArray[Any], where: str, what: str, unusable: set[int] | No
         at = f" at {tuple(place)}" if place else ""
         raise DataError(
             f"{where}, row {row + 1}: expected finite numbers of 32 bits in {what}, got "
-            f"{array[(row, *place)]}{at}. Mend the record, or leave it out."
+            f"{array[(row, *place)]}{at}. Correct the record, or leave it out."
         )
     return found
 

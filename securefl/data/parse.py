@@ -1,7 +1,7 @@
-"""Strict readers of the three file formats: IDX, CIFAR binary, and the gas-turbine CSV.
+"""Strict readers of the three packaged file formats: IDX, CIFAR binary, and the gas-turbine CSV.
 
-A reader knows what it expects. It refuses everything else with a DataError that names the file. It never
-allocates memory because a header claims a size.
+A reader accepts one exact format and raises a DataError that names the file for any other content. It checks
+a header's size against a limit before it allocates memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from securefl.core.errors import DataError
 IDX_UBYTE = 0x08
 IDX_INT = 0x0C
 IDX_LARGEST = 1 << 27
-"""128 MiB. The largest known file (60,000 images of 28 x 28) has a third of it."""
+"""The most bytes of an IDX array, 128 MiB. The largest known file (60,000 images of 28 x 28) has a third."""
 
 CIFAR_SIDE = 32
 CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
@@ -52,7 +52,7 @@ def read_idx(path: Path, *, kind: int, dimensions: int) -> NDArray[Any]:
                     f"{path}: expected at most {IDX_LARGEST} bytes, got a header that claims {shape}, {size} "
                     "bytes."
                 )
-            body = stream.read(size + 1)  # one more, so that trailing bytes show
+            body = stream.read(size + 1)  # one more byte, to detect trailing bytes
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
         raise DataError(
             f"{path}: expected a gzip stream, got a damaged one ({problem}). Fetch the file again."
@@ -60,7 +60,7 @@ def read_idx(path: Path, *, kind: int, dimensions: int) -> NDArray[Any]:
     if len(body) != size:
         found = "more" if len(body) > size else f"only {len(body)}"
         raise DataError(f"{path}: expected {size} bytes after the header for shape {shape}, got {found}.")
-    # IDX is big-endian. Torch takes arrays in the machine's own order only.
+    # IDX is big-endian. Torch accepts only the machine's own byte order.
     return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 
@@ -81,8 +81,8 @@ def parse_cifar(content: bytes, where: str) -> tuple[NDArray[np.uint8], NDArray[
 def parse_gas(text: str, where: str) -> NDArray[np.float64]:
     """Rows of one gas-turbine CSV, shape (n, 11), columns in the order of GAS_COLUMNS.
 
-    Raises DataError for another header, a missing or extra column, or a value that is not a finite number. It
-    names the line.
+    Raises DataError for another header, a missing or extra column, or a value that is not a finite number.
+    The error names the line.
     """
     head, *lines = text.splitlines() or [""]
     if tuple(head.split(",")) != GAS_COLUMNS:

@@ -1,11 +1,11 @@
-"""Who holds which records: disjoint index sets, one a client, drawn from an injected generator.
+"""Partitions of a data set between clients: iid, shards, classes, Dirichlet, dominant class, sizes, groups.
 
-A partition reads the labels or groups of all records, and their number. So the number of clients, and how
-many records of which class each of them holds, belong to the public setting. No epsilon of a study covers
-that.
+A partition reads the number of records and the labels or groups of all of them. So the number of clients, and
+each client's number of records of each class, count as public. No epsilon of a study covers them.
 
-Each function returns sorted int64 positions into the data set, one array a client, no position twice. It
-raises ConfigError if it cannot meet the request.
+Each function returns one array a client of sorted int64 positions into the data set. No position occurs
+twice. A function draws from the generator that the caller passes, and raises ConfigError if it cannot meet
+the request.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ _ALLOWED: dict[Kind, tuple[str, ...]] = {**_NEEDED, "dominant": ("share", "mean"
 
 
 def iid(n: int, clients: int, rng: np.random.Generator) -> tuple[Index, ...]:
-    """All n records at random, client sizes equal to within one."""
+    """Divide all n records at random. Clients' sizes differ by at most one."""
     _enough(n, clients)
     return tuple(np.sort(part) for part in np.array_split(rng.permutation(n), clients))
 
 
 def shards(labels: Index, clients: int, per_client: int, rng: np.random.Generator) -> tuple[Index, ...]:
-    """McMahan et al. (2017): sort by label, cut into clients * per_client shards, deal them at random.
+    """McMahan et al. (2017): sort by label, cut into clients * per_client shards, assign them at random.
 
-    Records of a class are shuffled first, so that a shard is a random sample of it. A client holds at most
+    Records of a class are shuffled first, so a shard is a random sample of its class. A client holds at most
     2 * per_client labels. If the classes divide evenly into shards, a shard has exactly one label.
     """
     _enough(len(labels), clients * per_client)
     shuffled = rng.permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     cut = np.array_split(by_label, clients * per_client)
-    # neighbouring shards have one label: dealt in order, a client would get one label alone
+    # Neighbouring shards often share a label. Without the shuffle a client would get one label alone.
     hands = rng.permutation(len(cut)).reshape(clients, per_client)
     return tuple(np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in hands)
 
 
 def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Generator) -> tuple[Index, ...]:
-    """Each client holds records of exactly `per_client` classes (as in LG-FedAvg and FedLog).
+    """Give each client records of exactly `per_client` classes (as in LG-FedAvg and FedLog).
 
-    Every class goes to as many clients as every other, give or take one, and its records are dealt evenly.
+    The classes' numbers of clients differ by at most one. A class's records are divided evenly.
     """
     found = np.unique(labels)
     if per_client > len(found) or clients * per_client < len(found):
         raise ConfigError(
-            f"Expected {clients} clients of {per_client} classes each to hold all {len(found)} classes, got "
-            "a number at which they cannot. Change per_client."
+            f"Expected per_client so that {clients} clients can hold all {len(found)} classes, got "
+            f"per_client={per_client}. Change it."
         )
     holders: list[list[int]] = [[] for _ in found]
     for client in range(clients):
         held = np.array([len(own) for own in holders])
-        # the classes with the fewest holders first, in random order among equals
+        # Take the classes with the fewest clients first, in random order among equals.
         fewest = np.lexsort((rng.random(len(found)), held))
         for place in fewest[:per_client]:
             holders[place].append(client)
@@ -89,7 +89,7 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
 def dirichlet(
     labels: Index, clients: int, concentration: float, rng: np.random.Generator
 ) -> tuple[Index, ...]:
-    """FedCor's unbalanced Dirichlet partition (see `securefl.data.partitions`). Every record is handed out.
+    """FedCor's unbalanced Dirichlet partition (see `class_counts`). Every record goes to a client.
 
     The Dirichlet parameter of a class is `concentration` times the share of that class in the whole set,
     as in FedCor's Eq. 146: with ten equal classes, 0.2 means 0.02 a class.
@@ -108,10 +108,10 @@ def dirichlet(
 def normal_sizes(
     n: int, clients: int, mean: float, deviation: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Client sizes from N(mean, deviation^2), rounded, each at least 1, summing to at most n.
+    """Draw client sizes from N(mean, deviation^2), rounded, each at least 1, with a sum of at most n.
 
-    If the draws sum to more than n, the records of a client beyond its first one are scaled down by a common
-    factor and rounded down. If they sum to less, the other records stay unused.
+    If the draws sum to more than n, each client keeps its first record. Its other records are scaled down by
+    one common factor and rounded down. If the draws sum to less, the remaining records stay unused.
     """
     _enough(n, clients)
     sizes = np.maximum(1, np.rint(rng.normal(mean, deviation, clients))).astype(np.int64)
@@ -121,7 +121,7 @@ def normal_sizes(
 
 
 def sized(n: int, sizes: NDArray[np.int64], rng: np.random.Generator) -> tuple[Index, ...]:
-    """Random records of n, in client portions of the given sizes (their sum is at most n)."""
+    """Divide random records of n into portions of the given sizes (their sum is at most n)."""
     ends = np.cumsum(sizes)
     return tuple(np.sort(part) for part in np.split(rng.permutation(n), ends)[: len(sizes)])
 
@@ -129,10 +129,10 @@ def sized(n: int, sizes: NDArray[np.int64], rng: np.random.Generator) -> tuple[I
 def natural(
     groups: Index, clients: int | None, rng: np.random.Generator, holders: int = 0
 ) -> tuple[Index, ...]:
-    """One client a group (writer, role), in the order of group ids.
+    """Make each group (a writer, a role) one client, in the order of group ids.
 
-    clients: None takes every group. A number takes that many groups at random. holders: how many groups there
-    are, with records or without; 0 takes those that have records.
+    clients: None takes every group. A number takes that many groups at random.
+    holders: the number of groups, with records or without. 0 takes the groups that have records.
     """
     names = np.arange(holders) if holders else np.unique(groups)
     if clients is not None:
@@ -156,14 +156,25 @@ def _enough(n: int, portions: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """How a data set is shared out, as a configuration says it.
+    """A study's partition of a data set between clients.
 
-    per_client: shards a client, for "shards"; classes a client, for "classes".
-    concentration: for "dirichlet".
-    share: of the dominant class in (0, 1], for "dominant".
-    mean, deviation: records a client, for "normal", and if wanted for "dominant".
+    >>> from securefl.data import Dataset, Partition
+    >>> import numpy as np
+    >>> x, y = np.zeros((8, 1), np.float32), np.repeat([0, 1], 4)
+    >>> data = Dataset(name="eight", x=x, y=y, classes=2)
+    >>> parts = Partition(kind="classes", per_client=1).split(data, 2, np.random.default_rng(0))
+    >>> sorted(part.tolist() for part in parts)
+    [[0, 1, 2, 3], [4, 5, 6, 7]]
 
-    Raises ValueError for a number that is missing, out of range, or not used by the kind.
+    Args:
+        kind: The name of the partition. "natural" makes each group of the data set one client.
+        per_client: Shards a client, for "shards". Classes a client, for "classes".
+        concentration: Of the Dirichlet distribution, for "dirichlet".
+        share: Of the dominant class in (0, 1], for "dominant".
+        mean, deviation: Records a client, for "normal". They are optional for "dominant".
+
+    Raises:
+        ValueError: The kind is unknown, or a number is missing, out of range, or not used by the kind.
     """
 
     kind: Kind
@@ -181,7 +192,7 @@ class Partition:
         for name in _NEEDED[self.kind]:
             if name not in given:
                 raise ValueError(f"Expected {name} for partition {self.kind!r}, got none. Add it.")
-        # A number that the kind does not read is refused: its author believes that it has an effect.
+        # A number that the kind does not use is refused: the author of the study expects an effect of it.
         for name in sorted(given):
             if name not in _ALLOWED[self.kind]:
                 raise ValueError(f"Expected no {name} for partition {self.kind!r}, got one. Remove it.")
@@ -190,7 +201,7 @@ class Partition:
         self._check_ranges()
 
     def in_words(self) -> str:
-        """The partition as a legend says it."""
+        """The partition in a few words, for a figure's legend."""
         match self.kind:
             case "shards":
                 return f"{self.per_client} shards a client"
@@ -206,7 +217,7 @@ class Partition:
                 return self.kind
 
     def _check_ranges(self) -> None:
-        # written so that NaN fails too
+        # `not x >= 1` also refuses NaN, which `x < 1` would accept.
         if self.per_client is not None and not self.per_client >= 1:
             raise ValueError(f"Expected per_client >= 1, got per_client={self.per_client}.")
         if self.concentration is not None and not 0 < self.concentration < np.inf:
@@ -221,9 +232,18 @@ class Partition:
             raise ValueError(f"Expected 0 <= deviation <= {_MOST_RECORDS:g}, got deviation={self.deviation}.")
 
     def split(self, dataset: Dataset, clients: int | None, rng: np.random.Generator) -> tuple[Index, ...]:
-        """Record indices of each of `clients` clients. None: "natural" takes every group.
+        """Divide the records of a data set between clients.
 
-        Raises ConfigError if the data set has no labels or groups for the kind, or cannot be cut so.
+        Args:
+            dataset: Its n records are divided. It needs labels or groups if the kind reads them.
+            clients: The number of clients. None is permitted for "natural" and takes every group.
+            rng: The source of the random draws.
+
+        Returns:
+            For each client, the sorted positions of its records, int64 of shape (records,).
+
+        Raises:
+            ConfigError: The data set lacks labels or groups, or its records do not suffice.
         """
         n = len(dataset)
         if self.kind == "natural":
@@ -251,8 +271,8 @@ class Partition:
     def _groups(self, dataset: Dataset) -> Index:
         if dataset.groups is None:
             raise ConfigError(
-                f"Expected groups for a natural partition, got data set {dataset.name!r}, which does not say "
-                "whose a record is. Share it out under [data], such as by clients = 10 and partition = "
+                f"Expected groups for a natural partition, got data set {dataset.name!r}, which names no "
+                "client of a record. Divide it under [data], such as by clients = 10 and partition = "
                 '{ kind = "iid" }, or name the client_column.'
             )
         return dataset.groups
@@ -263,7 +283,7 @@ class Partition:
                 f"Expected class labels for partition {self.kind!r}, got {dataset.name!r} without any. "
                 "Choose another kind."
             )
-        labels: Index = np.maximum(dataset.y, 0)  # an unusable record has none: it is dealt out as a 0
+        labels: Index = np.maximum(dataset.y, 0)  # an unusable record has the label -1 and counts as a 0
         return labels
 
     def _sizes(self, n: int, clients: int, rng: np.random.Generator) -> NDArray[np.int64] | None:
@@ -285,13 +305,14 @@ def dominant_class(
     rng: np.random.Generator,
     sizes: NDArray[np.int64] | None = None,
 ) -> tuple[Index, ...]:
-    """Indices per client: round(share * size) records of one class, the rest uniform over the others.
+    """Give each client round(share * size) records of one class. The rest is uniform over the others.
 
-    sizes: records per client. The default is n // clients each. No record is used twice, and no client has
-    more of its dominant class than its share. Dominant classes are drawn in proportion to the records they
-    have left.
+    sizes: records per client. The default is n // clients each.
 
-    Raises ConfigError if the classes cannot supply this.
+    No record is used twice, and no client has more of its dominant class than its share. A dominant class is
+    drawn with probability proportional to its remaining records.
+
+    Raises ConfigError if the classes have too few records.
     """
     n = len(labels)
     if sizes is None:
@@ -311,7 +332,7 @@ def dominant_class(
         stack = stock[favourite[client]]
         own.append(stack[: main[client]])
         stock[favourite[client]] = stack[main[client] :]
-    # every open place of a client refuses that client's own class; spare places refuse nothing
+    # Each open place of a client refuses the client's dominant class. Spare places refuse no class.
     owner = np.repeat(np.arange(clients), sizes - main)
     pool = rng.permutation(np.concatenate(stock))
     refused = np.full(len(pool), _SPARE)
@@ -321,10 +342,13 @@ def dominant_class(
 
 
 def _favourites(supply: Index, main: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """A class for each client that has `main` records left, drawn in proportion to what it has left."""
+    """Draw a dominant class for each client, in proportion to the remaining records of each class.
+
+    supply: records of each class. main: the client's number of records of its dominant class.
+    """
     left = supply.copy()
     favourite = np.empty(len(main), np.int64)
-    # large clients first, in random order among equals: they are the hardest to serve
+    # Large clients come first, in random order among equals: the fewest classes suffice for them.
     order = rng.permutation(len(main))
     for client in order[np.argsort(-main[order], kind="stable")]:
         weight = np.where(left >= main[client], left, 0).astype(np.float64)
@@ -339,12 +363,12 @@ def _favourites(supply: Index, main: NDArray[np.int64], rng: np.random.Generator
 
 
 def _resolved(pool: Index, codes: Index, refused: Index, rng: np.random.Generator) -> Index:
-    """`pool` with records swapped at random until no place holds a class that it refuses."""
+    """Swap records of `pool` at random until no place holds the class that it refuses."""
     pool = pool.copy()
     for place in np.flatnonzero(codes[pool] == refused):
         held = codes[pool[place]]
         if held != refused[place]:
-            continue  # an earlier swap has served this place
+            continue  # an earlier swap has already fixed this place
         partners = np.flatnonzero((codes[pool] != refused[place]) & (refused != held))
         if not len(partners):
             raise ConfigError(
@@ -360,7 +384,7 @@ def _resolved(pool: Index, codes: Index, refused: Index, rng: np.random.Generato
 
 
 DRAWS = 100
-"""Draws of Q after which a set-up counts as infeasible."""
+"""The most draws of Q. After these the request counts as infeasible."""
 
 Floats = NDArray[np.float64]
 
@@ -368,21 +392,22 @@ Floats = NDArray[np.float64]
 def class_counts(
     totals: NDArray[np.int64], clients: int, concentration: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Records of each class for each client, shape (clients, classes). Every record is handed out.
+    """Draw each client's number of records of each class, shape (clients, classes). No record is left over.
 
     Appendix C.2 of FedCor (Tang et al., CVPR 2022): client k draws a label distribution q_k ~ Dir(alpha p),
     where p is the label distribution of the whole set. The sizes x solve
 
         min |x|^2  subject to  Q x = d,  x >= 0,        Q = [q_1 ... q_N], d = records per class.
 
-    The paper asks for x > 0; we ask that every client ends with a record.
+    The paper demands x > 0. We demand instead that every client gets a record.
 
     totals: records per class, each positive, shape (classes,).
-    Counts are Q x rounded down. The rest of a class goes to random clients, at most one record each, with
-    probability proportional to the part that was rounded off. Q is drawn again if the programme has no
-    solution or leaves a client without a record.
 
-    Raises ConfigError if none of DRAWS draws will do: there are too few clients for so small a concentration.
+    Counts are Q x rounded down. The remaining records of a class go to random clients, at most one each, with
+    probability proportional to the part that was rounded off. Q is drawn again if the problem has no solution
+    or leaves a client without a record.
+
+    Raises ConfigError if none of DRAWS draws succeeds: the clients are too few for so small a concentration.
     """
     prior = totals / totals.sum()
     for _ in range(DRAWS):
@@ -403,9 +428,8 @@ def class_counts(
 def smallest_sizes(mix: Floats, totals: Floats) -> Floats | None:
     """The x of least norm with mix @ x = totals and x >= 0, or None if there is none.
 
-    mix: label distributions as columns, shape (classes, clients). It is solved in the dual, which has only
-    one
-    unknown a class: x = max(0, mix^T y) where y minimises 0.5 |max(0, mix^T y)|^2 - totals . y.
+    mix: label distributions as columns, shape (classes, clients). The dual problem is solved, since it has
+    only one unknown a class: x = max(0, mix^T y) where y minimises 0.5 |max(0, mix^T y)|^2 - totals . y.
     """
     _, distance = nnls(mix, totals)
     if distance > 1e-6 * totals.sum():
@@ -420,18 +444,18 @@ def smallest_sizes(mix: Floats, totals: Floats) -> Floats | None:
         active = mix[:, mix.T @ dual > 0]
         return np.asarray(active @ active.T)
 
-    # at dual = 1 every client is active, with size `scale`: the balanced partition
+    # At dual = 1 every client is active with size `scale`: this is the balanced partition.
     start = np.ones(len(totals))
     options = {"gtol": 1e-9, "maxiter": 200}
     found = minimize(objective, start, jac=True, hess=curvature, method="trust-exact", options=options)
     sizes = scale * np.maximum(0.0, mix.T @ found.x)
-    # a solution on the edge of feasibility sends the dual to infinity: as good as none
+    # If the solution lies on the edge of feasibility, the dual diverges. It counts as no solution.
     return sizes if np.abs(mix @ sizes - totals).max() < 1e-3 else None
 
 
 def _rounded(wanted: Floats, totals: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     """Integer counts of shape (classes, clients) whose rows sum to `totals`, each within one of `wanted`."""
-    # the solver is exact to less than this; without it a whole number may land below itself
+    # The solver's error is below 1e-3. Without this margin a whole number could be rounded down by one.
     floor = np.floor(wanted + 1e-3)
     counts = floor.astype(np.int64)
     parts = np.maximum(wanted - floor, 1e-9)

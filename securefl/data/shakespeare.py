@@ -1,4 +1,4 @@
-"""tinyshakespeare as next-character prediction, naturally split by the role that speaks."""
+"""tinyshakespeare as next-character prediction, with one group for each speaking role."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from securefl.data.dataset import Dataset, Split
 
 WINDOW = 80
-"""Characters a model reads before it predicts the next one (as in LEAF, arXiv:1812.01097)."""
+"""Characters that a model reads before it predicts the next one (as in LEAF, arXiv:1812.01097)."""
 
 STRIDE = 10
-"""Characters between the starts of neighbouring windows. A window at every character would fill half a
-gigabyte."""
+"""Characters between the starts of neighbouring windows. With a window at every character, the windows would
+need half a gigabyte."""
 
 FEWEST = 2_000
-"""Characters a role must speak to become a client."""
+"""The fewest characters of a role that becomes a client."""
 
 TEST_SHARE = 0.2
 
 
 def speeches(text: str) -> dict[str, str]:
-    """The speeches of each role, by name: in order, joined by a line break, without the name."""
+    """The text of each role by its name: its speeches in order, joined by line breaks, without the name."""
     spoken: dict[str, list[str]] = {}
     for block in re.split(r"\n\n+", text.strip("\n")):
         name, colon, words = block.partition(":\n")
@@ -34,7 +34,7 @@ def speeches(text: str) -> dict[str, str]:
 
 
 def large_roles(spoken: Mapping[str, str]) -> list[str]:
-    """Names, sorted, of the roles with at least FEWEST characters of speech."""
+    """The sorted names of the roles with at least FEWEST characters."""
     return sorted(name for name, words in spoken.items() if len(words) >= FEWEST)
 
 
@@ -47,13 +47,14 @@ def windows(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def split(text: str, rng: np.random.Generator) -> Split:
-    """Records and groups (position in `large_roles`) of the large roles of `text`.
+    """The records of the large roles of `text`. A record's group is its role's position in `large_roles`.
 
-    A fifth of each role's text is its test part. It is contiguous and starts at a random character. Windows
-    never reach across the border, so that no test character was seen in training.
+    A fifth of each role's text is its test part. It is contiguous and starts at a random character. No window
+    crosses the border, so training sees no test character.
     """
     spoken = speeches(text)
-    # read off all roles together, so one role moves the codes of the others: `fitted` says so
+    # The vocabulary is computed from all roles, so one role can change the codes of the others. `fitted` says
+    # so.
     vocabulary = np.array(sorted(set(text)))
     train: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []
     test: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []

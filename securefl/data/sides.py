@@ -1,8 +1,8 @@
-"""Which side of a split a record falls on: by the record and a key, and by nothing else.
+"""Content-based splits: a keyed hash of a record decides its side, and nothing else does.
 
-A draw by place would move every record behind one that is gone. Here a record's side follows from its own
-bytes: if one record of a data set is added or removed, that record alone moves. Equal records fall on one
-side, in whatever order, number or file they come.
+If a split drew by position, removing one record would move the records after it. Here a record's side depends
+on its own bytes and the key: if one record is added or removed, no other record moves. Equal records fall on
+the same side, independent of their order, number and file.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from securefl.core.streams import public_seed
 from securefl.data.dataset import Dataset, Split
 
 TEST: Final = "test"
-"""The records that become the server's."""
+"""The purpose of a split that sets the server's test records apart."""
 HOLDOUT: Final = "holdout"
-"""The records that a client tests on and never trains on."""
+"""The purpose of a split that sets a client's own test records apart. The client does not train on them."""
 KEY_BYTES: Final = 32
 _LABEL: Final = b"securefl split v1|"
 
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """The splits of one holder's records, under its key or a public seed.
+    """The splits of one party's records, under its secret key or a public seed.
 
-    Guarantee: each record is on the other side of a split with probability `share`, and splits of different
-    purposes are independent, as far as SHA-256 under an unknown key looks random. No record moves another.
+    Guarantee: a split sets each record apart with probability `share`, and splits of different purposes are
+    independent. Both hold if SHA-256 under an unknown key is pseudorandom. No record changes another's side.
     """
 
     _key: SecretKey | int
 
     @classmethod
     def fresh(cls) -> Sides:
-        """Under a key that nobody keeps."""
+        """Splits under a fresh random key that is not stored."""
         return cls(SecretKey(os.urandom(KEY_BYTES)))
 
     def apart(self, x: NDArray[Any], y: NDArray[Any], share: float, purpose: str) -> NDArray[np.bool_]:
-        """Which of the records (n, ...) with targets (n, ...) are set apart, (n,).
+        """A mask of the records that the split sets apart, bool of shape (n,).
 
         Args:
-            x: the records, of any byte order and any strides.
-            y: their targets, one for each record.
-            share: the probability with which a record is set apart.
-            purpose: TEST or HOLDOUT. Records that one purpose sets apart tell nothing of another's.
+            x: The records, shape (n, ...), of any byte order and any strides.
+            y: Their targets, shape (n, ...).
+            share: The probability with which a record is set apart.
+            purpose: TEST or HOLDOUT. The splits of two purposes are independent.
         """
         key = self._for(purpose)
         rows, targets = _canonical(x), _canonical(y)
-        # All records of a data set have one length, so nothing can be appended to a hashed one.
+        # All records of a data set have the same length. So a length extension of SHA-256 gives no other
+        # record.
         words = [
             hashlib.sha256(key + row.tobytes() + target.tobytes()).digest()[:8]
             for row, target in zip(rows, targets, strict=True)
@@ -70,15 +71,15 @@ class Sides:
 
 
 def parted(whole: Dataset, share: float, sides: Sides) -> Split:
-    """The records as training and test part, each by its own content."""
+    """Split the records into a training and a test part, each record by its own content."""
     test = sides.apart(whole.x, whole.y, share, TEST)
     return Split(train=whole.take(np.flatnonzero(~test)), test=whole.take(np.flatnonzero(test)))
 
 
 def _canonical(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of each of n records, (n, bytes): float32 or int64, little-endian. Equal values, equal bytes.
+    """The canonical bytes of each of n records, (n, bytes): float32 or int64, little-endian.
 
-    -0.0 counts as 0.0, and each nan as the same one.
+    Equal values have equal bytes. -0.0 counts as 0.0, and all NaN are equal.
     """
     n, width = len(values), prod(values.shape[1:])
     if values.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Load a data set by name.
+"""Load a packaged data set by name: digits, MNIST, Fashion-MNIST, CIFAR-10, gas turbine, QMNIST, Shakespeare.
 
 | name | records | targets | groups | split |
 |---|---|---|---|---|
@@ -11,9 +11,10 @@
 | `shakespeare` | 80 characters, int64 codes | the next of 65 | roles | seeded, 20 % of each role |
 
 Records are prepared by public constants: pixels are divided by one, sensors are scaled by published ranges.
-`shakespeare` takes its vocabulary and roles from the whole text, and says so in `Dataset.fitted`. A seeded
-split is drawn by the places of all records, and stratified as the table says. With `sides` that of `digits`
-and `gas_turbine` goes by each record's content instead, so that one record less moves no other.
+`shakespeare` computes its vocabulary and roles from the whole text, which `Dataset.fitted` states. A seeded
+split is drawn over the positions of all records, and is stratified if the table says so. With `sides`, the
+content of each record of `digits` and `gas_turbine` decides its part instead: removing one record then moves
+no other.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, pa
 from securefl.data.sides import Sides, parted
 
 NAMES = tuple(PINNED)
+"""The names of the packaged data sets, which `load` accepts."""
 TEST_SHARE = 0.3
 
 
@@ -48,7 +50,7 @@ PUBLISHED: Final = {
     "qmnist": 60_000,
     "shakespeare": 71_890,
 }
-"""How many training records a packaged data set has, or is expected to have where it is split by content."""
+"""The number of training records of each data set: the expected number, if it is split by content."""
 
 
 def load(
@@ -59,14 +61,27 @@ def load(
     seed: int = 0,
     sides: Sides | None = None,
 ) -> Split:
-    """The data set `name` (see the table above) as training and test part.
+    """Load the data set `name` as a training and a test part. The module's table lists the names.
 
-    folder: where to look. The default is $SECUREFL_DATA, or else the user's cache folder.
-    download: fetch missing files first.
-    seed: the seed of the split, if the authors fixed none. The same seed gives the same split everywhere.
-    sides: says by its content which part a record falls to, in place of the seed.
+    >>> from securefl.data import load
+    >>> split = load("digits")
+    >>> split.train.x.shape, split.train.classes, len(split.test)
+    ((1258, 1, 8, 8), 10, 539)
 
-    Raises ConfigError for an unknown name, and DataError for a file that is missing, damaged or unusable.
+    Args:
+        name: One of `NAMES`.
+        folder: The folder of data sets. The default is `data_folder()`.
+        download: Whether to fetch missing files first.
+        seed: The seed of the split, if the authors published none. A seed gives the same split on every
+            machine.
+        sides: Assigns a record to a part by its content. It replaces the seed.
+
+    Returns:
+        A `Split` whose records have the shapes and types of `Dataset`.
+
+    Raises:
+        ConfigError: The name is unknown.
+        DataError: A file is missing, damaged or unusable.
     """
     files = files_of(name)
     root = folder or data_folder()
@@ -90,10 +105,14 @@ def load(
 
 
 def require_files(name: str, *, folder: Path | None = None) -> None:
-    """Check the files that `load` would read.
+    """Check that the files that `load` reads are there and undamaged.
 
-    Raises ConfigError for an unknown name, and a DataError that names the first file that is missing or
-    damaged and says how to fetch it.
+    >>> from securefl.data import require_files
+    >>> require_files("digits")  # scikit-learn has its records
+
+    Raises:
+        ConfigError: The name is unknown.
+        DataError: A file is missing or damaged. The error names it and says how to fetch it.
     """
     root, files = folder or data_folder(), files_of(name)
     if name == "cifar10":
@@ -104,7 +123,7 @@ def require_files(name: str, *, folder: Path | None = None) -> None:
 
 
 def _digits(rng: np.random.Generator, sides: Sides | None) -> Split:
-    from sklearn.datasets import load_digits  # a second to import, and no other data set needs it
+    from sklearn.datasets import load_digits  # takes a second to import, and no other data set needs it
 
     pixels, labels = load_digits(return_X_y=True)
     whole = Dataset(
@@ -140,8 +159,8 @@ def _qmnist(paths: list[Path]) -> Split:
 
 
 def _with_writers(images: Dataset, path: Path) -> Dataset:
-    """Row i of the QMNIST table describes MNIST image i: column 0 is its class, column 2 its writer."""
-    # The classes are compared, since a table in another order would give every image a wrong writer unseen.
+    """Add the writers. Row i of QMNIST's table is MNIST image i: column 0 its class, column 2 its writer."""
+    # Comparing the classes detects a table in another order, which would give images the wrong writers.
     table = read_idx(path, kind=IDX_INT, dimensions=2)[: len(images)]
     if len(table) < len(images) or not np.array_equal(table[:, 0], images.y):
         raise DataError(f"{path}: expected the classes of the MNIST images in column 0, got others.")
@@ -160,10 +179,10 @@ def _gas_turbine(paths: list[Path], rng: np.random.Generator, sides: Sides | Non
 
 
 def scaled_gas(rows: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Rows (n, 11), each column from 0 to 1 over its published range. Values outside are clipped to it.
+    """Clip each column of rows (n, 11) to its published range, and scale it to [0, 1].
 
-    FedProf scales by the records' own extremes. Those are statistics over everybody's records: one record
-    more would move all the others.
+    FedProf scales by the records' own extremes. These are statistics of all clients' records: one more record
+    could change all the others.
     """
     low, high = np.array([GAS_RANGES[column] for column in GAS_COLUMNS]).T
     return np.asarray((np.clip(rows, low, high) - low) / (high - low), np.float32)
@@ -175,7 +194,7 @@ def _cifar10(root: Path) -> Split:
 
 
 def _cifar10_paths(root: Path) -> list[Path]:
-    """The authors' batches, or those of `CIFAR10_DECODED` where only these are there."""
+    """The authors' batches, or the batches of `CIFAR10_DECODED` if only these are there."""
     files = files_of("cifar10")
     if not _all_in(root, files) and (place := _decoded_in(root)):
         root, files = place, CIFAR10_DECODED
@@ -183,9 +202,9 @@ def _cifar10_paths(root: Path) -> list[Path]:
 
 
 def _decoded_in(root: Path) -> Path | None:
-    """Where the batches of `CIFAR10_DECODED` are: in this folder, or else in the user's cache.
+    """The folder with the batches of `CIFAR10_DECODED`, or None.
 
-    A folder that the caller named is the only one.
+    If `root` is the default folder, the user's cache folder is searched after it.
     """
     places = (root, cache_folder()) if root == data_folder() else (root,)
     return next((place for place in places if _all_in(place, CIFAR10_DECODED)), None)

@@ -1,7 +1,7 @@
-"""Records from a person's own files: .csv, .parquet, .npz and .npy. Nothing is unpickled, sizes are bounded.
+"""Readers of a user's own files: .csv, .parquet, .npz and .npy, without pickle and with limits on sizes.
 
-A .npy holds one array. Records are in the file whose name ends in x, such as train-x.npy or x.npy, and their
-targets in the file whose name ends in y instead.
+A .npy holds one array. The name of a file of records ends in x, such as train-x.npy or x.npy. The name of the
+file of their targets ends in y instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = (".csv", ".parquet", ".npz", ".npy")
 LARGEST: Final = 2**31
-"""Bytes of one file, and of what is in it once it is unpacked."""
+"""The most bytes of one file, and of its unpacked content."""
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
 _FEATURES: Final = re.compile(r"(?P<data>\w+)-features(-test)?\.npz")
 MOST_COLUMNS: Final = 100_000
@@ -33,9 +33,9 @@ MOST_FILES: Final = 100_000
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The files of a folder, one per client, in the order of their names. Hidden files do not count.
+    """The files of a folder with one file a client, in the order of their names. Hidden files do not count.
 
-    Raises DataError for a folder of other files, or of several kinds.
+    Raises DataError if the folder has other files, or files of several kinds.
     """
     found = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
     for path in found:
@@ -53,10 +53,12 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def read_table(path: Path, client_column: str | None = None) -> pd.DataFrame | Arrays:
-    """What a file holds: a table from .csv (all texts) or .parquet, arrays from .npz or two .npy.
+    """Read a file: .csv (cells stay texts) and .parquet give a table, .npz and a pair of .npy give arrays.
 
-    client_column: the array of a .npz that says whose each record is. Raises DataError for a file that is
-    missing, too large or damaged.
+    client_column: the array of a .npz that names the client of each record.
+
+    Raises DataError if the file is missing, too large or damaged, and ConfigError if its ending or name is
+    not supported.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"Expected a file of {', '.join(SUFFIXES)}, got {path}.")
@@ -76,7 +78,7 @@ def read_table(path: Path, client_column: str | None = None) -> pd.DataFrame | A
 
 
 def _remedy(path: Path) -> str:
-    """What to do where a file is missing. Features of a packaged data set can be made."""
+    """Advice for a missing file. The user can make the features of a packaged data set."""
     found = _FEATURES.fullmatch(path.name)
     if found is None or found["data"] not in PINNED:
         return "Check the path."
@@ -91,10 +93,10 @@ def _csv(path: Path) -> pd.DataFrame:
         with path.open(encoding="utf-8-sig", newline="") as file:
             names, rows = _rows(path, csv.reader(file, strict=True))
     except UnicodeDecodeError:
-        raise DataError(f"{path}: expected text in UTF-8, got other bytes. Save it as such.") from None
+        raise DataError(f"{path}: expected text in UTF-8, got other bytes. Save it as UTF-8.") from None
     except csv.Error as error:
         raise DataError(f"{path}: expected a table of comma-separated values, got: {error}.") from None
-    # As texts: a guess at types would be learnt over all records, and differ between clients.
+    # Cells stay texts: a guessed type would depend on all records and could differ between clients.
     return pd.DataFrame(rows, columns=names, dtype=object)
 
 
@@ -110,7 +112,7 @@ def _rows(path: Path, lines: Any) -> tuple[list[str], list[list[str]]]:
                 raise DataError(f"{path}: expected columns with commas between them, got {names[0][:80]!r}.")
         elif len(cells) != len(names):
             line = f"{path}, line {lines.line_num}"
-            raise DataError(f"{line}: expected {len(names)} cells, got {len(cells)}. Mend the line.")
+            raise DataError(f"{line}: expected {len(names)} cells, got {len(cells)}. Correct the line.")
         else:
             rows.append(cells)
     if not names:
@@ -129,7 +131,7 @@ def _parquet(path: Path) -> pd.DataFrame:
     try:
         with parquet.ParquetFile(path) as file:
             groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
-            # A few bytes can say millions of times the same: what they unpack to is known before it is.
+            # A few bytes can encode one value millions of times, so the unpacked size is checked first.
             values = sum(group.column(k).num_values for group in groups for k in range(group.num_columns))
             size = max(sum(group.total_byte_size for group in groups), 8 * values)
             if size > LARGEST:
@@ -138,12 +140,12 @@ def _parquet(path: Path) -> pd.DataFrame:
             frame = _frame(file.read(), path)
     except (ArrowException, OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: expected a Parquet file, got: {str(error)[:200]}.") from None
-    # pandas writes the numbers of rows so. As a feature they would tell whose a record is.
+    # pandas writes row numbers under this name. As a feature they could identify the client of a record.
     return frame.drop(columns=[name for name in frame.columns if _ROW_NUMBERS.fullmatch(str(name))])
 
 
 def _frame(table: Any, path: Path) -> pd.DataFrame:
-    """A table of pyarrow. A column of lists, such as embeddings, becomes a column for each place in them."""
+    """Convert a table of pyarrow. A column of lists, such as embeddings, becomes one column a position."""
     import pandas as pd
 
     parts: list[pd.DataFrame] = []
@@ -156,7 +158,7 @@ def _frame(table: Any, path: Path) -> pd.DataFrame:
         if column.null_count or len(widths) != 1:
             raise DataError(
                 f"{path}, column {name!r}: expected lists of one length in all rows, got lengths "
-                f"{', '.join(map(str, widths[:5])) or 'of no row'}. Mend or leave out the others."
+                f"{', '.join(map(str, widths[:5])) or 'of no row'}. Correct or leave out the others."
             )
         _require_columns(path, widths[0])
         array = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), widths[0])
@@ -170,7 +172,7 @@ def _npz(path: Path, client_column: str | None) -> Arrays:
             size = sum(member.file_size for member in packed.infolist())
         if size > LARGEST:
             raise DataError(f"{path}: expected at most {LARGEST:,} bytes of arrays, got {size:,}.")
-        # A pickle in a .npz runs code when it is loaded.
+        # Loading a pickle from a .npz would run its code.
         with np.load(path, allow_pickle=False) as stored:
             found = {name: _member(stored, name, path) for name in ("x", "y", client_column) if name}
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
@@ -193,13 +195,13 @@ def _npy(path: Path) -> Arrays:
 
 
 def _other(path: Path, end: str) -> Path:
-    """The file of a pair whose name ends in `end`: in a capital where the other does."""
+    """The file of a pair whose name ends in `end`, or in its capital if the other name ends in a capital."""
     last = end.upper() if path.stem[-1].isupper() else end
     return path.with_name(f"{path.stem[:-1]}{last}{path.suffix}")
 
 
 def _is_targets(path: Path) -> bool:
-    """Whether a file is the targets of a pair of .npy, and so no client's of its own."""
+    """Whether a file holds the targets of a pair of .npy. Such a file is not a client of its own."""
     ends = path.suffix.lower() == ".npy" and path.stem.lower().endswith("y")
     return ends and _other(path, "x").is_file()
 

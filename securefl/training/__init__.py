@@ -1,6 +1,6 @@
-"""Models, local training, evaluation and profiles in torch, on plain arrays.
+"""Models, local and private (DP-SGD) training, evaluation and profiles in torch, on plain arrays.
 
-Nothing here protects anything: what leaves a client goes through a release first.
+Nothing here masks or encrypts a value. A client's value leaves it only through a release.
 """
 
 from securefl.core.lazy import lazy

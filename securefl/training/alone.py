@@ -1,23 +1,24 @@
-"""Passes of a model over records that cannot see each other, whatever the model computes.
+"""Record isolation for any torch model: passes in which each record is a batch of one under `vmap`.
 
-The model is given batches of *one* under `torch.func.vmap`: in its code there is no other record to look at.
-It need not be made of known layers. `vmap` alone is no isolation, so these are refused:
+The model gets batches of *one* under `torch.func.vmap`, so its code has no access to another record. Its
+layers need not be known. `vmap` alone does not isolate records, so a pass refuses the following:
 
-- An autograd function with a `vmap` of its own, and operators that are not torch's. Their rules see the whole
-  chunk. `generate_vmap_rule = True` is fine.
-- A tensor that was not made in this pass, unless the model held it before, or it was met in the public pass
-  and no pass changed it. Otherwise what one chunk leaves in a list would be in the next one's pass.
-- Whatever else a pass changes: attributes, buffers, globals, generators (`state_of`).
-- Draws that the package does not know. Those it knows come from each record's own tape (`draws`).
-- Values that leave the tensors: Python that decides by a record's values, and printing.
+- An autograd function with its own `vmap` rule, and operators that are not torch's: their rules see the whole
+  chunk. `generate_vmap_rule = True` is permitted.
+- A tensor from outside the pass, unless the model held it before, or a public pass used it and no pass
+  changed it. Otherwise a list could carry a tensor of one chunk into the pass of the next chunk.
+- Any other change that a pass makes: to attributes, buffers, globals or generators (`state_of`).
+- Random draws by functions without a rule in `draws`. Those with a rule read each record's own tape.
+- Values that leave the tensors: Python code that branches on a record's values, and printing.
 
-A refusal must not tell of the records. What a pass does in Python cannot depend on values, so a model is
-refused in its first public pass.
+A refusal must not reveal a record. Under `vmap` the Python code of a pass cannot depend on values, so a model
+is refused in its first public pass already.
 
-A pass that keeps something hands it to the next one, and with it what the records of one chunk do to those
-of another. So what can be reached from a model's layers is compared before and after a pass. Names are kept
-beside the values, so that a refusal can name what moved. It is a comparison and no proof: a C extension may
-keep what Python does not see. Tensors of a former pass are caught where they are used.
+State that a pass keeps would let the records of one chunk influence those of the next. So `state_of` records
+everything that is reachable from the model's layers before and after a pass, and `moved` compares the two.
+Names stand beside the values, so a refusal names the changed object. The comparison is not a proof: a C
+extension may keep state that Python cannot see. If a pass uses a tensor of an earlier pass, it is refused
+there.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ _ASKS: Final = ("has_torch_function", "has_torch_function_unary", "has_torch_fun
 
 @dataclass
 class Isolation:
-    """What the public pass found of a model: how much a record draws, and constants that it uses.
+    """The findings of the public pass: the number of random values of a record, and the model's constants.
 
-    constants: tensors that no layer holds, such as a table in a module's globals, by identity. They are kept
-    alive here, so that no other tensor takes their place.
+    constants: tensors that no layer holds, such as a table in a module's globals, by identity. The reference
+    here keeps them alive, so no other tensor can get the same identity.
     """
 
     length: Length = field(default_factory=Length)
@@ -67,9 +68,9 @@ class Isolation:
 
 
 class Watch(TorchFunctionMode):
-    """A context around one pass of the model, in which every function of torch is looked at.
+    """A context around one pass of the model that checks every call of a torch function.
 
-    public: whether this is a public pass, in which constants are written down.
+    public: whether this is a public pass, which records the model's constants.
     """
 
     def __init__(self, found: Isolation, taken: Taken, known: Iterable[Tensor], *, public: bool) -> None:
@@ -94,7 +95,7 @@ class Watch(TorchFunctionMode):
         return made
 
     def _called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if "memory_format" in kwargs:  # a record alone has no rows to lay out; its values stay
+        if "memory_format" in kwargs:  # a single record has no rows to lay out, and its values do not change
             kwargs = {key: value for key, value in kwargs.items() if key != "memory_format"}
         if func is linear:
             return dense(*args, **kwargs)
@@ -108,14 +109,13 @@ class Watch(TorchFunctionMode):
     def _require_own(self, one: Tensor, func: Callable[..., Any]) -> None:
         if id(one) in self._known or self._found.constants.get(id(one)) is one:
             return
-        # A plain tensor has no record's values in it: vmap lets none out.
+        # A tensor that vmap does not wrap holds no record's values: vmap lets no such value out.
         if self._public and not is_functorch_wrapped_tensor(one):
             self._found.constants[id(one)] = one
             return
         raise ConfigError(
             f"Expected tensors that are made in this pass or held by the model, got another of shape "
-            f"{tuple(one.shape)} in `{_named(func)}`. What one pass keeps would be seen by the records of "
-            "the next: "
+            f"{tuple(one.shape)} in `{_named(func)}`. The records of the next pass would see it: "
             "keep nothing, and register constants as buffers (persistent=False)."
         )
 
@@ -126,20 +126,18 @@ def _require_known(func: Callable[..., Any], args: Sequence[Any]) -> None:
         if not own.generate_vmap_rule and own.vmap is not torch.autograd.Function.vmap:
             raise ConfigError(
                 f"Expected autograd functions without a vmap rule of their own, got {own.__name__}. Such a "
-                "rule sees "
-                "all records of a chunk. Set generate_vmap_rule = True in its place."
+                "rule sees all records of a chunk. Set generate_vmap_rule = True instead."
             )
     elif isinstance(func, HigherOrderOperator):
         raise ConfigError(
-            f"Expected functions of torch on tensors, got the operator {func._name!r}. Do without it."
+            f"Expected functions of torch on tensors, got the operator {func._name!r}. Remove it."
         )
     elif isinstance(func, OpOverload | OpOverloadPacket):
         _require_aten(str(func))
     elif func is Tensor.__repr__ or func is Tensor.__format__:
         raise ConfigError(
             "Expected a model that prints no tensors, got one that does: the text holds the values of all "
-            "records of "
-            "a chunk. Print their shapes."
+            "records of a chunk. Print their shapes."
         )
 
 
@@ -148,13 +146,12 @@ def _require_aten(name: str) -> None:
     if space not in ("aten", "prim", "prims"):
         raise ConfigError(
             f"Expected operators of torch itself, got {name}. A registered operator may see all records of "
-            "a chunk. "
-            "Compose it of torch's functions."
+            "a chunk. Compose it of torch's functions."
         )
 
 
 class _AtenAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context that refuses operators of others, wherever they are called from."""
+    """A context that refuses operators of other packages, also if a layer calls them indirectly."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -164,10 +161,11 @@ class _AtenAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _opened(func: FunctionType) -> FunctionType | None:
-    """A function of `torch.nn.functional` whose inside the watch sees too. None for functions of others.
+    """A copy of a function of `torch.nn.functional` whose inner calls `Watch` sees. None for other functions.
 
-    Attention, for example, draws its dropout inside. torch's function hands itself over to the watch before
-    it begins. Its copy leaves that out, and the functions within hand themselves over.
+    Attention, for example, draws its dropout inside. torch's function passes itself to the `Watch` as one
+    call before it begins. The copy skips that step, so each inner function passes itself to the `Watch`
+    instead.
     """
     if func.__module__ not in ("torch.nn.functional", "torch.functional"):
         return None
@@ -203,19 +201,20 @@ def _tensors(of: Any) -> Iterable[Tensor]:
 class Alone:
     """Passes of one model in which each record is alone.
 
-    found: what public passes found; see `explored`.
+    found: the findings of public passes.
     """
 
     def __init__(self, model: nn.Module, found: Isolation) -> None:
         self.model, self.found = model, found
 
     def mapped(self, call: Call, columns: Sequence[Tensor], tape: Tape | None, *, public: bool) -> Any:
-        """The results of `call` for each row of the columns, (rows, ...), from one pass.
+        """Compute `call` for each row of the columns in one pass: results of shape (rows, ...).
 
-        call: is given a function `watched` and then one row of each column. It must run the model inside of
-        `watched(tensors)`, whose argument are the tensors that it gives to the model.
-        Raises ConfigError for a model that keeps something, or does what `vmap` cannot follow, and whatever
-        else the model raises.
+        call: takes a function `watched` and then one row of each column. It must run the model inside
+            `watched(tensors)`, where `tensors` are the tensors that it passes to the model.
+
+        Raises ConfigError if the model keeps state or if `vmap` cannot follow it. Other exceptions of the
+        model pass through.
         """
         empty = columns[0].new_zeros((len(columns[0]), 0))
         uniform, normal = (empty, empty) if tape is None else (tape.uniform, tape.normal)
@@ -247,7 +246,9 @@ class Alone:
         if public and tape is None:
             self.found.length = used[-1]
         elif used[-1] != self.found.length:
-            raise ConfigError("Expected a model that draws as much in every pass, got one that draws less.")
+            raise ConfigError(
+                "Expected a model that draws as many values in every pass, got one that draws fewer."
+            )
         return result
 
     @staticmethod
@@ -261,15 +262,14 @@ class Alone:
                 place = f"a tensor of shape {tuple(values.shape)} outside of the model"
         if place is not None:
             raise ConfigError(
-                f"Expected nothing that a pass changes, got {place}. What a pass keeps is seen by the "
-                "records of the "
-                "next one: keep nothing between passes."
+                f"Expected nothing that a pass changes, got {place}. The records of the next pass would see "
+                "it: keep nothing between passes."
             )
 
 
 @contextmanager
 def _slow_ways_unsaid() -> Iterator[None]:
-    """torch warns where it computes a function record by record. That is what is wanted here."""
+    """Silence torch's warning that it computes a function record by record. Here that is intended."""
     before = torch._C._debug_only_are_vmap_fallback_warnings_enabled()  # type: ignore[attr-defined]
     torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
     try:
@@ -287,14 +287,14 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def wrapped_now() -> list[Tensor]:
-    """The tensors of passes that there are now: outside of a pass, those that somebody keeps."""
-    # by type: `isinstance` asks objects of anybody's for their class, and some answer with a warning
+    """All wrapped tensors of passes in this process. Outside of a pass, some object keeps each of them."""
+    # `type`, since `isinstance` reads `__class__` of foreign objects, and some of these warn then.
     there = [one for one in gc.get_objects() if issubclass(type(one), Tensor)]
     return [one for one in there if is_functorch_wrapped_tensor(one)]
 
 
 def require_none_kept(before: Sequence[Tensor]) -> None:
-    """Raises ConfigError if a tensor of a pass that has ended is kept, wherever it is, and was not before."""
+    """Raises ConfigError if any object keeps a tensor of an ended pass that is not among `before`."""
     there = {id(one) for one in before}
 
     def new() -> list[Tensor]:
@@ -302,12 +302,11 @@ def require_none_kept(before: Sequence[Tensor]) -> None:
 
     if not new():
         return
-    gc.collect()  # what is left may be garbage
+    gc.collect()  # the remaining tensors may be garbage
     if kept := new():
         raise ConfigError(
             "Expected a model that keeps nothing of a pass, got one that keeps a tensor of shape "
-            f"{tuple(kept[0].shape)}. "
-            "Let it go when the pass ends."
+            f"{tuple(kept[0].shape)}. Delete it when the pass ends."
         )
 
 
@@ -315,7 +314,7 @@ _DRAWS: Final = "Use dropout, torch.rand_like or torch.bernoulli."
 _REASONS: Final = (
     (
         ".item()",
-        "takes a value out of a tensor, or decides in Python by the values of a record (item, float, if, "
+        "takes a value out of a tensor, or branches in Python on the values of a record (item, float, if, "
         "while)",
         "Compute with tensors alone, and use torch.where.",
     ),
@@ -323,18 +322,18 @@ _REASONS: Final = (
     ("storage of BatchedTensor", "reads the memory of a tensor", "Compute with tensors alone."),
     ("`data`", "takes `.data` of a tensor", "Use `.detach()`."),
     ("dynamic shape", "makes shapes that depend on values (nonzero, a mask as index)", "Use torch.where."),
-    ("random", "draws in a way that the secret source does not know", _DRAWS),
-    ("rrelu", "draws in a way that the secret source does not know", _DRAWS),
+    ("random", "draws by a function that the secret source cannot replace", _DRAWS),
+    ("rrelu", "draws by a function that the secret source cannot replace", _DRAWS),
     ("setup_context", "has an autograd function without setup_context", "Split its forward."),
-    ("generate_vmap_rule", "has an autograd function that says no rule", "Set it to True."),
+    ("generate_vmap_rule", "has an autograd function without a vmap rule", "Set it to True."),
     ("inplace arithmetic", "changes a tensor in place by the values of a record", "Make a new tensor."),
-    ("in-place operation", "changes in place what no pass may, such as a buffer", "Make a new tensor."),
-    ("inplace operation", "changes in place what its gradient needs", "Make a new tensor."),
+    ("in-place operation", "changes a kept tensor in place, such as a buffer", "Make a new tensor."),
+    ("inplace operation", "changes in place a tensor that its gradient needs", "Make a new tensor."),
     ("the broadcast shape", "has a layer that torch cannot follow record by record", "Take another layer."),
-    ("vmap", "does what torch cannot follow record by record", "Take other functions."),
-    ("Batching rule", "does what torch cannot follow record by record", "Take other functions."),
+    ("vmap", "calls a function that torch cannot follow record by record", "Take other functions."),
+    ("Batching rule", "calls a function that torch cannot follow record by record", "Take other functions."),
 )  # fmt: skip
-"""What torch says, what that means, and what to do."""
+"""Words of torch's error, their meaning, and the remedy."""
 
 
 def _reason(error: Exception) -> str | None:
@@ -342,21 +341,21 @@ def _reason(error: Exception) -> str | None:
     for words, meaning, remedy in _REASONS:
         if words in text:
             return (
-                f"Expected a model that computes each record by itself, got one that {meaning}: "
+                f"Expected a model that computes each record on its own, got one that {meaning}: "
                 f"{text.strip().partition(chr(10))[0][:160]}. {remedy}"
             )
     return None
 
 
-# What a model's code keeps between two passes --------------------------------------------------------
+# State that a model's code keeps between two passes --------------------------------------------------
 
 
 State = Mapping[str, object]
-"""What was found, by where it is, in a form that can be compared."""
+"""The state that `state_of` finds, by its place, in a form that can be compared."""
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), np.generic, torch.Size, torch.dtype)
 _FOREIGN: Final = ("torch", "numpy", "securefl", "builtins", "typing", "collections", "math", "functools")
-"""Packages whose functions are not followed: they keep nothing of a model."""
+"""Packages whose functions are not searched for state: they keep none of a model."""
 _LAYERS_OWN: Final = ("_parameters", "_buffers", "_modules")
 _DEEPEST: Final = 12
 
@@ -367,7 +366,7 @@ def _of_numpy() -> tuple[object, ...]:
 
 
 def state_of(model: nn.Module) -> State:
-    """What the model's layers and their code keep now."""
+    """The state that the model's layers and their code keep now, with the generators of torch and numpy."""
     found: dict[str, object] = {
         "torch's generator": _digest(torch.get_rng_state().numpy().tobytes()),
         "numpy's generator": repr(_of_numpy()),
@@ -389,7 +388,7 @@ def state_of(model: nn.Module) -> State:
 
 
 def moved(before: State, after: State) -> str | None:
-    """Where something is other than before. None if all is the same."""
+    """The first place whose state differs between the two, or None."""
     for place in {**before, **after}:
         if place not in before or place not in after or before[place] != after[place]:
             return place
@@ -397,7 +396,7 @@ def moved(before: State, after: State) -> str | None:
 
 
 def tensors_of(model: nn.Module) -> Iterator[Tensor]:
-    """Tensors that layers hold as attributes, beside parameters and buffers."""
+    """The tensors that layers hold as attributes, without parameters and buffers."""
     for layer in model.modules():
         for value in vars(layer).values():
             if isinstance(value, Tensor):
@@ -421,12 +420,12 @@ def _foreign(module: str | None) -> bool:
 
 
 def _walked(place: str, value: Any, seen: dict[int, object], depth: int) -> dict[str, object]:
-    """The values below this one, by place. What was met before is told by its identity alone."""
+    """The state of a value and everything below it, by place. A value met before counts by its identity."""
     if isinstance(value, _PLAIN):
         return {place: (type(value).__name__, repr(value))}
     if id(value) in seen or depth > _DEEPEST:
         return {place: id(value)}
-    # kept alive while the walk lasts: another object could take the number of one that is gone
+    # Keep the value alive during the walk: after its deletion another object could get the same identity.
     seen[id(value)] = value
     found: dict[str, object] = {place: (type(value).__qualname__, id(value))}
     for key, below in _parts(value):
@@ -435,7 +434,7 @@ def _walked(place: str, value: Any, seen: dict[int, object], depth: int) -> dict
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What lies in a value, and what it is worth."""
+    """The parts of a value with their places: entries, attributes and slots, or a digest of its content."""
     match value:
         case Tensor():
             yield " (its version)", _version(value)
@@ -444,7 +443,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         case np.ndarray():
             yield " (its values)", _digest(value.tobytes()) if value.dtype != object else repr(value)
         case nn.Module():
-            return  # its own attributes are walked as those of a layer, where it is one
+            return  # `state_of` walks its attributes if it is a layer of the model
         case torch.Generator():
             yield " (its state)", _digest(value.get_state().numpy().tobytes())
         case np.random.Generator():
@@ -511,24 +510,24 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _generator(value: Any) -> Iterator[tuple[str, Any]]:
-    """The state of what draws, such as Python's module `random` and its generators."""
+    """The state of a random generator, such as Python's module `random` and its generators."""
     for name in ("getstate", "get_state"):
         if callable(read := getattr(value, name, None)):
             try:
                 yield " (its state)", repr(read())
-            except Exception:  # anybody's object: it may want arguments
+            except Exception:  # a foreign object's method of this name may need arguments
                 return
             return
 
 
 def _function(value: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function's code can reach beside its arguments: closure, defaults, and globals by name."""
+    """The objects that a function's code can reach beside its arguments: closure, defaults, globals."""
     if _foreign(value.__module__):
         return
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
         try:
             yield f" closes over {name!r}", cell.cell_contents
-        except ValueError:  # nothing in it yet
+        except ValueError:  # the cell is still empty
             yield f" closes over {name!r}", None
     yield from ((f" (default {at})", own) for at, own in enumerate(value.__defaults__ or ()))
     yield from ((f" (attribute {key!r})", own) for key, own in list(vars(value).items()))

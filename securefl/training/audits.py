@@ -1,10 +1,10 @@
-"""All audits of this package, one finding after the other.
+"""All privacy audits of this package, and the audit that decides whether a GPU keeps records apart.
 
-One of them decides whether a GPU keeps records apart: records on kinks try it, once for a device and its
-versions. On a GPU other kernels compute, which nobody here has read. So no record-level epsilon is claimed
-there before `kinks` has failed to catch them. The verdict stands in a file in the user's cache, under a
-digest of the device, the versions of its libraries and this package's own code. Whoever can write there can
-forge it, as he could this package's code: that user is trusted.
+GPU kernels differ from the CPU's, and this package has not reviewed their code. So `Hardware.require` permits
+a record-level epsilon on a GPU only after the audit of `kinks` passed there, once for a device and its
+library versions. The verdict is stored in a file in the user's cache, under a digest of the device, the
+versions of its libraries and this package's code. A process that can write there can forge the verdict, and
+could as well change this package's code: the user is trusted.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ CLAIM: Final = DPSGD(
     optimizer="sgd",
     learning_rate=0.1,
 )
-"""Private training in which canaries show most: few steps, each with much of the data."""
+"""Private training in which an audit is strongest: few steps, each with a large share of the data."""
 _RUNS: Final = 300
 _KINKS: Final = (64, 784)
-"""Inputs of the dense layers on whose kinks records are put."""
+"""The numbers of inputs of the dense layers whose kinks are audited."""
 
 
 def findings(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
-    """device: where private training and features are computed."""
+    """The finding of each audit. device: the device of private training and features."""
     from securefl.dp import auditing
 
     for mechanism in auditing.mechanisms():
@@ -73,7 +73,7 @@ def findings(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
 
 
 def of_kinks(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
-    """Records on the kinks of a model, which is on this device."""
+    """The findings of the audits with records on the kinks of a model on this device."""
     from securefl.training import kinks  # Opacus takes two seconds to import
 
     for inputs in _KINKS:
@@ -85,7 +85,7 @@ def of_kinks(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
 
 
 def _trained(device: torch.device) -> Mapping[str, Train]:
-    """The ways of private training on this device. Clients stand side by side on a CPU alone."""
+    """The functions of private training on this device. Only a CPU trains several clients side by side."""
     from securefl.training.dpsgd import train_privately
 
     ways: dict[str, Train] = {"private training": train_privately}
@@ -122,9 +122,9 @@ def _row(
 def train_beside_another(
     model: nn.Module, x: NDArray[Any], y: NDArray[Any], config: DPSGD, loss: Loss, source: Source
 ) -> DpEvent:
-    """As `train_privately`, in the second slot. A client with the same records is in the first one.
+    """`train_privately` in the second slot of a cohort. A client with the same records is in the first slot.
 
-    model: dense layers with ReLU between. A layer without a bias is given one of 0, and its change is lost.
+    model: dense layers with ReLU between. A layer without a bias gets one of 0, whose change is discarded.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     problem = _problem(layers, config, loss, x, y)
@@ -159,7 +159,7 @@ def _problem(layers: list[nn.Linear], config: DPSGD, loss: Loss, x: NDArray[Any]
 
 
 def _parts(layer: nn.Linear) -> tuple[Float32s, Float32s]:
-    """Weight and bias, flat."""
+    """The layer's weight and bias, flattened."""
     bias = layer.bias.detach().numpy() if layer.bias is not None else np.zeros(layer.out_features, np.float32)
     return layer.weight.detach().numpy().ravel(), bias
 
@@ -183,32 +183,32 @@ def keeps_apart(
     tried: Callable[[Gpu], bool] | None = None,
     home: Path | None = None,
 ) -> bool:
-    """The verdict on this GPU, remembered or found now. It takes a minute at most.
+    """Whether this GPU keeps records apart: the stored verdict, or a test of at most a minute.
 
-    say: is told before anything is tried. tried: the test, by default that of `securefl audit`. home: the
-    folder of the file, by default in the user's cache.
+    say: called with a line before a test. tried: the test; by default that of `securefl audit`. home: the
+    folder of the stored verdicts; by default in the user's cache.
     """
     path = (home or cache_folder()) / "kinks.json"
     key = subject(gpu)
     verdicts = remembered(path)
     if key in verdicts:
         return verdicts[key]
-    say(f"Trying whether {gpu.name()} keeps records apart, once for this device and these versions ...")
+    say(f"Testing whether {gpu.name()} keeps records apart, once for this device and these versions ...")
     verdict = (tried or _tried)(gpu)
     _remember(path, {**verdicts, key: verdict})
     return verdict
 
 
 def subject(gpu: Gpu) -> str:
-    """A digest of all that a verdict hangs on."""
-    # Every module of this room: a list of those that compute would miss the next one.
+    """A digest of everything that a verdict depends on: device, library versions and code."""
+    # Every module of this package: a list of the modules that compute would miss a new one.
     modules = sorted(Path(__file__).parent.glob("*.py"))
     code = [hashlib.sha256(module.read_bytes()).hexdigest() for module in modules]
     return hashlib.sha256(json.dumps([*gpu.facts(), *code]).encode()).hexdigest()
 
 
 def remembered(path: Path) -> dict[str, bool]:
-    """The verdicts in a file. A file that is missing, damaged or another's holds none."""
+    """The verdicts in a file. A file that is missing, damaged or of another format gives none."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -222,7 +222,7 @@ def _remember(path: Path, verdicts: Mapping[str, bool]) -> None:
     try:
         files.write(path, json.dumps(verdicts, indent=1) + "\n")
     except (OSError, DataError):
-        return  # a cache that cannot be written costs a minute in the next run, and nothing else
+        return  # without a stored verdict the next run repeats the test, which takes a minute
 
 
 def _tried(gpu: Gpu) -> bool:

@@ -1,8 +1,8 @@
-"""Trying to catch record-level private training at giving away more than it claims.
+"""Privacy audit of DP-SGD with canaries: a lower bound of epsilon by membership inference.
 
-Canaries are records with orthogonal gradients: one in each coordinate of a linear layer, always steeper than
-the clipping norm. Half of them are in the data. An adversary may see every noised step. In each coordinate a
-step is a Gaussian, moved by C if it drew the canary. The likelihood ratio of a step, summed over the steps,
+Canaries are records with orthogonal gradients: one in each coordinate of a linear layer, always longer than
+the clipping norm. Half of them are in the data. The adversary sees every noised step. In each coordinate a
+step is a Gaussian, moved by C if the step drew the canary. The log likelihood ratio, summed over the steps,
 is the best test between in and out (Neyman and Pearson). Coordinates and runs are independent, so one run
 gives thousands of trials (Nasr et al., USENIX Security 2023, with all canaries at once).
 
@@ -10,7 +10,8 @@ Thresholds are chosen on one half of the trials. Their error rates are bounded o
 Pearson). An (epsilon, delta) mechanism satisfies 1 - miss <= e^epsilon false alarm + delta, and the same with
 the two errors swapped (Kairouz et al., ICML 2015).
 
-At delta 1e-5 a bound needs millions of trials, so the claim is tested along its curve, at larger deltas.
+At delta 1e-5 a bound needs millions of trials. So the claim is tested at larger deltas of the same privacy
+curve.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ Floats = NDArray[np.float64]
 Train = Callable[..., DpEvent]
 DELTAS: Final = (1e-3, 1e-2, 0.05)
 ALARM: Final = 1e-6
-"""False alarm of the audit of one delta. Both bounds of both errors hold together."""
+"""The probability of a false alarm of the audit of one delta, over both bounds of both errors together."""
 _CANDIDATES: Final = 200
 _STEEP: Final = 1e3
-"""A canary's input, in clipping norms. Its gradient is then far steeper than C: always clipped to C."""
+"""A canary's input, in clipping norms. Its gradient is far longer than C, so it is always clipped to C."""
 
 
 def audit(
@@ -56,15 +57,15 @@ def audit(
     train: Train = train_privately,
     device: torch.device = CPU,
 ) -> tuple[Bound, ...]:
-    """Claim and lower bound at each delta, for `config.steps` steps of plain SGD by `config`.
+    """The claimed epsilon and a lower bound at each delta, for `config.steps` steps of plain SGD.
 
     Args:
-        canaries: the number in a run. Half of them are in the data.
-        runs: the number of runs, each with fresh randomness.
-        layer, shape: a linear model from `canaries` inputs of `shape` each to one output. Layers that are not
-            dense are clipped in another way; passing one audits that way.
-        train: the function that is audited.
-        device: where the models are.
+        canaries: The number of canaries in a run. Half of them are in the data.
+        runs: The number of runs, each with fresh randomness.
+        layer, shape: A linear model from `canaries` inputs of `shape` each to one output. Other code clips
+            layers that are not dense: passing such a layer audits that code.
+        train: The audited function.
+        device: The device of the models.
     """
     models = (layer(canaries).to(device) for _ in range(runs))
     made = [_scores(config, canaries, model, shape, train) for model in models]
@@ -79,13 +80,13 @@ def audit(
 def _scores(
     config: DPSGD, canaries: int, model: nn.Module, shape: tuple[int, ...], train: Train
 ) -> tuple[Floats, Floats]:
-    """One run: log likelihood ratios of canaries inside and outside of the data."""
+    """The log likelihood ratios of one run: of the canaries in the data, and of the others."""
     inside = canaries // 2
     x: NDArray[Any] = np.zeros((inside, canaries, *shape), np.float32)
     x[np.arange(inside), np.arange(inside)] = _STEEP * config.clip_norm
     y = np.full((inside, 1), -1, np.float32)
-    # The rate undoes the divisor: a step from zero is minus the noised sum, in clipping norms. Each call is
-    # one step from zero, since a canary's gradient would change as soon as the model had moved.
+    # The learning rate cancels the divisor, so a step from zero is minus the noised sum, in clipping norms.
+    # Each call is one step from zero, since a canary's gradient changes once the model has moved.
     step = replace(
         config,
         steps=1,
@@ -106,14 +107,15 @@ def _scores(
 
 
 def _log_ratio(seen: Floats, q: float, z: float) -> Floats:
-    """log of ((1 - q) N(0, z^2) + q N(1, z^2)) / N(0, z^2)."""
+    """The log of ((1 - q) N(0, z^2) + q N(1, z^2)) / N(0, z^2), at each value."""
     drawn: Floats = (2 * seen - 1) / (2 * z**2) + log(q)
     return drawn if q == 1 else np.logaddexp(log1p(-q), drawn)
 
 
 def _lower_bound(inside: Floats, outside: Floats, delta: float) -> float:
-    """Epsilon proved at confidence 1 - ALARM. Thresholds are chosen on even trials and judged on odd ones."""
-    # A threshold judged on the trials that chose it would be the luckiest of 200, and the confidence wrong.
+    """The epsilon proved at confidence 1 - ALARM. Even trials choose thresholds, odd trials judge them."""
+    # Judged on the trials that chose it, a threshold would be the best of 200 by chance, and the confidence
+    # wrong.
     bounds = [0.0]
     for better, worse in ((inside, outside), (-outside, -inside)):
         candidates = np.quantile(np.concatenate([better[::2], worse[::2]]), np.linspace(0, 1, _CANDIDATES))
@@ -124,9 +126,9 @@ def _lower_bound(inside: Floats, outside: Floats, delta: float) -> float:
 
 
 def _epsilon(better: Floats, worse: Floats, threshold: float, delta: float) -> float:
-    """log((P(better > t) - delta) / P(worse > t)), the first at its lowest and the second at its highest."""
+    """log((P(better > t) - delta) / P(worse > t)), by a lower bound of the one and an upper of the other."""
     hits, alarms = int(np.sum(better > threshold)), int(np.sum(worse > threshold))
-    # four bounds in an audit
+    # An audit has four bounds, which share its false alarm.
     least = betaincinv(hits, len(better) - hits + 1, ALARM / 4) if hits else 0.0
     most = betaincinv(alarms + 1, len(worse) - alarms, 1 - ALARM / 4) if alarms < len(worse) else 1.0
     return float(log((least - delta) / most)) if least > delta else 0.0

@@ -1,21 +1,21 @@
-"""Passes through a model in which no record's result depends on the records beside it.
+"""Batch-independent model passes: per-record features and losses whose bits do not depend on other records.
 
-The number of rows selects a float kernel, and with it the last bits of every row. Records may lie on the kink
-of a ReLU, or on the edge between two integers. When one record is added, they all change together, and their
-sum moves by far more than one record may move it (specification of DP, 2.13). So every noised value comes
-from chunks of a fixed number of rows:
+The number of rows selects a float kernel, and thereby the last bits of every row. Records may lie on the kink
+of a ReLU, or on the edge between two integers. If one record is added, they all change together, and their
+sum moves by far more than the sensitivity (specification of DP, 2.13). So every noised value is computed from
+chunks of a fixed number of rows:
 
-- The number is public: a constant or configuration, never worked out from the records.
-- Rows that are left over hold zeros, and their results are thrown away.
-- Each chunk has memory of its own, since kernels also change with the alignment of an array.
-- The number is a multiple of UNIT. Elementwise functions compute the last few values of a tensor in other
-  code, and a tensor of so many rows has no such values.
-- Everything is computed on one thread, since threads divide a tensor at places of their own.
+- The number is public: a constant or configuration, not computed from the records.
+- Unused rows hold zeros, and their results are discarded.
+- Each chunk has its own memory, since kernels also depend on the alignment of an array.
+- The number is a multiple of UNIT. Elementwise functions compute the last few values of a tensor by other
+  code, and a tensor with such a number of rows has no such values.
+- Everything is computed on one thread, since several threads divide a tensor at varying places.
 - Dense layers compute each row at the same alignment (`products`).
 
-That a row's result does not depend on its place in the chunk is then a property of the kernels. The tests
-and `securefl audit` try it, and probes refuse a model in which it fails. That it does not depend on the
-other rows follows from how the model is computed (`isolation`).
+Whether a row's result depends on its place in the chunk is then a property of the kernels. The tests and
+`securefl audit` test it, and `probes` refuses a model that fails. `isolation` ensures that the result does
+not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -44,13 +44,16 @@ from securefl.training.row_wise import RowHook
 
 
 def apart(model: nn.Module, read: Read, *columns: Tensor, rows: int = ROWS) -> Tensor:
-    """The result of `read` for each record in evaluation mode, (n, ...). The other records change no bit.
+    """The result of `read` for each record in evaluation mode, (n, ...). Other records change no bit of it.
 
-    Of a record that the model raises an error for, such as a code beyond an embedding, all values are nan.
+    If the model raises an error for a record, such as a code beyond an embedding, the record's values are
+    nan.
 
-    columns: records (n, *shape), and whatever else belongs to each of them. n may be 0 or 1. They, and the
-    result, are on the CPU; the model may be elsewhere. Raises ValueError for a number of rows that chunks
-    cannot have, and ConfigError for a model whose records cannot be kept apart.
+    columns: records (n, *shape), and further columns such as targets (n, ...). n may be 0 or 1. Columns and
+        result are on the CPU; the model may be on another device.
+
+    Raises ValueError if chunks cannot have this number of rows, and ConfigError if the model's records cannot
+    be kept apart.
     """
     check_rows(rows)
     return computed(model, lambda: _apart(model, read, columns, rows))
@@ -82,7 +85,7 @@ def _chunk(read: Read, parts: list[Tensor], rows: int) -> Tensor:
         raise
     except RECORD_ERRORS as error:
         bad = raising(lambda at: read(*(padded(part[at], rows) for part in parts)), count, error)
-    # Zeros in their place leave the others' bits as they are.
+    # Zeros in their place change no bit of the other records.
     usable = [part.clone() for part in parts]
     for part in usable:
         part[bad] = 0
@@ -94,10 +97,10 @@ def _chunk(read: Read, parts: list[Tensor], rows: int) -> Tensor:
 def body_features(
     model: nn.Module, x: NDArray[Any], activation: Activation | None = None
 ) -> NDArray[np.float64]:
-    """The head's input in evaluation mode, after the activation: (n, width) float64.
+    """The features of records (n, *shape): the head's input in evaluation mode, after the activation.
 
-    A record's features do not depend on the records beside it (`chunks`). Raises ConfigError for a model in
-    which they do.
+    Returns float64 (n, width). A record's features do not depend on other records (`chunks`). Raises
+    ConfigError if the model's records cannot be kept apart.
     """
     given: list[Tensor] = []
 
@@ -117,15 +120,32 @@ def body_features(
 
 
 def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
-    """The loss of each record, (n,), in evaluation mode. A label without an output of the model gives nan.
+    """The loss of each record in evaluation mode. It does not depend on other records (`chunks`).
 
-    A record's loss does not depend on the records beside it (`chunks`). A non-finite record has a non-finite
-    loss. Raises DataError for arrays that do not fit, and ConfigError for a model that mixes records.
+    >>> from securefl.training import ModelConfig, record_losses
+    >>> import numpy as np
+    >>> model = ModelConfig(kind="mlp", hidden=()).build((3,), 2, seed=0)
+    >>> record_losses(model, np.zeros((4, 3), np.float32), np.array([0, 1, 1, 9]), "cross_entropy").shape
+    (4,)
+
+    Args:
+        model: A model from records (n, *shape) to outputs.
+        x: Records, shape (n, *shape). n may be 0 or 1.
+        y: int64 labels (n,) for "cross_entropy", float32 targets (n, targets) for "mse".
+        loss: The name of the loss.
+
+    Returns:
+        float64 (n,). It is nan if the model has no output for the label, and not finite if the record is not.
+
+    Raises:
+        DataError: Lengths or types of the arrays do not fit.
+        ConfigError: The model mixes records.
     """
     inputs, targets = records(x, y, loss)
 
     def read(rows: Tensor, wanted: Tensor) -> Tensor:
-        # The outputs come along so that `require_apart` tries them too: a loss may round a last bit away.
+        # The outputs are returned so that `require_apart` tests them too: a loss may round a differing bit
+        # away.
         outputs = model(rows)
         return torch.cat([losses_of(outputs, wanted, loss)[:, None], outputs], dim=1)
 

@@ -1,26 +1,26 @@
-"""Training several clients in one computation, where their models can stand side by side.
+"""Batched local training of several clients' dense models, side by side in one computation, also by DP-SGD.
 
-Each client draws its own batches from its own stream, as it would alone, and takes its own number of steps.
-Compared with training alone the last bits of its model differ, by the order in which a product is summed.
-Such a difference grows where a record lies on the kink of a ReLU and falls on its other side, or where a
-training is unstable, as it would between two machines.
+Each client draws its own batches from its own stream and takes its own number of steps, as in training alone.
+The last bits of its model differ from training alone, since a product is summed in another order. Such a
+difference grows if a record lies on the kink of a ReLU and changes its side, or if the training is unstable.
+The same happens between two machines.
 
-Those bits must not depend on the other clients. Noise covers what one client or record may move. If all
-others moved with it, over the kinks of their ReLUs, no noise would be sized for that. So all passes have one
-shape: as many slots as follow from the plan (`slots_for`), of as many rows as a mini-batch may have, with
-zeros where there is no record. A client has the same bits whoever else is in the wave, and in whichever slot
-it stands.
+A client's bits must not depend on the other clients. The noise covers the change that one client or record
+can cause. If it also moved all other clients over the kinks of their ReLUs, the noise would be too small. So
+all passes have the same shape: a number of slots that follows from the plan (`slots_for`), each with as many
+rows as a mini-batch may have. Rows without a record hold zeros. A client's bits then depend neither on the
+other clients of the wave nor on its slot.
 
-With privacy per record the mechanism is that of `dpsgd`, client by client: each draws records and noise
-from its own source, its own records' gradients are clipped, and it is charged alone. One record must move its
-own gradient and nothing else (`chunks`), so there all passes have one shape too:
+With record-level privacy, each client runs the mechanism of `dpsgd`: it draws records and noise from its own
+source, its own records' gradients are clipped, and it alone is charged. One record must change no gradient
+but its own (`chunks`), so all these passes have the same shape too:
 
-- There are always as many slots, of `chunk` rows each. Slots and rows that are left over hold zeros.
-- Pass c has the c-th chunk of every client, of zeros where a client has no more records.
-- Every slot's memory begins at the same alignment, and every row's within it (`products`).
+- The number of slots is fixed, with `chunk` rows each. Unused slots and rows hold zeros.
+- Pass c has the c-th chunk of every client, or zeros if the client has no more records.
+- Every slot's memory begins at the same alignment, and so does every row in it (`products`).
 
-A record's clipped gradient then has the same bits whatever else is in its batch, whoever else is in the wave
-and in whichever slot its client stands. `require_alike` tries that on public records.
+The bits of a record's clipped gradient then do not depend on the rest of its batch, on the other clients of
+the wave, or on its client's slot. `require_alike` tests this on public records.
 """
 
 from __future__ import annotations
@@ -52,32 +52,31 @@ from securefl.training.stack import Stack, Tail, stackable
 from securefl.training.task import Problem
 
 SLOTS: Final = 10
-"""Clients in one pass, whether there are as many or not: of a large cohort, or of one that no plan tells."""
+"""The slots of a pass for a large cohort, or if no plan gives the size of the cohort."""
 
 
 MOST_ROWS: Final = 1024
-"""Rows of a pass. Clients with larger mini-batches gain nothing by standing side by side."""
+"""The most rows of a pass. With larger mini-batches, training side by side is not faster."""
 MOST_SLOTS: Final = 16
-"""Clients of a cohort that still stand in one pass."""
+"""The largest cohort that trains in one pass."""
 _GATHERED: Final = 2**20
-"""Values of records that are gathered at a time: 4 MB."""
+"""The number of record values that are gathered at a time: 4 MB."""
 
 
 def slots_for(cohort: int) -> int:
-    """How many clients stand in a pass. It follows from the plan, and never from who takes part in a round.
+    """The number of slots of a pass. It follows from the plan, not from the clients of a round.
 
-    cohort: the least number of clients that are asked at once, as `ValueSpec.cohort` has it, 0 if no plan
-        says.
+    cohort: the smallest cohort of a query, `ValueSpec.cohort`, or 0 if no plan gives it.
     """
     if not cohort:
         return SLOTS
-    # Up to MOST_SLOTS one pass takes less time than two. Of more clients, passes of some SLOTS are fastest.
+    # Up to MOST_SLOTS clients, one pass is faster than two. Above, passes of about SLOTS clients are fastest.
     passes = 1 if cohort <= MOST_SLOTS else -(-cohort // SLOTS)
     return -(-cohort // passes)
 
 
 def why_alone(problem: Problem) -> str:
-    """Why the clients of this problem cannot stand side by side. Empty if they can."""
+    """The reason why the clients of this problem cannot train side by side, or "" if they can."""
     if problem.hardware.gpu is not None:
         return "their models are on a GPU"
     if problem.private is None and problem.local.batch_size > MOST_ROWS:
@@ -90,11 +89,11 @@ def why_alone(problem: Problem) -> str:
 
 
 class Batched:
-    """The trainer that runs alike fits side by side, and leaves the others to `rest`.
+    """A trainer that runs fits of the same shape side by side, and passes all others to the trainer `rest`.
 
-    slots: how many stand in each pass, the same in a whole run.
+    slots: the number of slots of each pass, constant in a run.
 
-    Raises ConfigError where torch's kernels do not keep slots and rows apart.
+    Raises ConfigError if torch's kernels do not keep slots and rows apart.
     """
 
     def __init__(self, rest: Trainer, slots: int = SLOTS) -> None:
@@ -111,7 +110,7 @@ class Batched:
         for places in groups.values():
             self._try(fits[places[0]])
             run = fit_together if fits[places[0]].problem.private is None else fit_privately
-            # Clients of like sizes stand together, and few slots wait for the others.
+            # Clients of similar sizes share a pass, so few slots wait for others.
             places.sort(key=lambda place: -len(fits[place].context.x))
             for at in range(0, len(places), self.slots):
                 together = places[at : at + self.slots]
@@ -120,26 +119,26 @@ class Batched:
         return [came[place] for place in range(len(fits))]
 
     def _try(self, fit: Fit) -> None:
-        """Try the kernels that this training takes, once in a run."""
+        """Test the kernels of this kind of training, once in a run."""
         if (kind := (fit.problem, fit.under_head)) not in self._tried:
             require_alike(fit, _rows_of(fit.problem), self.slots)
             self._tried.add(kind)
 
     def _alike(self, fit: Fit) -> Hashable:
-        """What fits must share to run side by side. None for a fit that must run alone, as on a GPU."""
+        """The key that fits must share to run side by side. None if a fit must run alone, as on a GPU."""
         problem, x, y = fit.problem, fit.context.x, fit.context.y
         if problem not in self._stackable:
             self._stackable[problem] = not why_alone(problem)
         if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
             return None
-        if fit.start.shape != problem.initial.shape:  # the training that runs alone says so
+        if fit.start.shape != problem.initial.shape:  # the training that runs alone raises the error
             return None
         try:
             require_records(x, y, problem.loss)
-        except DataError:  # said by the training that runs alone
+        except DataError:  # the training that runs alone raises it
             return None
-        # Without records nothing happens, and torch tells of a label that it does not know. Private training
-        # drops such a record.
+        # Without records there is no step, and an unknown label makes torch raise. Private training drops a
+        # record with an unknown label.
         if problem.private is None and not (len(x) and _known(problem, y)):
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
@@ -147,7 +146,7 @@ class Batched:
 
 
 def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
-    """Train at most `slots` alike clients side by side, without privacy per record. Each has records."""
+    """Train at most `slots` clients of one shape side by side, without DP-SGD. Each must have records."""
     config = fits[0].problem.local
     lasts = [config.batches(len(fit.context.x)) for fit in fits]
     optimizer = optimizer_of(config, fits[0].context.round - 1)
@@ -168,7 +167,7 @@ def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
                 if start is not None:
                     gradient.add_(stack.values - start, alpha=config.proximal)
                 optimizer.step(stack.values, gradient)
-            # Taken at its last step: the slot moves on, by momentum or decay, until all have ended.
+            # Copy a slot at its last step: momentum or decay still moves it until all slots have ended.
             if ended := [slot for slot, last in enumerate(lasts) if last == number]:
                 fine = stack.finite() & torch.isfinite(total).all(1)
                 for slot, vector in stack.vectors(ended).items():
@@ -177,19 +176,19 @@ def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
 
 
 def _known(problem: Problem, y: NDArray[Any]) -> bool:
-    """Whether the model has an output for each of these labels, of which there is one at least."""
+    """Whether the model has an output for each of these labels. There must be at least one."""
     return problem.kind != "classification" or bool(y.min() >= 0 and y.max() < problem.outputs)
 
 
 def _rows_of(problem: Problem) -> int:
-    """The rows of a pass: a public number, and a multiple of UNIT (`chunks`)."""
+    """The number of rows of a pass: public, and a multiple of UNIT (`chunks`)."""
     if problem.private is not None:
         return problem.private.chunk
     return -(-problem.local.batch_size // UNIT) * UNIT
 
 
 class Batch(NamedTuple):
-    """A mini-batch of every slot, as `Stack.back` takes it."""
+    """A mini-batch of every slot: the arguments of `Stack.back`."""
 
     x: Tensor
     y: Tensor
@@ -198,19 +197,19 @@ class Batch(NamedTuple):
 
 
 def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
-    """Mini-batches of all slots, until no client has one left.
+    """The mini-batches of all slots, until no client has one left.
 
-    Rows without a record are zero and weigh nothing. A record weighs 1 / (records of its mini-batch).
+    Rows without a record are zero and have weight 0. A record has weight 1 / (records of its mini-batch).
     """
     problem, rows = fits[0].problem, _rows_of(fits[0].problem)
     columns = [(fit.context.x.reshape(len(fit.context.x), -1), fit.context.y) for fit in fits]
     sizes = [_sizes(len(y), problem.local.batches(len(y)), problem.local.batch_size) for _, y in columns]
     orders = [_order(len(fit.context.x), problem.local, fit.context.rng) for fit in fits]
-    # Several steps are gathered at a time: small ones would take longer to gather than to compute.
+    # Gather several steps at a time: for small steps, gathering would take longer than computing.
     most = max(map(len, sizes))
     steps = min(most, max(1, _GATHERED // (slots * rows * columns[0][0].shape[1])))
     for at in range(0, most, steps):
-        # Tensors, since torch aligns their memory. They are written to as arrays, which is faster.
+        # Tensors, since torch aligns their memory. Writing to them as arrays is faster.
         block = [
             as_tensor(column[:0]).new_empty((slots, steps * rows, *column.shape[1:])) for column in columns[0]
         ]
@@ -223,7 +222,7 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
             _gather(targets, order[first:last], places, y[slot])
         block[0] = widened(block[0])
         there = (block[2] > 0).float()[:, :, None]
-        # Slots without a client need no care: their models are zero, and nobody takes what comes of them.
+        # Slots without a client are not checked: their models are zero and their results are discarded.
         full: NDArray[np.bool_] = np.all(weights[: len(fits)].reshape(len(fits), steps, rows), (0, 2))
         parts = (part.view(slots, steps, rows, *part.shape[2:]).unbind(1) for part in (*block, there))
         for step, filled in zip(islice(zip(*parts, strict=True), most - at), full, strict=False):
@@ -233,9 +232,9 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
 def _gather(
     column: NDArray[Any], chosen: NDArray[np.int64], places: NDArray[np.int64] | None, to: NDArray[Any]
 ) -> None:
-    """Put the chosen records into these rows, or into the first ones. All other rows become zero."""
+    """Write the chosen records into the rows `places`, or into the first rows. All other rows become zero."""
     if places is None:
-        # "clip" writes at once, where "raise" keeps a copy; every place is one of a permutation
+        # "clip" writes directly and "raise" makes a copy first. No index is out of range here.
         np.take(column, chosen, 0, out=to[: len(chosen)], mode="clip")
         to[len(chosen) :] = 0
     else:
@@ -244,14 +243,14 @@ def _gather(
 
 
 def _order(n: int, config: LocalTraining, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A client's n records in the order in which it trains on them, pass after pass."""
+    """The positions of a client's n records in the order of training, over all passes."""
     shuffled = list(passes(n, config, rng))
     return shuffled[0] if len(shuffled) == 1 else np.concatenate(shuffled)
 
 
 @lru_cache(maxsize=256)
 def _sizes(n: int, batches: int, size: int) -> tuple[int, ...]:
-    """The records of each mini-batch. The last one of a pass may have fewer."""
+    """The number of records of each mini-batch. The last one of a pass may have fewer."""
     of_a_pass = [min(size, n - at) for at in range(0, n, size)]
     return tuple(of_a_pass[number % len(of_a_pass)] for number in range(batches))
 
@@ -260,13 +259,13 @@ def _sizes(n: int, batches: int, size: int) -> tuple[int, ...]:
 def _places(
     sizes: tuple[int, ...], at: int, steps: int, rows: int
 ) -> tuple[int, int, NDArray[np.int64] | None, NDArray[np.float32]]:
-    """Where the records of mini-batches `at` to `at + steps` stand: both arrays must only be read.
+    """The rows of the records of mini-batches `at` to `at + steps`. The caller must not write to the arrays.
 
     Every mini-batch begins at a multiple of `rows`.
 
     Returns:
-        The first record and the one after the last, in the order of training; their rows, None for the first
-        rows without a gap; and all rows' weights.
+        The first record and the one after the last, in the order of training. Their rows, or None if these
+        are the first rows without a gap. The weights of all rows.
     """
     here = sizes[at : at + steps]
     weights = np.zeros((steps, rows), np.float32)
@@ -281,7 +280,7 @@ def _places(
 
 
 def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
-    """Train at most `slots` clients side by side, each with record-level privacy. They are alike."""
+    """Train at most `slots` clients of the same shape side by side, each with record-level privacy."""
     problem = fits[0].problem
     config = problem.private
     assert config is not None
@@ -302,14 +301,14 @@ def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
 
 
 def stack_of(fit: Fit, vectors: Sequence[Float32s], slots: int) -> Stack:
-    """These models (d,) in the first slots, as this fit and those alike train them."""
+    """A stack with these models (d,) in the first slots, for this fit and others of the same shape."""
     model = fit.problem.layers
     assert isinstance(model, MLP)
     return Stack(model, vectors, tail_of(fit), slots=slots)
 
 
 def clipped_sums(stack: Stack, batches: Sequence[Records], config: DPSGD) -> Tensor:
-    """Each slot's sum of clipped gradients over its batch, float64 in the form of the stack's values.
+    """Each slot's sum of clipped gradients over its batch, float64, in the layout of the stack's values.
 
     A record with a non-finite loss or gradient norm is dropped: the sum has the same bits as without it.
     """
@@ -317,7 +316,7 @@ def clipped_sums(stack: Stack, batches: Sequence[Records], config: DPSGD) -> Ten
     layers = stack.layout.layers(sums)
     for at in range(0, max(len(x) for x, _ in batches), config.chunk):
         x, y, there = _chunk(batches, at, (stack.slots, config.chunk))
-        # Zero times nan is nan: who is dropped must not be in the products at all.
+        # Zero times nan is nan, so a dropped record must not enter the products at all.
         if not (known := stack.known(y)).all():
             _drop(~known, x, y, there)
         parts, usable = _clipped(stack, x, y, there, config)
@@ -331,9 +330,9 @@ def clipped_sums(stack: Stack, batches: Sequence[Records], config: DPSGD) -> Ten
 
 
 def _chunk(batches: Sequence[Records], at: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """The chunk that begins at record `at` of each batch: records, targets, and which rows hold a record.
+    """The chunk that begins at record `at` of each batch: records, targets, and a mask of the used rows.
 
-    shape: slots and rows.
+    shape: (slots, rows).
     """
     x, y = (column.new_zeros((*shape, *column.shape[1:])) for column in batches[0])
     there, rows = torch.zeros(shape, dtype=torch.bool), shape[1]
@@ -344,7 +343,7 @@ def _chunk(batches: Sequence[Records], at: int, shape: tuple[int, int]) -> tuple
 
 
 def _drop(rows: Tensor, x: Tensor, y: Tensor, there: Tensor) -> None:
-    """Make these rows, (slots, rows), rows without a record."""
+    """Turn the rows of this mask (slots, rows) into rows without a record."""
     there[rows] = False
     x[rows] = 0
     y[rows] = 0
@@ -353,10 +352,10 @@ def _drop(rows: Tensor, x: Tensor, y: Tensor, there: Tensor) -> None:
 def _clipped(
     stack: Stack, x: Tensor, y: Tensor, there: Tensor, config: DPSGD
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Every record's clipped gradient as factors in float64, layer by layer, and which records are usable."""
+    """Each record's clipped gradient as factors in float64, by layer, and a mask of the usable records."""
     weights = there.float()
     back = stack.back(widened(x), y, weights, weights[:, :, None])
-    # |slope x input|^2 = |slope|^2 |input|^2, and a bias is one more input that is always 1
+    # |slope x input|^2 = |slope|^2 |input|^2. A bias counts as one more input that is always 1.
     squares = [slope.square().sum(2) * (given.square().sum(2) + 1) for given, slope in back.layers]
     norms = torch.stack(squares).sum(0).sqrt()
     scale = (config.clip_norm * (1 - SLACK) / norms).clamp_(max=1)[:, :, None]
@@ -365,10 +364,10 @@ def _clipped(
 
 
 def require_alike(fit: Fit, rows: int, slots: int) -> None:
-    """Try two public records in all places of all slots, and one of them among zeros.
+    """Test two public records in all places of all slots, and one of them among zeros.
 
-    Of the fit's records only shapes and types are used. Raises ConfigError if a record's gradient depends on
-    its place, on its slot, or on other records. Torch is then built with kernels that slots cannot use.
+    Only shapes and types of the fit's records are used. Raises ConfigError if a record's gradient depends on
+    its place, on its slot, or on other records. Then this build of torch has kernels that slots cannot use.
     """
     columns = records(fit.context.x, fit.context.y, fit.problem.loss)
     stack = stack_of(fit, [fit.problem.initial] * slots, slots)
@@ -381,7 +380,7 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
 
 
 def _factors(stack: Stack, probe: Sequence[Tensor]) -> Tensor:
-    """What a record's gradient is made of, (slots * rows, ...)."""
+    """The factors of each record's gradient, (slots * rows, ...)."""
     x, y = (column.flatten(1) if column.ndim > 1 else column for column in probe)
     x, y = (column.view(stack.slots, -1, *column.shape[1:]) for column in (x, y))
     back = stack.back(widened(x), y, torch.ones(x.shape[:2]))
@@ -389,7 +388,7 @@ def _factors(stack: Stack, probe: Sequence[Tensor]) -> Tensor:
 
 
 def tail_of(fit: Fit) -> Tail:
-    """The tail of this training. A penalty is none of private training's."""
+    """The tail of this training. Private training has no penalty."""
     return Tail(
         loss=fit.problem.loss,
         activation=fit.activation,

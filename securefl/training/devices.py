@@ -1,9 +1,10 @@
-"""Where models are computed: on the CPU or on a GPU. Keys, noise and integer sums stay on the CPU.
+"""The device of model computations: CPU or GPU, with its precision, modes and threads.
 
-The device follows the model. Whoever is given a model puts tensors where its parameters are, and gives back
-arrays. A `Hardware` is the run's choice. It changes at most once, from the GPU to the CPU.
+Keys, noise and integer sums stay on the CPU. A function that takes a model moves its tensors to the device of
+the model's parameters, and returns arrays. `Hardware` is a run's choice of device. It changes at most once,
+from the GPU to the CPU.
 
-The same care for a while: one mode of all layers, one thread, products in full precision.
+Context managers set the mode of all layers, the number of threads and the precision of products for a time.
 """
 
 from __future__ import annotations
@@ -22,30 +23,31 @@ from torch import Tensor, nn
 from securefl.core.errors import ConfigError, SecureFLError
 
 Wanted = Literal["auto", "cpu", "cuda"]
-"""What a study asks for. "auto": a GPU where one can be used, and else the CPU."""
+"""The device that a study names. "auto" is a GPU if one can be used, and the CPU otherwise."""
 CPU: Final = torch.device("cpu")
 T = TypeVar("T")
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model's parameters are."""
+    """The device of the model's parameters. The CPU for a model without any."""
     first = next(model.parameters(), None)
     return CPU if first is None else first.device
 
 
 @contextmanager
 def full_precision(device: torch.device, *, cudnn: bool = True) -> Iterator[None]:
-    """Products in float32 proper, by kernels that repeat, while the context lasts. On a CPU nothing changes.
+    """A context with full float32 products by deterministic kernels. On a CPU nothing changes.
 
-    cudnn: whether convolutions may come from cuDNN. Without it each record's are computed on their own.
+    cudnn: whether cuDNN may compute convolutions. Without cuDNN each record's convolution is computed
+    separately.
     """
     if device.type == "cpu":
         yield
         return
     products = torch.backends.cuda.matmul
     before = products.allow_tf32
-    # TF32 keeps 10 bits of a factor, which is torch's default in convolutions: no agreement with a CPU would
-    # be left to speak of, and a gradient would not be that of the model whose noise is accounted.
+    # TF32, torch's default in convolutions, keeps 10 bits of a factor. Results would differ strongly from a
+    # CPU's, and a gradient would not be that of the model whose noise is accounted.
     with torch.backends.cudnn.flags(enabled=cudnn, benchmark=False, deterministic=True, allow_tf32=False):
         products.allow_tf32 = False
         try:
@@ -55,9 +57,9 @@ def full_precision(device: torch.device, *, cudnn: bool = True) -> Iterator[None
 
 
 def records_apart(device: torch.device) -> AbstractContextManager[None]:
-    """`full_precision` for passes in which no record may touch another (see `chunks`)."""
-    # cuDNN takes another algorithm where memory is short, and how short depends on the number of records. So
-    # one record more could change the bits of all others.
+    """`full_precision` for passes in which no record may change another record's bits (see `chunks`)."""
+    # cuDNN chooses its algorithm by the free memory, which depends on the number of records. So one record
+    # more could change the bits of all others.
     return full_precision(device, cudnn=False)
 
 
@@ -65,23 +67,23 @@ def records_apart(device: torch.device) -> AbstractContextManager[None]:
 
 
 class Gpu(Protocol):
-    """What is asked of a GPU."""
+    """The methods of a GPU that this package calls."""
 
     @property
     def device(self) -> torch.device: ...
 
     def fault(self) -> str | None:
-        """Why it cannot be used here. None if it can, "" if there is none at all."""
+        """The reason why the GPU cannot be used. None if it can be, "" if there is no GPU."""
         ...
 
     def name(self) -> str: ...
 
     def facts(self) -> tuple[str, ...]:
-        """What its kernels hang on: the model, its capability, and the versions of the libraries."""
+        """The facts that decide its kernels: device name, compute capability, versions of the libraries."""
         ...
 
     def emptied(self) -> None:
-        """Give memory back that nothing uses."""
+        """Release unused memory."""
         ...
 
 
@@ -91,7 +93,7 @@ class Cuda:
     device: Final = torch.device("cuda")
 
     def fault(self) -> str | None:
-        # with an old driver torch warns, which a person who never asked for a GPU need not read
+        # With an old driver torch warns. A user that did not ask for a GPU should not see that.
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             there = torch.cuda.is_available()
@@ -120,14 +122,14 @@ def _first_line(error: object) -> str:
 
 
 def _quiet(line: str) -> None:
-    """Say nothing."""
+    """Discard a line."""
 
 
 class Hardware:
-    """Where a run's models are computed. All problems of the run share it.
+    """The device of a run's models. All problems of the run share the object.
 
-    falls_back: whether the run goes on on the CPU when the GPU's memory runs out. say: is told of that, once.
-    left: is called before anything is computed on the CPU instead.
+    falls_back: whether the run continues on the CPU if the GPU's memory runs out. say: called with a line
+    about that, once. left: called before the first computation on the CPU then.
     """
 
     def __init__(
@@ -148,11 +150,11 @@ class Hardware:
 
     @property
     def words(self) -> str:
-        """The device in words."""
+        """The device as a text for people, such as "cpu"."""
         return "cpu" if self.gpu is None else f"{self.gpu.device.type}: {self.gpu.name()}"
 
     def put(self, model: nn.Module) -> nn.Module:
-        """Move the model here. What `computed` reads of it falls back with it."""
+        """Move the model to this device. `computed` then moves it to the CPU if this hardware falls back."""
         _PUT[model] = self
         try:
             return model.to(self.device)
@@ -161,9 +163,9 @@ class Hardware:
         return model.to(CPU)
 
     def leave(self, error: RuntimeError) -> None:
-        """Go to the CPU for the rest of the run, since the GPU's memory ran out.
+        """Switch to the CPU for the rest of the run, if `error` shows that the GPU's memory ran out.
 
-        Raises SecureFLError if the run must stay on the GPU, and `error` itself if it says something else.
+        Raises SecureFLError if the run must stay on the GPU, and `error` itself if it has another cause.
         """
         if self.gpu is None or not of_memory(error):
             raise error
@@ -171,8 +173,8 @@ class Hardware:
         if not self.falls_back:
             raise SecureFLError(
                 f'Expected enough memory under device = "cuda", but {told} ({_first_line(error)}). Run the '
-                "same command with --device auto or cpu if it has that option, or begin anew with smaller "
-                "cohorts or batches."
+                "same command with --device auto or cpu if it has that option, or start a new run with "
+                "smaller cohorts or batches."
             ) from error
         gpu = self.gpu
         self.gpu = None
@@ -181,20 +183,20 @@ class Hardware:
         self._say(f"{told}: the rest of the run is computed on the CPU.")
 
     def require(self, keeps_apart: Callable[..., bool]) -> None:
-        """Go to the CPU before anything is computed, if the GPU does not keep records apart.
+        """Switch to the CPU before anything is computed, if the GPU does not keep records apart.
 
-        keeps_apart: the verdict (see `audits.keeps_apart`). Raises ConfigError if the run must stay on the
-        GPU.
+        keeps_apart: gives the verdict (see `audits.keeps_apart`). Raises ConfigError if the run must stay on
+        the GPU.
         """
         try:
             fits = self.gpu is None or self._trusted or keeps_apart(self.gpu, say=self._say)
-        except RuntimeError as error:  # nothing is remembered of a test that did not end
+        except RuntimeError as error:  # no verdict is stored for a test that did not end
             self.leave(error)
             return
         if fits:
             self._trusted = True
             return
-        told = f"{self.words} does not keep records apart, so it bears no epsilon per record"
+        told = f"{self.words} does not keep records apart, so no record-level epsilon holds on it"
         if not self.falls_back:
             raise ConfigError(
                 f'Expected a GPU under device = "cuda" that passes the kink test, but {told} (see: securefl '
@@ -206,18 +208,18 @@ class Hardware:
 
 _PUT: Final[WeakKeyDictionary[nn.Module, Hardware]] = WeakKeyDictionary()
 _WITHOUT_MEMORY: Final = ("out of memory", "ALLOC_FAILED")
-"""What CUDA's libraries say, whose errors have no class of their own."""
+"""Words in errors of CUDA's libraries about memory. These errors have no class of their own."""
 
 
 def of_memory(error: RuntimeError) -> bool:
-    """Whether a device had too little memory."""
+    """Whether the error says that a device has too little memory."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WITHOUT_MEMORY)
 
 
 def chosen(wanted: Wanted, say: Callable[[str], None] = _quiet, gpu: Gpu | None = None) -> Hardware:
-    """The hardware that a study asks for. Raises ConfigError if it insists on a GPU that cannot be used.
+    """The hardware that a study names. Raises ConfigError if it names "cuda" and no GPU can be used.
 
-    say: is told of a GPU that is there and cannot be used. gpu: the GPU in question, by default torch's.
+    say: called with a line if there is a GPU that cannot be used. gpu: the GPU, by default torch's.
     """
     if wanted == "cpu":
         return Hardware()
@@ -236,9 +238,11 @@ def chosen(wanted: Wanted, say: Callable[[str], None] = _quiet, gpu: Gpu | None 
 
 
 def computed(model: nn.Module, read: Callable[[], T]) -> T:
-    """What `read` gives. It puts its tensors where the model is, and what it does can be done again.
+    """Call `read` and return its result. If the GPU's memory runs out, move the model to the CPU and repeat.
 
-    If the GPU's memory runs out, it is read anew on the CPU, where the model's hardware allows that.
+    read: moves its tensors to the model's device. A second call must give the same result.
+
+    Raises SecureFLError if the memory runs out and the model's hardware does not fall back.
     """
     try:
         return read()
@@ -246,7 +250,7 @@ def computed(model: nn.Module, read: Callable[[], T]) -> T:
         if (hardware := _PUT.get(model)) is None:
             raise
         hardware.leave(error)
-    # behind the handler: the error keeps the failed attempt's tensors alive
+    # Outside of the handler, since the error keeps the tensors of the failed attempt alive.
     model.to(CPU)
     return read()
 
@@ -255,17 +259,17 @@ def computed(model: nn.Module, read: Callable[[], T]) -> T:
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """The array as a tensor that must only be read. It is copied only if it is read-only or strided."""
-    # torch shares memory with numpy and warns of arrays that it must not write to
+    """The array as a tensor that the caller must not write to. A read-only or strided array is copied."""
+    # torch shares memory with numpy, and warns if the array is read-only.
     flags = array.flags
     return torch.from_numpy(array if flags.c_contiguous and flags.writeable else np.array(array, order="C"))
 
 
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Put the model into training or evaluation mode; afterwards every module has its own mode back."""
+    """A context with the model in training or evaluation mode. Then every module gets its own mode back."""
     before = [(module, module.training) for module in model.modules()]
-    # Attributes of modules take long to set, and a model that is only read is in its mode already.
+    # Setting attributes of modules is slow, and a model that is only read is in its mode already.
     if any(mode is not training for _, mode in before):
         model.train(training)
     try:
@@ -277,13 +281,24 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 def single_thread() -> None:
-    """Pin torch, in this process, to one thread within and one thread between operations.
+    """Limit torch, in this process, to one thread within and one thread between operations.
 
-    Worker processes of a study call it. Models this small run no faster on several threads. With one thread
-    results do not depend on how a machine splits a sum, and workers do not fight over cores.
+    >>> import torch
+    >>> from securefl.training import single_thread
+    >>> before = torch.get_num_threads()
+    >>> single_thread()
+    >>> torch.get_num_threads()
+    1
+    >>> torch.set_num_threads(before)
+
+    Worker processes of a study call it. The packaged models do not run faster on several threads. With one
+    thread, results do not depend on how a machine divides a sum, and workers do not compete for cores.
+
+    Raises nothing.
     """
     torch.set_num_threads(1)
-    # torch refuses the second pin once the process has run anything in parallel; then it is left out
+    # torch refuses the second limit if the process has already run operations in parallel. It is skipped
+    # then.
     if torch.get_num_interop_threads() != 1:
         with suppress(RuntimeError):
             torch.set_num_interop_threads(1)
@@ -291,7 +306,7 @@ def single_thread() -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread within operations for a while; afterwards torch has as many as before."""
+    """A context with one thread within operations. Then torch gets its former number back."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

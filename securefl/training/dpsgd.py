@@ -1,8 +1,8 @@
-"""Training with record-level differential privacy. Opacus gives the gradients of layers that are not dense.
+"""DP-SGD: training with record-level differential privacy, partly by the per-record gradients of Opacus.
 
-The guarantee is for data sets that differ by one record added or removed. The trained model is the output of
-`steps` compositions of the Poisson-sampled Gaussian mechanism with noise multiplier z (`DPSGD.event`),
-whatever the records are, because
+The guarantee is for data sets that differ by one record added or removed. For all records, the trained model
+is the output of `steps` compositions of the Poisson-sampled Gaussian mechanism with noise multiplier z
+(`DPSGD.event`), because
 
 - each record enters a step with probability q, independently of all others,
 - its gradient has norm at most C, or counts as zero if it is not finite,
@@ -10,19 +10,19 @@ whatever the records are, because
 - nothing else reads the records: no size, no batch norm, no schedule.
 
 Sampling and noise come from `securefl.dp.noise.Source`, keyed by the operating system. They are drawn on the
-CPU, whatever the model's device. The seeds of torch and numpy play no part. Opacus' own noise is not used: it
+CPU for models on any device. The seeds of torch and numpy have no effect. Opacus' own noise is not used: it
 repeats under one `torch.manual_seed`, and a generator takes a seed of 64 bits. Its `secure_mode` needs a
 package that no longer installs.
 
-The sum of clipped gradients keeps this guarantee in floating point. Kernels change with the number of rows,
-and without care one record moves the others: records on the kink of a ReLU flipped together, which moved the
-sum by 22 C. So gradients come from chunks of a fixed, public number of rows (`chunks`), where a record's
-gradient has the same bits whatever the batch. They are summed in float64. One record moves the sum by at most
-(1 + 1e-12) C. `securefl audit` tries it.
+The sum of clipped gradients keeps this guarantee in floating point. Kernels depend on the number of rows, and
+so one record could move others: without a countermeasure, records on the kink of a ReLU flipped together and
+moved the sum by 22 C. So gradients are computed in chunks of a fixed, public number of rows (`chunks`), where
+a record's gradient has the same bits in every batch. They are summed in float64. One record moves the sum by
+at most (1 + 1e-12) C. `securefl audit` tests it.
 
-Caveat: noise is added in float64 and not on a grid. The last bits of a noised float can tell more than the
-mechanism should (Mironov, CCS 2012). Time and memory also depend on the records, for whoever can measure them
-on the client.
+Caveat: noise is added in float64 and not on a grid. The last bits of a noised float can reveal more than the
+mechanism permits (Mironov, CCS 2012). Time and memory also depend on the records, and a process on the client
+can measure them.
 """
 
 from __future__ import annotations
@@ -61,25 +61,32 @@ from opacus.grad_sample import GradSampleModule  # noqa: E402
 from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer  # noqa: E402
 from opacus.validators import ModuleValidator  # noqa: E402
 
-# importing opacus sends every library's log to standard error
+# Importing opacus sends the log of every library to standard error. Restoring the handlers undoes that.
 logging.root.handlers[:] = _HANDLERS
 
 
 def train_privately(
     model: nn.Module, x: NDArray[Any], y: NDArray[Any], config: DPSGD, loss: Loss, source: Source
 ) -> DpEvent:
-    """Train the parameters that require a gradient, in place. Returns `config.event`, whatever the records.
+    """Train the model by DP-SGD, in place. The returned event does not depend on the records.
 
-    x: (n, *shape), y as for `train`; n may be 0 or 1. `source` is `Source()`; only tests key it. A record
-    counts as zero if it, its loss or its gradient is not finite, or if the model does not know its label. The
-    modes of all modules are restored and no hook stays. Weights that a `forward` of your own uses outside of
-    their layer are not trained.
+    Parameters that require a gradient are trained. A record counts as zero if it, its loss or its gradient is
+    not finite, or if the model has no output for its label. The modes of all modules are restored and no hook
+    stays. Weights that your own `forward` uses outside of their layer are not trained.
+
+    Args:
+        x: Records, shape (n, *shape). n may be 0 or 1.
+        y: Targets as for `train`.
+        source: `Source()`. Only tests give it a key.
+
+    Returns:
+        `config.event`, the privacy cost of the training.
 
     Raises:
-        ConfigError: the model is frozen, a layer or a `forward` mixes records (see `make_private`), or a
+        ConfigError: The model is frozen, a layer or a `forward` mixes records (see `make_private`), or a
             layer gives no gradients per record.
-        DataError: the arrays do not fit, or the model is no longer finite. The noised steps decide the
-            latter, so this refusal costs nothing more.
+        DataError: The arrays do not fit, or the model is no longer finite. The latter depends on the noised
+            steps alone, so raising it costs no further privacy.
     """
     device = device_of(model)
     inputs, targets = records(x, y, loss, device)
@@ -107,7 +114,7 @@ def train_privately(
 
 @contextmanager
 def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) -> Iterator[Sum]:
-    """The clipped sums of this model, the way that it goes (`isolation`), once public passes are done.
+    """The function that sums this model's clipped gradients, after the public passes of `isolation`.
 
     x, y: only their shapes, types and device are used.
     """
@@ -131,7 +138,7 @@ def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) 
 
 
 def _tape(clipped_sum: Sum, x: Tensor, y: Tensor, source: Source) -> Tape | None:
-    """What the records of a step draw. Without draws nothing is taken of the source."""
+    """The random values of a step's records. If the model draws none, it is None and reads no source."""
     if not clipped_sum.length:
         return None
     return tape_of(x, y, clipped_sum.length, SecretKey(source.words(4).tobytes()))
@@ -144,14 +151,13 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
     if mixing:
         raise ConfigError(
             f"Expected layers that keep records apart, got {', '.join(mixing)}. Replace batch norm by "
-            "`make_private`, on all sides."
+            "`make_private`, on the server and on all clients."
         )
     whole = [f"{name}: {layer}" for name, layer in model.named_modules() if isinstance(layer, nn.RNNBase)]
     if whole:
         raise ConfigError(
             f"Expected layers that torch follows record by record, got {', '.join(whole)}. `make_private` "
-            "puts "
-            "this package's in its place, with the same values. It has none for a `proj_size`."
+            "replaces them by layers of this package with the same values, unless they have a `proj_size`."
         )
     if scheme_of(model).alone:
         return
@@ -162,7 +168,7 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
     ]
     if invalid:
         raise ConfigError(
-            f"Expected layers that record-level privacy can train, got {', '.join(invalid)}. Freeze it, or "
+            f"Expected layers that record-level privacy can train, got {', '.join(invalid)}. Freeze them, or "
             "use another model."
         )
 
@@ -181,7 +187,7 @@ def _refused(layer: nn.Module) -> bool:
 
 @contextmanager
 def _layers(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """The outermost layers that hold trained parameters of their own, made ready for `_gradients`."""
+    """The outermost layers with trained parameters of their own, prepared for `_gradients`."""
     layers = list(_trained_layers(model))
     generic = [layer for layer in layers if not _has_sampler(layer)]
     try:
@@ -197,19 +203,19 @@ def _trained_layers(module: nn.Module) -> Iterator[nn.Module]:
     if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
         yield module
         if not _has_sampler(module):
-            return  # its own computation is repeated for each record, with its children in it
+            return  # functorch repeats its computation for each record, with its children
     for child in module.children():
         yield from _trained_layers(child)
 
 
 def _has_sampler(layer: nn.Module) -> bool:
-    # the sampler of convolutions pads with zeros
+    # Opacus' sampler of convolutions pads with zeros alone.
     padded = getattr(layer, "padding_mode", "zeros")
     return type(layer) in GradSampleModule.GRAD_SAMPLERS and padded == "zeros"
 
 
 def _gradients(layer: nn.Module, taken: Tensor, slope: Tensor) -> dict[nn.Parameter, Tensor]:
-    """A `Sampler`. Opacus' convolutions read their input by strides, and wrongly unless it is contiguous."""
+    """A `Sampler`. The input is made contiguous, since Opacus' convolutions misread a strided one."""
     if not _has_sampler(layer):
         found: dict[nn.Parameter, Tensor] = ft_compute_per_sample_gradient(layer, [taken], slope)
         return found

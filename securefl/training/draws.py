@@ -1,13 +1,13 @@
-"""Dropout and other draws of a model in private training: masks from the secret source, record by record.
+"""Dropout and other random draws in private training: each record's values come from a secret source.
 
-torch draws a mask for a whole batch from a public stream. A record's mask then hangs on its place: when the
+torch draws a mask for a whole batch from a public stream. A record's mask then depends on its place: if the
 first of 400 records is removed, all others get new masks, and the sum moves by 20.9 C (specification of DP,
-2.18b). Here a record brings its own values, the tape, into the pass. They follow from a secret key of the
-step and from the record's bytes alone. So neither its place nor another record changes them, and two equal
+2.18b). Here each record has its own random values, its tape. They are derived from a secret key of the step
+and from the record's bytes alone. So neither the record's place nor another record changes them, and equal
 records have equal masks.
 
-What a pass draws cannot depend on values, only on shapes. So a public pass writes down how much there is
-to draw, and each private pass takes that much from the tape, in order.
+The draws of a pass can depend on shapes and not on values. So a public pass counts the values that a record
+draws, and each private pass takes as many from the tape, in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from securefl.dp.noise import Source
 
 @dataclass(frozen=True)
 class Length:
-    """How many values one record's pass draws: uniform in [0, 1), and standard normal."""
+    """The number of random values that one record's pass draws: uniform in [0, 1), and standard normal."""
 
     uniform: int = 0
     normal: int = 0
@@ -42,7 +42,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Tape:
-    """The values that each record's pass draws: uniform (n, u) and normal (n, v), float32."""
+    """The random values of each record's pass: uniform (n, u) and normal (n, v), float32."""
 
     uniform: Tensor
     normal: Tensor
@@ -52,10 +52,10 @@ class Tape:
 
 
 def tape_of(x: Tensor, y: Tensor, length: Length, key: SecretKey) -> Tape:
-    """The tape of each record in a step with this key.
+    """Derive the tape of each record in a step with this key.
 
-    x: (n, *shape), y: (n, ...). A record's values follow from the key and from its own bytes. -0.0 counts
-    as 0.0.
+    x: (n, *shape), y: (n, ...). A record's values depend on the key and its own bytes alone. -0.0 counts as
+    0.0.
     """
     parts = [_bytes(x), _bytes(y)]
     uniform = np.empty((len(x), length.uniform), np.float32)
@@ -76,10 +76,10 @@ def _bytes(column: Tensor) -> list[bytes]:
 
 
 class Taken:
-    """One pass along a tape. Without a tape it counts what is drawn, and all draws are the middle values.
+    """The position of one pass on a tape. Without a tape it counts the draws and returns middle values.
 
-    rows: how many records the pass computes at a time; their number is then the first dimension of what is
-    drawn. None in a pass of one record, whose tape has no rows.
+    rows: the number of records that the pass computes at a time, which is the first dimension of every draw.
+    None in a pass of one record, whose tape has no rows.
     """
 
     def __init__(self, tape: Tape | None, rows: int | None = None) -> None:
@@ -88,7 +88,7 @@ class Taken:
 
     @property
     def length(self) -> Length:
-        """How much was drawn so far."""
+        """The number of values drawn so far."""
         return Length(**self._at)
 
     def take(self, kind: str, shape: Sequence[int]) -> Tensor:
@@ -103,8 +103,8 @@ class Taken:
         values: Tensor = getattr(self._tape, kind)
         if start + count > values.shape[-1]:
             raise ConfigError(
-                "Expected a model that draws as much in every pass, got one that draws more. Let shapes "
-                "alone decide what is drawn."
+                "Expected a model that draws as many values in every pass, got one that draws more. Let "
+                "shapes alone decide the draws."
             )
         return values[..., start : start + count].reshape(shape)
 
@@ -116,7 +116,7 @@ class Taken:
 
 
 class Drawing(TorchFunctionMode):
-    """A context in which a model of listed layers draws along a tape."""
+    """A context in which a model of listed layers (`row_wise`) draws from a tape."""
 
     def __init__(self, taken: Taken) -> None:
         super().__init__()
@@ -134,15 +134,16 @@ class Drawing(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-# Draws that are known ---------------------------------------------------------------------------------
-# Each takes what torch's own function takes. Computed so, in evaluation too, they draw nothing of torch's.
+# Rules for functions of torch that draw ---------------------------------------------------------------
+# Each has the parameters of torch's own function. They replace it in evaluation too, and use no generator of
+# torch.
 
 _ALPHA: Final = -1.7580993408473766
-"""What alpha dropout puts in place of a value: minus the product of SELU's two constants."""
+"""The value that alpha dropout writes over a dropped one: minus the product of SELU's two constants."""
 
 
 def _mask(taken: Taken, shape: Sequence[int], p: float) -> Tensor:
-    """1 with probability 1 - p, else 0."""
+    """A mask that is 1 with probability 1 - p, and 0 otherwise."""
     return (taken.uniform(shape) >= p).to(torch.float32)
 
 
@@ -169,7 +170,7 @@ def _feature_dropout(
 
 
 def _channels(input: Tensor) -> tuple[int, ...]:
-    """One value for each channel of each row."""
+    """The shape of one value a channel and row."""
     return (*input.shape[:2], *(1 for _ in input.shape[2:]))
 
 
@@ -193,7 +194,7 @@ def _alpha(
         return input
     if p == 1:
         return input.mul_(0) if inplace else input * 0
-    # Klambauer et al., "Self-normalizing neural networks" (2017): mean and variance stay as they are
+    # Klambauer et al., "Self-normalizing neural networks" (2017): this keeps mean and variance.
     scale = ((1 - p) * (1 + p * _ALPHA**2)) ** -0.5
     mask = _mask(taken, shape, p).to(input.device)
     found = scale * (input * mask + _ALPHA * (1 - mask)) - scale * _ALPHA * p
@@ -216,7 +217,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    # Without dropout too: torch's kernels take a batch, and would be called once for each record.
+    # Also without dropout: vmap would call torch's kernels once for each record, since they take a batch.
     if enable_gqa:
         heads = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(heads, -3), value.repeat_interleave(heads, -3)
@@ -274,7 +275,7 @@ def _shape(of: Any) -> tuple[int, ...]:
 def _gumbel_softmax(
     taken: Taken, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Tensor:
-    # torch's own fills a new tensor in place, which no pass of one record among others can
+    # torch's own function fills a new tensor in place, which vmap does not permit.
     drawn = taken.uniform(logits.shape).to(logits.device).clamp(min=2**-25)
     soft = ((logits - (-drawn.log()).log()) / tau).softmax(dim)
     if not hard:
@@ -288,9 +289,9 @@ def _of_own_generator(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
         given = [*args, *kwargs.values()]
         if any(isinstance(one, torch.Generator) for one in given):
             raise ConfigError(
-                "Expected draws from torch's usual functions, got a generator of the model's own. Its stream "
-                "is public, and runs over the records of a batch. Leave `generator` out: private training "
-                "then draws from the secret source."
+                "Expected draws from torch's default generator, got a generator of the model's own. Its "
+                "stream is public and continues from record to record. Leave `generator` out: private "
+                "training then draws from the secret source."
             )
         if kwargs.get("out") is not None:
             raise ConfigError("Expected draws into new tensors, got `out`. Leave it out.")
@@ -324,4 +325,4 @@ RULES: Final[Mapping[Callable[..., Any], Callable[..., Tensor]]] = {
     }.items()
     for function in functions
 }
-"""What is computed in place of a function of torch that draws."""
+"""For each function of torch that draws: the function that replaces it and draws from a tape."""

@@ -1,4 +1,4 @@
-"""Accuracy and loss of a model in evaluation mode."""
+"""Evaluation of a model: accuracy and mean loss, for classification and regression."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from securefl.training.devices import computed, device_of, full_precision, in_mo
 from securefl.training.losses import Loss, criterion_of, records
 
 Task = Literal["classification", "regression"]
+"""The kind of a learning problem. It decides the loss and the accuracy."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What "accuracy" is: words behind "it is", words for an axis, and its least value. The most is 1."""
+    """The definition of "accuracy": a phrase that follows "it is", a label for an axis, and the least value.
+
+    The largest value is 1.
+    """
 
     words: str
     axis: str
@@ -40,20 +44,35 @@ MEASURES: Mapping[Task, Measure] = {
         -inf,
     ),
 }
-"""`evaluate` computes it so."""
+"""The accuracy that `evaluate` computes, by kind of problem."""
 
-# No result of these batches is noised, so their last bits may depend on the batch. Noised losses come from
+# The last bits may depend on the batch, since no noise is added to these results. For noised losses use
 # `record_losses`.
 _AT_ONCE = 256
 
 
 def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> Evaluation:
-    """Accuracy and mean loss in evaluation mode; the mode of every module is restored.
+    """Compute a model's accuracy and mean loss in evaluation mode. The mode of every module is restored.
 
-    "classification": x (n, *shape), y int64 (n,); share of arg max, and cross-entropy.
-    "regression": y float32 (n, targets); `relative_accuracy`, and mean squared error.
-    The loss of a diverged model may be infinite or NaN. Raises DataError for arrays that do not fit
-    and without records.
+    >>> from securefl.training import ModelConfig, evaluate
+    >>> import numpy as np
+    >>> model = ModelConfig(kind="mlp", hidden=()).build((3,), 2, seed=0)
+    >>> y = np.array([0, 1, 1, 0])
+    >>> 0 <= evaluate(model, np.zeros((4, 3), np.float32), y, "classification").accuracy <= 1
+    True
+
+    Args:
+        model: A model from records (n, *shape) to outputs.
+        x: Records, shape (n, *shape), n >= 1.
+        y: int64 labels (n,) for "classification", float32 targets (n, targets) for "regression".
+        task: "classification" gives the share of records whose arg max is the label, and the cross-entropy.
+            "regression" gives `relative_accuracy` and the mean squared error.
+
+    Returns:
+        An `Evaluation`. The loss of a diverged model may be infinite or NaN.
+
+    Raises:
+        DataError: The arrays do not fit, or there are no records.
     """
     loss: Loss = "cross_entropy" if task == "classification" else "mse"
     outputs, targets = _outputs(model, x, y, loss)
@@ -65,9 +84,22 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
 
 
 def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "cross_entropy") -> float:
-    """Mean loss over the records in evaluation mode. Selection by loss asks a client for it.
+    """Compute the mean loss over the records in evaluation mode. Selection by loss queries it from clients.
 
-    Raises DataError for arrays that do not fit, without records, and for a loss that is not finite.
+    >>> from securefl.training import ModelConfig, mean_loss
+    >>> import numpy as np
+    >>> model = ModelConfig(kind="mlp", hidden=()).build((3,), 2, seed=0)
+    >>> mean_loss(model, np.zeros((4, 3), np.float32), np.array([0, 1, 1, 0])) > 0
+    True
+
+    Args:
+        model: A model from records (n, *shape) to outputs.
+        x: Records, shape (n, *shape), n >= 1.
+        y: int64 labels (n,) for "cross_entropy", float32 targets (n, targets) for "mse".
+        loss: The name of the loss.
+
+    Raises:
+        DataError: The arrays do not fit, there are no records, or the loss is not finite.
     """
     outputs, targets = _outputs(model, x, y, loss)
     value = float(criterion_of(loss)(outputs, targets))
@@ -81,8 +113,20 @@ def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "
 def relative_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """FedProf's accuracy on GasTurbine: mean of 1 - |y - yhat| / max(yhat, y) over records and targets.
 
-    Targets are scaled to [0, 1]. Where max(yhat, y) is not positive the ratio has no meaning; the term
-    is 1 if the prediction is exact and 0 otherwise.
+    >>> from securefl.training import relative_accuracy
+    >>> import torch
+    >>> relative_accuracy(torch.tensor([[0.5], [0.4]]), torch.tensor([[0.5], [0.8]]))
+    0.75
+
+    If max(yhat, y) is not positive, the ratio has no meaning. The term is then 1 if the prediction is exact,
+    and 0 otherwise.
+
+    Args:
+        outputs: Predictions yhat, shape (n, targets).
+        targets: Targets y, shape (n, targets), scaled to [0, 1].
+
+    Raises:
+        RuntimeError: The two shapes differ (torch raises it).
     """
     outputs, targets = outputs.double(), targets.double()
     largest = torch.maximum(outputs, targets)
@@ -92,10 +136,10 @@ def relative_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def constant_accuracy(y: NDArray[Any], task: Task) -> float:
-    """The accuracy of one constant answer to all of these targets: their most frequent class, or their mean.
+    """The accuracy of the best constant prediction: the most frequent class, or the mean of the targets.
 
-    y: int64 (n,), or float32 (n, targets), of one record or more. A model that is no better has learnt
-    nothing of its inputs.
+    y: int64 (n,), or float32 (n, targets), n >= 1. A model that is no better has learnt nothing from its
+    inputs.
     """
     if task == "classification":
         known = y[y >= 0]  # an unusable record has no label
@@ -118,7 +162,23 @@ def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> 
 
 
 def pooled(evaluations: Sequence[tuple[int, Evaluation]]) -> Evaluation:
-    """Accuracy and loss of several clients' own models together. Each counts by its number of records."""
+    """Average the evaluations of several clients' own models, weighted by their numbers of records.
+
+    >>> from securefl.algorithm import Evaluation
+    >>> from securefl.training import pooled
+    >>> pooled([(1, Evaluation(accuracy=0.5, loss=2.0)), (3, Evaluation(accuracy=0.9, loss=1.0))]).accuracy
+    0.8
+
+    Args:
+        evaluations: A number of records and an `Evaluation` for each client. The numbers must sum to more
+            than 0.
+
+    Returns:
+        An `Evaluation` that is marked as personal.
+
+    Raises:
+        ZeroDivisionError: The numbers of records sum to 0.
+    """
     counts = [count for count, _ in evaluations]
     return Evaluation(
         accuracy=float(np.average([e.accuracy for _, e in evaluations], weights=counts)),

@@ -1,8 +1,8 @@
-"""A model as one file: values by the names of a state dict, and a card that says where they come from.
+"""Export of a model to one safetensors file: values by their state-dict names, and a card about their origin.
 
-The format is safetensors: a header in JSON and plain numbers, which nothing has to be unpickled for. The card
-is a JSON text in the header. A SHA-256 over card and values shows damage. It shows no malice: whoever can
-write the file can digest anew.
+safetensors has a JSON header and plain numbers, so reading needs no pickle. The card is a JSON text in the
+header. A SHA-256 over card and values detects damage. It does not detect an attacker, who can change the file
+and compute the digest again.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Tensors = Mapping[str, NDArray[np.float32]]
 FORMAT: Final = "securefl model 1"
 LARGEST_CARD: Final = 2**20
 _LARGEST_HEADER: Final = 8 * LARGEST_CARD
-"""Room for the card, whose quotes are escaped, and for the names of many entries."""
+"""The most bytes of a header: the card with escaped quotes, and the names of many entries."""
 _LARGEST: Final = 4 * MOST_PARAMETERS + _LARGEST_HEADER + 8
 _KEY: Final = "securefl"
 _AGAIN: Final = "Export the model again, or get the file again."
 _PICKLES: Final = (b"\x80", b"PK\x03\x04", b"(", b"c")
-"""How a pickle, and the archive that torch.save makes of pickles, begin."""
+"""The first bytes of a pickle, and of the archive of pickles that torch.save writes."""
 
 
 def save(path: Path, tensors: Tensors, card: Mapping[str, Any]) -> None:
-    """Write a model, whole or not at all. The same model and card give the same bytes.
+    """Write a model and its card atomically. The same model and card give the same bytes.
 
-    Raises DataError for values that are not finite, and for a card of more than 2^20 characters.
+    Raises DataError if a value is not finite, or if the card has more than 2^20 characters.
     """
     from safetensors.numpy import save as encoded
 
@@ -51,16 +51,16 @@ def save(path: Path, tensors: Tensors, card: Mapping[str, Any]) -> None:
     text = _text(card)
     if len(text) > LARGEST_CARD:
         raise DataError(f"Expected a card of at most {LARGEST_CARD:,} characters, got {len(text):,}.")
-    # One key: the library writes several in an order that changes from run to run.
+    # A single key, since the library writes several in an order that changes from run to run.
     header = _text({"format": FORMAT, "card": card, "digest": _digest(text, tensors)})
     write(path, encoded(dict(tensors), metadata={_KEY: header}))
 
 
 def read(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
-    """The values and the card of an exported model. Nothing in it is run.
+    """Read the values and the card of an exported model. No code in the file is run.
 
-    Raises ConfigError if there is no such file, and DataError if it is no exported model, is too
-    large, was damaged, or holds a pickle.
+    Raises ConfigError if there is no such file, and DataError if it is not an exported model, is too large,
+    was damaged, or holds a pickle.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -77,14 +77,14 @@ def read(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
     if strange := [name for name, values in tensors.items() if values.dtype != np.float32]:
         raise DataError(f"Expected float32 values in {path}, got others in {strange[0]!r}. {_AGAIN}")
     if digest != _digest(_text(card), tensors):
-        raise DataError(f"Expected {path} as it was written, got other values or another card. {_AGAIN}")
+        raise DataError(f"Expected {path} unchanged, got other values or another card. {_AGAIN}")
     return tensors, card
 
 
 def _require_fitting(path: Path) -> None:
-    """Refuse by size and first bytes, before anything is parsed."""
+    """Check size and first bytes before anything is parsed. Raises as `read` does."""
     try:
-        # a pipe would be waited for, for ever
+        # Without O_NONBLOCK, opening a pipe would wait for ever.
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(number, "rb") as source:
             found = os.fstat(source.fileno())
@@ -101,8 +101,8 @@ def _require_fitting(path: Path) -> None:
         return
     if first.startswith(_PICKLES):
         raise DataError(
-            f"Expected {path} as safetensors, got what looks like a pickle (torch.save writes such). It is "
-            "not opened: a pickle runs what it likes. Take the file that `securefl export` wrote."
+            f"Expected {path} as safetensors, got a file that begins like a pickle, as torch.save writes it. "
+            "It is not opened: a pickle can run any code. Take the file that `securefl export` wrote."
         )
     raise DataError(
         f"Expected {path} as safetensors, got {found.st_size:,} bytes of something else. {_AGAIN}"
@@ -123,7 +123,7 @@ def _text(of: Mapping[str, Any]) -> str:
 
 
 def _card(path: Path, header: str) -> tuple[dict[str, Any], str]:
-    """The card in a header, and the digest beside it."""
+    """The card in a header, and the digest next to it."""
     try:
         found = json.loads(header)
     except (ValueError, RecursionError):

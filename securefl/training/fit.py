@@ -1,7 +1,7 @@
-"""One client's local training: what it starts from, its records, and what came of it.
+"""One client's local training (`Fit`): its start vector, its records, and its result.
 
-Whoever has a wave of them at hand may run them one by one, many at once or in other processes: a fit draws
-from its own client's streams alone, so neither order nor place matters.
+A trainer may run a wave of fits one by one, side by side, or in other processes. A fit draws from its own
+client's streams alone, so its result depends neither on the order nor on the process.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from securefl.training.task import Problem
 from securefl.training.vector import to_vector
 
 Fitted = Float32s | DataError
-"""The trained model as a vector (d,), or why there is none.
+"""The trained model as a vector (d,), or the error that the training raised.
 
-It may be a view of the models of a whole wave: whoever keeps it copies it.
+The vector may be a view of the models of a whole wave. A caller that keeps it must copy it.
 """
 Trainer = Callable[[Sequence["Fit"]], list[Fitted]]
-"""Runs a wave of fits. Returns what came of each, in their order."""
+"""A function that runs a wave of fits. It returns their results in the same order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,12 +39,12 @@ class Fit:
     """A local training that has not begun.
 
     Attributes:
-        problem: the model and how it is trained; whether with record-level privacy, too.
-        start: the model before, float32 (d,).
-        job: the client's records, round and streams.
-        under_head: whether the head, the last dense layer, stays as it is.
-        activation: what the head's input passes first.
-        penalty: joins the mean loss. Private training minimises the mean loss alone.
+        problem: The model and its training, with or without record-level privacy.
+        start: The model before training, float32 (d,).
+        job: The client's records, round and streams.
+        under_head: Whether the head, the last dense layer, is not trained.
+        activation: A function of the head's input.
+        penalty: Added to the mean loss. Private training minimises the mean loss alone.
     """
 
     problem: Problem
@@ -57,7 +57,10 @@ class Fit:
 
 @runtime_checkable
 class Fits(Protocol):
-    """An Offer whose value follows from local training. It says what to train, and goes on from there."""
+    """A contribution (`Contribution`) whose value is computed from a local training.
+
+    A trainer runs the training that `fit` returns. `value` then computes the contribution from its result.
+    """
 
     @property
     def spec(self) -> ValueSpec: ...
@@ -65,25 +68,25 @@ class Fits(Protocol):
     def compute(self, context: ClientContext) -> Value: ...
 
     def fit(self, context: ClientContext) -> Fit | None:
-        """The training behind this value. None if there is none to do."""
+        """The training that this value needs, or None if it needs none."""
         ...
 
     def value(self, context: ClientContext, fitted: Fitted | None) -> Value:
-        """The value, from what came of `fit`. Raises DataError if the client abstains."""
+        """The value, from the result of `fit`. Raises DataError if the client abstains."""
         ...
 
 
 def one_by_one(fits: Sequence[Fit]) -> list[Fitted]:
-    """The trainer that runs each fit by itself, one after the other."""
+    """The trainer that runs the fits one after the other."""
     return [fitted(fit) for fit in fits]
 
 
 def fitted(fit: Fit) -> Fitted:
-    """What comes of this training.
+    """Run this training. A DataError of the training is returned, not raised.
 
-    The sampling and noise of private training come from `context.source`, or the operating system, never from
-    `context.rng`, whose seed is public. If the GPU's memory runs out, the training begins anew on the CPU
-    where the hardware allows that.
+    The sampling and noise of private training come from `context.source` or the operating system. They do not
+    come from `context.rng`, whose seed is public. If the GPU's memory runs out and the hardware falls back,
+    the training starts again on the CPU.
     """
     if fit.problem.hardware.gpu is None:
         return _fitted(fit)
@@ -92,14 +95,14 @@ def fitted(fit: Fit) -> Fitted:
         return _fitted(fit)
     except RuntimeError as error:
         fit.problem.hardware.leave(error)
-    # behind the handler: the error keeps the failed attempt's tensors alive
+    # Outside of the handler, since the error keeps the tensors of the failed attempt alive.
     return _fitted(again)
 
 
 def _again(fit: Fit) -> Fit:
-    """The same fit with streams of its own, which the first attempt does not draw from."""
-    # The same noise as in the first attempt, of which nothing left: a round that is cut off and played again
-    # draws as this one did.
+    """A copy of the fit with its own streams, from which the first attempt does not draw."""
+    # The copy repeats the noise of the first attempt, from which nothing left the client. So a round that is
+    # cut off and run again draws the same values as this one.
     context = fit.context
     source = None if context.source is None else context.source.restarted()
     return replace(fit, context=replace(context, rng=copy.deepcopy(context.rng), source=source))
@@ -108,7 +111,7 @@ def _again(fit: Fit) -> Fit:
 def _fitted(fit: Fit) -> Fitted:
     problem, context = fit.problem, fit.context
     try:
-        # A start of another length, such as of a broadcast that a server made up, costs its client alone.
+        # A start of another length, such as a forged broadcast, raises a DataError for its client alone.
         model = problem.module(fit.start)
         head = [last_dense(model)] if fit.under_head else []
         with _drawing(fit), activated(model, fit.activation), frozen(*head):
@@ -135,7 +138,7 @@ def _fitted(fit: Fit) -> Fitted:
 
 @contextmanager
 def _drawing(fit: Fit) -> Iterator[None]:
-    """Let dropout draw from the client's own stream, whoever trained before in this process."""
+    """A context in which dropout draws from the client's own stream, independent of earlier trainings."""
     if not fit.problem.model.draws:
         yield
         return
@@ -145,7 +148,7 @@ def _drawing(fit: Fit) -> Iterator[None]:
 
 
 def usable(problem: Problem, context: ClientContext) -> ClientContext:
-    """The job without non-finite records and records without a label. These take no part."""
+    """The client's context `context` without the records that are not finite or have no known label."""
     fits = readable(problem, context.x)
     if problem.kind == "classification":
         fits &= (context.y >= 0) & (context.y < problem.outputs)
@@ -155,19 +158,19 @@ def usable(problem: Problem, context: ClientContext) -> ClientContext:
 
 
 def readable(problem: Problem, x: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which of the records (n, *shape) the model can read, each by itself: finite, of known characters."""
+    """A mask of the records (n, *shape) that the model can read: finite, and of known characters."""
     inner = tuple(range(1, x.ndim))
     fits = np.isfinite(x).all(axis=inner)
     if problem.kind == "classification" and problem.model.reads_text:
-        # a model of text puts out a number for each character that it reads
+        # A model of text has one output for each character that it reads.
         fits &= ((x >= 0) & (x < problem.outputs)).all(axis=inner)
     return np.asarray(fits)
 
 
 def with_training(spec: ValueSpec, problem: Problem) -> ValueSpec:
-    """`spec` for a value computed only from the locally trained model."""
+    """The spec `spec` of a value that is computed from the locally trained model alone."""
     if problem.private is None:
         return spec
-    # With DP-SGD the model is a mechanism's output. A value computed from it alone reads no records any more,
-    # so that its release costs the training's event and nothing of its own.
+    # With DP-SGD the trained model is the output of a mechanism. By post-processing, a value computed from it
+    # alone has the cost of the training and no other.
     return replace(spec, depends_on="model", training=problem.private.event)

@@ -1,4 +1,4 @@
-"""A model and records from files that a person names."""
+"""Reading a model description, records and arrays from the files that a command names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from securefl.training import ModelConfig
 class ModelFile:
     """The table [weights] of a model file.
 
-    outputs: number of the model's outputs. seed: seed of its initial weights. weights: a .npy vector, float32
-    (d,), in place of the initial weights.
+    outputs: the number of the model's outputs. seed: the seed of its initial weights. weights: the path of a
+    .npy vector, float32 (d,), that replaces the initial weights.
     """
 
     outputs: int
@@ -51,8 +51,8 @@ def records_of(data: str) -> NDArray[Any]:
 
 
 def array_of(path: Path) -> NDArray[Any]:
-    """Numbers from .npy or .csv. Raises DataError for anything else."""
-    # A pickle in a .npy runs code when it is loaded. The map reads no more of a file than its array.
+    """Read numbers from .npy or .csv. Raises DataError for other content."""
+    # Loading a pickle from a .npy would run its code. The memory map reads only the array of a file.
     try:
         found = (
             np.load(path, allow_pickle=False, mmap_mode="r")

@@ -1,6 +1,6 @@
-"""A model as a body and a linear head: the features in front of the last dense layer, and a new head.
+"""Body and linear head of a model: the features before the last dense layer, their bounds, and a new head.
 
-Features may pass a public linear map to fewer numbers, and an activation that bounds them.
+A public linear map may project the features to fewer numbers, and an activation may bound them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from securefl.training.vector import to_vector
 class Projection:
     """A public linear map of features (n, `features`) to `width` numbers.
 
-    kind "none": the identity. "leading": the first `width` features, for features that come in an order of
-    importance. "random": a Gaussian matrix from the public `seed`, which keeps lengths on average.
+    kind: "none" is the identity. "leading" takes the first `width` features, for features in an order of
+        importance. "random" is a Gaussian matrix from the public `seed`, which keeps lengths on average.
+
+    Raises ConfigError if the width is out of range, or less than `features` with kind "none".
     """
 
     kind: Literal["none", "leading", "random"]
@@ -39,7 +41,7 @@ class Projection:
     seed: int = 0
 
     def words(self) -> dict[str, int | str]:
-        """Every field by its word in a model's file."""
+        """Every field by its key in a model's file."""
         return {"kind": self.kind, "features": self.features, "width": self.width, "seed": self.seed}
 
     def __post_init__(self) -> None:
@@ -50,8 +52,8 @@ class Projection:
             )
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Features (n, `features`) as (n, `width`). It belongs into a chunk of a fixed number of rows."""
-        # A product of matrices has other last bits for other numbers of rows: one record more would move all.
+        """Project features (n, `features`) to (n, `width`). For noised values, call it in a chunk."""
+        # The last bits of a matrix product depend on the number of rows: one record more could change all.
         if self.kind == "none":
             return features
         if self.kind == "leading":
@@ -70,12 +72,11 @@ Activation = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
-    """An activation that bounds features, (n, width) -> (n, width), in a form that a file can name.
+    """An activation that bounds features, (n, width) -> (n, width). A model's file can name it.
 
-    kind "unit-l2": each row is scaled to the norm `bound`; a row of zeros stays. "bounded": each entry is
-    clipped to [-bound, bound]. "clip-l2": rows are divided by `bound`, and those longer than 1 are scaled
-    to 1.
-    projection: before that, features are projected. Zeros behind the projected ones keep their number.
+    kind: "unit-l2" scales each row to the norm `bound`, except a row of zeros. "bounded" clips each entry to
+        [-bound, bound]. "clip-l2" divides rows by `bound` and scales rows longer than 1 to length 1.
+    projection: applied to the features first. Zeros after the projected ones keep the width.
     """
 
     kind: Literal["unit-l2", "bounded", "clip-l2"]
@@ -83,7 +84,7 @@ class Bounded:
     projection: Projection | None = None
 
     def words(self) -> dict[str, Any]:
-        """Every field by its word in a model's file."""
+        """Every field by its key in a model's file."""
         projection = None if self.projection is None else self.projection.words()
         return {"kind": self.kind, "bound": self.bound, "projection": projection}
 
@@ -107,13 +108,13 @@ class Bounded:
 
 
 def last_dense(model: nn.Module) -> nn.Linear:
-    """The head. Raises ConfigError for a model without a dense layer."""
+    """The head: the last dense layer. Raises ConfigError if the model has no dense layer."""
     (head,) = last_layers(model, 1)
     return head
 
 
 def last_layers(model: nn.Module, count: int) -> Sequence[nn.Linear]:
-    """The last `count` dense layers. Raises ConfigError where the model has fewer."""
+    """The last `count` dense layers. Raises ConfigError if the model has fewer."""
     dense = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not 1 <= count <= len(dense):
         raise ConfigError(
@@ -123,7 +124,7 @@ def last_layers(model: nn.Module, count: int) -> Sequence[nn.Linear]:
 
 
 def places(model: nn.Module, modules: Sequence[nn.Module]) -> NDArray[np.int64]:
-    """Where the values of these modules are in the model's vector (see `to_vector`)."""
+    """The positions of these modules' values in the model's vector (see `to_vector`), int64."""
     own = entries(model, modules)
     found, at = [], 0
     for name, entry in model.state_dict().items():
@@ -135,15 +136,16 @@ def places(model: nn.Module, modules: Sequence[nn.Module]) -> NDArray[np.int64]:
 
 
 def entries(model: nn.Module, modules: Sequence[nn.Module]) -> frozenset[str]:
-    """The names that the values of these modules have in the model's state dict."""
-    # by address: the same tensor has another name in the state dict of a part than in that of the whole
+    """The names of these modules' values in the model's state dict."""
+    # By address, since a tensor's name in the state dict of a part differs from its name in the whole
+    # model's.
     own = {entry.data_ptr() for module in modules for entry in module.state_dict().values()}
     return frozenset(name for name, entry in model.state_dict().items() if entry.data_ptr() in own)
 
 
 @contextmanager
 def activated(model: nn.Module, activation: Activation | None) -> Iterator[None]:
-    """Let the head's input pass `activation` first, if there is one, while the context lasts."""
+    """A context in which `activation`, unless it is None, is applied to the head's input."""
     if activation is None:
         yield
         return
@@ -155,7 +157,7 @@ def activated(model: nn.Module, activation: Activation | None) -> Iterator[None]
 
 
 def with_features(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The model's outputs, and the input of its head. Hooks run in order, so an activation's runs first."""
+    """The model's outputs and the input of its head, after `activated` if that context is open."""
     given: list[Tensor] = []
     handle = last_dense(model).register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
     try:
@@ -167,8 +169,8 @@ def with_features(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def frozen(*modules: nn.Module) -> Iterator[None]:
-    """Keep the parameters of these modules from being trained while the context lasts."""
-    # only those that were free are freed again: a caller may have frozen others for longer
+    """A context in which the parameters of these modules are not trained."""
+    # Only parameters that were trainable become so again: a caller may have frozen others for longer.
     free = [entry for module in modules for entry in module.parameters() if entry.requires_grad]
     for parameter in free:
         parameter.requires_grad_(False)
@@ -183,14 +185,14 @@ def with_head(model: nn.Module, head: NDArray[np.float64]) -> NDArray[np.float32
     """Replace the head of `model` by (outputs, 1 + width), bias first, and return the model's vector."""
     dense = last_dense(model)
     with torch.no_grad():
-        # column 0 belongs to the constant feature, which a dense layer calls its bias
+        # Column 0 belongs to the constant feature, which is the bias of a dense layer.
         dense.weight.copy_(torch.from_numpy(head[:, 1:]))
         dense.bias.copy_(torch.from_numpy(head[:, 0]))
     return to_vector(model)
 
 
 def named_layer(model: nn.Module, layer: str) -> nn.Module:
-    """The module of that name. Without one it raises ConfigError with the nearest names."""
+    """The module named `layer`. Raises ConfigError with the nearest names if there is none."""
     modules: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if name}
     if layer in modules:
         return modules[layer]

@@ -1,12 +1,13 @@
-"""How a model keeps records apart: by construction, and in one of two ways.
+"""Record isolation of a model: no record's result depends on another record, by one of two constructions.
 
-- **layers**: it consists of a closed list of layers that compute each row by itself (`row_wise`).
-  Batches pass it as a whole.
-- **alone**: it is anything else. Each record passes in a batch of one, many at a time under `vmap` (`alone`).
+- **layers**: the model consists of listed layers that compute each row on its own (`row_wise`). It computes a
+  batch as a whole.
+- **alone**: any other model. It computes each record in a batch of one, many at a time under `vmap`
+(`alone`).
 
-What is neither is refused, with the reason. Public passes precede those over records (`probes`): they show
-last bits that hang on a row's place, and whether a model is another one for a batch than for its records one
-by one. Such a model would be trained as one and evaluated as another.
+A model that fits neither is refused, with the reason. Public passes (`probes`) precede the passes over
+records. They detect last bits that depend on a row's place, and a model that computes a batch otherwise than
+its records one by one. Training would see one function of such a model, and evaluation another.
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ Read = Callable[..., Tensor]
 """Columns (rows, *shape) -> (rows, ...), by a pass through a model."""
 
 RECORD_ERRORS: Final = (IndexError, RuntimeError, ValueError)
-"""What a kernel raises for a record that it cannot take, such as a code beyond an embedding."""
+"""The errors of kernels for a record that they cannot compute, such as a code beyond an embedding."""
 _PUBLIC: Final = SecretKey(bytes(32))
 """The key of the draws of public passes."""
 _NEAR: Final = 1e-3
-"""A record's outputs in a batch and alone differ by less, beside the largest of them."""
+"""The permitted difference of a record's outputs in a batch and alone, relative to the largest of them."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """alone: whether records pass one by one. reason: what is not on the list of layers; "" if all is."""
+    """alone: whether records are computed one by one. reason: the part that is not a listed layer, or ""."""
 
     alone: bool
     reason: str = ""
 
 
 def scheme_of(model: nn.Module) -> Way:
-    """The way that the model goes in the modes that its layers are in now."""
+    """The construction that applies to the model, in the present modes of its layers."""
     reason = row_wise.outside(model)
     return Way(alone=reason is not None, reason=reason or "")
 
 
-# What was tried already -------------------------------------------------------------------------------
+# Models that passed their tests -----------------------------------------------------------------------
 
 _TRIED: Final[WeakKeyDictionary[nn.Module, dict[Hashable, Isolation]]] = WeakKeyDictionary()
 
@@ -74,7 +75,7 @@ def _key(model: nn.Module, columns: Sequence[Tensor], *more: Hashable) -> Hashab
 def _once(
     model: nn.Module, key: Hashable, explore: Callable[[], Isolation], again: Callable[[], object]
 ) -> Isolation:
-    """What `explore` finds. A model that passed it before is only tried `again`."""
+    """The findings of `explore`, which is called once a model and key. Later calls run only `again`."""
     tried = _TRIED.setdefault(model, {})
     if key not in tried:
         tried[key] = explore()
@@ -85,7 +86,7 @@ def _once(
 
 @contextmanager
 def _public(model: nn.Module) -> Iterator[None]:
-    """Whatever goes wrong in a public pass is the model's fault."""
+    """Turn an error of a public pass into a ConfigError, since the model causes it. Errors of memory pass."""
     try:
         yield
     except RECORD_ERRORS as error:
@@ -94,13 +95,13 @@ def _public(model: nn.Module) -> Iterator[None]:
         text = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"Expected {type(model).__name__} to compute made-up records of this shape, got "
-            f"{type(error).__name__}: {text[:300]}. Mend the model."
+            f"{type(error).__name__}: {text[:300]}. Correct the model."
         ) from error
 
 
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
-    """A refusal leaves parameters and buffers as they were, whatever the refused passes did to them."""
+    """Restore parameters and buffers if the context raises a refusal."""
     parts: list[dict[str, Any]] = [
         entries for layer in model.modules() for entries in (layer._parameters, layer._buffers)
     ]
@@ -123,11 +124,12 @@ def _restored(model: nn.Module) -> Iterator[None]:
 
 
 def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> None:
-    """Try a model of listed layers: its layers' inputs by shape, and probes of all kinds.
+    """Test a model of listed layers: the shapes of its layers' inputs, and probes of all kinds.
 
-    columns: only their shapes, types and device are used. Dropout is switched off meanwhile: a row's mask is
-    random, whatever the other rows hold. Raises ConfigError that names the first layer in which a row depends
-    on its place, or on other rows.
+    columns: only their shapes, types and device are used.
+
+    Dropout is off during the test: a row's mask is random and does not depend on other rows. Raises
+    ConfigError that names the first layer in which a row depends on its place, or on other rows.
     """
     codes = codes_of(model)
     usual = probes_of(columns, rows, codes=codes)
@@ -145,7 +147,7 @@ def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> 
 
 @contextmanager
 def _undrawn(model: nn.Module) -> Iterator[None]:
-    """Dropout is switched off while the context lasts."""
+    """A context in which dropout is off."""
     dropouts = row_wise.drawing(model)
     for layer in dropouts:
         layer.training = False
@@ -157,7 +159,7 @@ def _undrawn(model: nn.Module) -> Iterator[None]:
 
 
 def _require_rows(model: nn.Module, read: Read, probe: Probe, rows: int) -> None:
-    """Raises ConfigError for a listed layer whose inputs are not rows of records."""
+    """Raises ConfigError if the inputs of a listed layer are not one row a record."""
     found: list[str] = []
 
     def look(name: str) -> Callable[..., None]:
@@ -182,8 +184,7 @@ def _require_rows(model: nn.Module, read: Read, probe: Probe, rows: int) -> None
     if found:
         raise ConfigError(
             f"Expected layers that take one row a record, {found[0]}. Give it inputs with rows first, and "
-            "work along "
-            "other dimensions."
+            "work along other dimensions."
         )
 
 
@@ -192,15 +193,13 @@ def _try(model: nn.Module, read: Read, probe: Probe) -> None:
         return
     raise ConfigError(
         f"Expected a model that computes each row of a chunk on its own, {_culprit(model, read, probe)} "
-        "does not. A "
-        "record's result would depend on the others, and no noise is sized for that; use another model, or "
-        "do without "
-        "privacy per record."
+        "does not. A record's result would depend on the others, and the noise would be too small. Use "
+        "another model, or train without record-level privacy."
     )
 
 
 def _culprit(model: nn.Module, read: Read, probes: Probe) -> str:
-    """The innermost layer that is the first to mix rows, in words."""
+    """A text that names the first innermost layer that mixes rows."""
     seen: list[tuple[str, nn.Module, Any]] = []
 
     def note(name: str) -> Callable[..., None]:
@@ -215,16 +214,16 @@ def _culprit(model: nn.Module, read: Read, probes: Probe) -> str:
             handle.remove()
     half = len(seen) // 2
     for (name, layer, full), (_, _, alone) in zip(seen[:half], seen[half:], strict=True):
-        # hooks fire when a layer ends, so an inner layer comes before the one around it
+        # Hooks run when a layer ends, so an inner layer comes before its outer layer.
         if not stay_apart(full, alone):
             return f"layer {name!r} ({layer})"
     return f"the forward of {type(model).__name__}"
 
 
 def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int) -> None:
-    """Raises ConfigError unless one row's loss has no gradient at all at the other rows' values.
+    """Raises ConfigError unless the gradient of one row's loss is zero with respect to all other rows.
 
-    x, y: only their shapes, types and device are used. Of codes it is the gradient at their embeddings.
+    x, y: only their shapes, types and device are used. For codes, the gradient at their embeddings is tested.
     """
     inputs, targets = (part.clone() for part in probes_of((x, y), rows, codes=codes_of(model))[0])
     given: list[Tensor] = [inputs.requires_grad_()] if inputs.is_floating_point() else []
@@ -248,13 +247,13 @@ def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, row
     for slope in slopes:
         if slope is not None and bool(slope[torch.arange(rows) != own].count_nonzero()):
             raise ConfigError(
-                f"Expected a loss of one record that hangs on that record alone, got another one of "
+                f"Expected a loss of one record that depends on that record alone, got another one of "
                 f"{type(model).__name__}. Its layers mix rows: use another model."
             )
 
 
 def length_of(model: nn.Module, x: Tensor, rows: int) -> Length:
-    """How much each record draws in a pass of a model of listed layers."""
+    """The number of random values that each record draws in a pass of a model of listed layers."""
     if not row_wise.drawing(model):
         return Length()
     taken, probe = Taken(None, rows), probes_of((x,), rows, codes=codes_of(model))[0][0]
@@ -268,14 +267,14 @@ def length_of(model: nn.Module, x: Tensor, rows: int) -> Length:
 
 @dataclass(frozen=True)
 class Gradients:
-    """rows' gradients of the trained parameters (rows, *shape), by name, and their losses (rows,)."""
+    """Each row's gradients of the trained parameters, (rows, *shape) by name, and its loss, (rows,)."""
 
     each: dict[str, Tensor]
     losses: Tensor
 
 
 class LoneGradients:
-    """Gradients of a model's trained parameters, record by record, where no record sees another."""
+    """Per-record gradients of a model's trained parameters, with each record computed alone."""
 
     def __init__(self, model: nn.Module, loss: Loss, found: Isolation) -> None:
         self._loss = loss
@@ -283,9 +282,12 @@ class LoneGradients:
         self.found = found
 
     def __call__(self, columns: Sequence[Tensor], tape: Tape | None, *, public: bool = False) -> Gradients:
-        """columns: records (rows, *shape) and targets (rows, ...), in memory that nothing else uses."""
+        """Compute the gradients of one chunk.
+
+        columns: records (rows, *shape) and targets (rows, ...), in memory that no other tensor shares.
+        """
         model = self._alone.model
-        # Copies: a forward that changes a parameter in place changes these, and is refused below.
+        # Copies: a forward that changes a parameter in place changes only these, and is refused below.
         entries = {name: one.detach().clone() for name, one in model.named_parameters()}
         free = {name for name, one in model.named_parameters() if one.requires_grad}
         kept = {name: one.detach().clone() for name, one in model.named_buffers()}
@@ -294,7 +296,7 @@ class LoneGradients:
         def call(watched: Any, record: Tensor, target: Tensor) -> tuple[dict[str, Tensor], Tensor]:
             def value(trained: dict[str, Tensor]) -> Tensor:
                 given = {**entries, **kept, **trained}
-                # copied here, where a pass may change it
+                # A copy, since the pass may change it.
                 one = record[None].clone()
                 with watched([one, *given.values()]):
                     outputs = functional_call(model, given, (one,))
@@ -315,10 +317,10 @@ class LoneGradients:
 
 
 def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int) -> LoneGradients:
-    """A model's gradients record by record, once public passes are done.
+    """The function that computes a model's per-record gradients, after public passes tested the model.
 
-    x, y: only their shapes, types and device are used. Raises ConfigError for a model whose records cannot be
-    kept apart, or that is another one for a batch.
+    x, y: only their shapes, types and device are used. Raises ConfigError if the model's records cannot be
+    kept apart, or if it computes a batch otherwise than its records one by one.
     """
     codes, columns = codes_of(model), (x, y)
 
@@ -327,7 +329,7 @@ def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
         found = Isolation()
         gradients = LoneGradients(model, loss, found)
         full, _ = probes_of(columns, rows, codes=codes)
-        # What is made once and kept for good, such as a mask, may be made here.
+        # In this pass the model may create tensors that it keeps for good, such as a mask.
         with torch.no_grad(), in_mode(model, training=False):
             model(full[0][:1].clone())
         gradients(_copies(full), None, public=True)
@@ -359,8 +361,8 @@ def _require_places(model: nn.Module, gradients: LoneGradients, probe: Probe) ->
     if not all(stay_apart(*pair) for pair in zip(*found, strict=True)):
         raise ConfigError(
             "Expected a model whose records have the same bits in every place of a chunk, got "
-            f"{type(model).__name__}, "
-            "whose kernels differ by place here. Use another model, or do without privacy per record."
+            f"{type(model).__name__}, whose kernels differ by place here. Use another model, or train "
+            "without record-level privacy."
         )
 
 
@@ -368,16 +370,16 @@ def _require_again(model: nn.Module, first: Gradients, again: Gradients) -> None
     pairs = zip([first.losses, *first.each.values()], [again.losses, *again.each.values()], strict=True)
     if not all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs):
         raise ConfigError(
-            f"Expected the same gradients again of the same records, got others of {type(model).__name__}. "
-            "Something "
-            "is kept from one pass to the next, or drawn from a generator of its own: do without it."
+            "Expected the same gradients again for the same records, got others from "
+            f"{type(model).__name__}. It keeps state from one pass to the next, or draws from its own "
+            "generator. Remove that."
         )
 
 
 def _require_same_model(
     model: nn.Module, columns: Sequence[Tensor], rows: int, codes: int, found: Isolation
 ) -> None:
-    """Raises ConfigError for a model whose outputs for a batch are not those of its records one by one."""
+    """Raises ConfigError if the model's outputs for a batch differ from those of its records one by one."""
     x = mixed(columns, rows, codes)[0]
     modes = (False, True) if not found.length else (False,)
     for training in modes:
@@ -403,17 +405,14 @@ def _require_same_model(
                 culprit = _first_unlike(model, x)
             raise ConfigError(
                 "Expected a model that computes the same for a batch as for its records one by one, "
-                f"{culprit} does "
-                f"not{' in training' if training else ''}. Its records would see each other where batches "
-                "pass, and not "
-                "where privacy keeps them apart. Compute each record by itself: no norm, maximum, order or "
-                "attention "
-                "over rows."
+                f"{culprit} does not{' in training' if training else ''}. Its records would see each other "
+                "in a batch, and not in private training. Compute each record on its own: no norm, maximum, "
+                "order or attention over rows."
             )
 
 
 def _first_unlike(model: nn.Module, x: Tensor) -> str:
-    """The first of the innermost layers that computes otherwise for a batch than record by record."""
+    """A text that names the first innermost layer with other outputs for a batch than record by record."""
     seen: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
 
     def note(name: str) -> Callable[..., None]:
@@ -436,7 +435,7 @@ def _first_unlike(model: nn.Module, x: Tensor) -> str:
         own = zip(*(one for _, _, one in seen[at :: len(batch)]), strict=False)
         *given, output = (_unlike(one, parts) for one, parts in zip(values, own, strict=False))
         if any(given):
-            return whole  # no layer before it, so what stands between them
+            return whole  # no earlier layer differs, so the code between the layers does
         if output:
             return f"layer {name!r} ({layer})"
     return whole
@@ -460,9 +459,10 @@ def _alike(together: Any, by_one: Any) -> bool:
 
 
 def lone_reader(model: nn.Module, read: Read, columns: Sequence[Tensor], rows: int) -> Read:
-    """`read` with each record alone, once public passes are done. The model is in evaluation mode.
+    """The function `read` with each record computed alone, after public passes tested the model.
 
-    columns: only their shapes, types and device are used. Raises ConfigError as `lone_gradients` does.
+    The model is in evaluation mode. columns: only their shapes, types and device are used. Raises ConfigError
+    as `lone_gradients` does.
     """
     codes = codes_of(model)
 
@@ -487,7 +487,7 @@ def lone_reader(model: nn.Module, read: Read, columns: Sequence[Tensor], rows: i
         first = tried(*_copies(full))
         if found.length:
             raise ConfigError(
-                f"Expected nothing drawn in evaluation mode, got draws of {type(model).__name__}."
+                f"Expected no random draws in evaluation mode, got draws of {type(model).__name__}."
             )
         for kind, probe in all_probes(columns, rows, codes):
             if kind in ("usual", "large", "around zero") and not stay_apart(
@@ -499,8 +499,8 @@ def lone_reader(model: nn.Module, read: Read, columns: Sequence[Tensor], rows: i
                 )
         if not torch.equal(first.nan_to_num(), tried(*_copies(full)).nan_to_num()):
             raise ConfigError(
-                f"Expected the same outputs again of the same records, got others of {type(model).__name__}: "
-                "something is kept from one pass to the next. Do without it."
+                "Expected the same outputs again for the same records, got others from "
+                f"{type(model).__name__}. It keeps state from one pass to the next. Remove that."
             )
         _require_same_model(model, columns, rows, codes, Isolation(Length(1), dict(found.constants)))
         return found
@@ -515,9 +515,10 @@ def lone_reader(model: nn.Module, read: Read, columns: Sequence[Tensor], rows: i
 
 
 def raising(compute: Callable[[slice], object], count: int, error: Exception) -> list[int]:
-    """Which of `count` records raise when each is computed alone, after all of them together raised `error`.
+    """The positions of the records that raise when computed alone, after all `count` together raised `error`.
 
-    compute: is called for one record at a time. Raises `error` if none does, or if it is not a record's.
+    compute: called with the slice of one record at a time. Raises `error` if no record raises alone, or if
+    the cause is a lack of memory.
     """
     if isinstance(error, RuntimeError) and of_memory(error):
         raise error
@@ -532,13 +533,13 @@ def raising(compute: Callable[[slice], object], count: int, error: Exception) ->
     return found
 
 
-# In words ---------------------------------------------------------------------------------------------
+# A sentence for reports --------------------------------------------------------------------------------
 
 
 def sentence(model: nn.Module, rows: int) -> str:
-    """How private training keeps this model's records apart, and what it costs. The model's modes stay.
+    """A sentence on how private training keeps this model's records apart, and the memory that this takes.
 
-    rows: of a chunk whose records are computed alone.
+    rows: the rows of a chunk whose records are computed alone. The model's modes do not change.
     """
     with in_mode(model, training=True):
         way = scheme_of(model)

@@ -1,9 +1,9 @@
-"""Records on the kink of a ReLU. They flip together if a record's result depends on its batch.
+"""Privacy audit with records on the kink of a ReLU: they flip together if a result depends on the batch.
 
-The number of rows in a product may change a float kernel, and with it the last bits of every row. The
+The number of rows in a product may change a float kernel, and thereby the last bits of every row. The
 pre-activation of a crafted record is 0 with one number of rows, and just above 0 with one row more. The unit
-is off, then on, and the clipped gradient turns by a right angle. Adding one record then moves the sum by all
-of these turns, and not by the clipping norm alone (specification of DP, 2.13).
+switches from off to on, and the clipped gradient turns by a right angle. Adding one record then moves the sum
+by the turns of all records, and not by the clipping norm alone (specification of DP, 2.13).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from securefl.training.vector import load_vector, to_vector
 UNITS: Final = 64
 _CLASSES: Final = 10
 _MOST: Final = 48
-"""The search ends at this number of records on a kink."""
+"""The most records on a kink that the search considers."""
 _OFF: Final = 1e3
-"""The other units' pre-activations are this far below 0, so that they are off whatever the last bits are."""
+"""The distance of the other units' pre-activations below 0. So they are off for all last bits."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kink:
-    """A model, records (m, *shape) on a kink of it, labels (m,), and the record that makes m rows m + 1."""
+    """A model, records x (m, *shape) on a kink of it, labels y (m,), and one more record (1, *shape)."""
 
     model: nn.Module
     x: NDArray[np.float32]
@@ -48,7 +48,7 @@ class Kink:
     more: NDArray[np.float32]
 
     def records(self, *, added: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The records without or with the added one, which comes first and moves the places of the others."""
+        """The records and labels. The added record comes first, so it changes the places of the others."""
         if not added:
             return self.x, self.y
         return np.concatenate([self.more, self.x]), np.concatenate([np.zeros(1, np.int64), self.y])
@@ -61,11 +61,12 @@ def crafted(
     seed: int = 0,
     device: torch.device = CPU,
 ) -> Kink | None:
-    """Look for the largest number of records of `shape` that flip when one more shares their batch.
+    """Search for the largest number of records of `shape` that flip if one more record is in their batch.
 
-    Returns None if the kernels of `body` do not change with the number of rows. body: makes the layers in
-    front of the ReLU, from (n, *shape) to (n, UNITS). shift: their last layer's bias (UNITS,). device: whose
-    kernels are tried, and where the model is.
+    body: makes the layers before the ReLU, from (n, *shape) to (n, UNITS). shift: returns their last layer's
+    bias (UNITS,). device: the device of the model, whose kernels are tested.
+
+    Returns None if the kernels of `body` do not change with the number of rows.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
@@ -87,7 +88,7 @@ def crafted(
 
 
 def _flipping(front: nn.Module, record: Tensor, shift: Tensor) -> int | None:
-    """How many rows of `record` flip with one row more. Leaves `shift` so that one unit of them does."""
+    """The number of rows of `record` that flip with one row more. Sets `shift` so that one unit flips."""
 
     def passed(rows: int) -> Tensor:
         values: Tensor = front(record.expand(rows, *record.shape[1:]).contiguous())
@@ -98,7 +99,7 @@ def _flipping(front: nn.Module, record: Tensor, shift: Tensor) -> int | None:
         fewer, more = passed(rows), passed(rows + 1)
         for unit in torch.nonzero((fewer != more[:rows]).all(0)).flatten().tolist():
             shift.fill_(-_OFF)
-            # the smaller of the two values becomes 0, at which a ReLU is off, and the larger one is just on
+            # The smaller of the two values becomes 0, where a ReLU is off. The larger one is just above 0.
             shift[unit] = -min(fewer[0, unit], more[-1, unit])
             before, after = passed(rows)[:, unit] > 0, passed(rows + 1)[:, unit] > 0
             if before.all() != after.all() and before.any() == before.all() and after.any() == after.all():
@@ -111,7 +112,7 @@ def _flipping(front: nn.Module, record: Tensor, shift: Tensor) -> int | None:
 Train = Callable[..., DpEvent]
 Features = Callable[[nn.Module, NDArray[np.float32], Activation], NDArray[np.float64]]
 _FINE: Final = 2**10
-"""Steps of the features' grid to 1."""
+"""The number of steps of the features' grid from 0 to 1."""
 
 
 def dense(inputs: int, device: torch.device = CPU) -> Kink | None:
@@ -133,11 +134,11 @@ def audit(
     train: Train = train_privately,
     device: torch.device = CPU,
 ) -> Bound:
-    """Claim and lower bound of one step on all records, for crafted records with and without one more.
+    """The claimed epsilon and a lower bound for one step on crafted records, with and without one more.
 
-    runs: noised steps of each neighbour. train: the function that is audited. device: whose kernels are
-    audited. If none of them changes with the number of rows, there is nothing to craft: the bound is 0, and
-    passes.
+    runs: the number of noised steps for each of the two data sets. train: the audited function. device: the
+    device whose kernels are audited. If no kernel changes with the number of rows, no record can be crafted:
+    the bound is 0, and the audit passes.
     """
     step = replace(
         config,
@@ -153,7 +154,8 @@ def audit(
     kink = dense(inputs, device)
     if kink is None:
         return Bound(delta=delta, claimed=claimed, lower=0.0)
-    # Nearly no noise shows the direction in which the added record moves the sum. The test looks there alone.
+    # With almost no noise, two steps give the direction in which the added record moves the sum. The test
+    # projects on that direction.
     quiet = replace(step, noise_multiplier=1e-4)
     direction = _stepped(kink, quiet, train, added=True) - _stepped(kink, quiet, train, added=False)
     direction /= np.linalg.norm(direction)
@@ -167,10 +169,10 @@ def audit(
 def audit_features(
     *, delta: float, inputs: int = 784, read: Features = body_features, device: torch.device = CPU
 ) -> Bound:
-    """Claim and true cost of the added record, for sums of unit-norm features at a noise multiplier of 1.
+    """The claimed and the true epsilon of one added record, for sums of unit-norm features with noise 1.
 
-    Nothing is drawn: the multiplier is divided by the sum's move over its sensitivity. read: the function
-    that is audited.
+    No noise is drawn: the multiplier is divided by the ratio of the sum's change to its sensitivity. read:
+    the audited function.
     """
     claimed = compose({GaussianDpEvent(1.0): 1}, delta)
     kink = dense(inputs, device)
@@ -190,7 +192,7 @@ def _unit_norm(features: Tensor) -> Tensor:
 
 
 def _stepped(kink: Kink, step: DPSGD, train: Train, *, added: bool) -> NDArray[np.float64]:
-    """The noised sum of one real step, over the clipping norm."""
+    """The noised sum of one step of `train`, divided by the clipping norm."""
     start = to_vector(kink.model)
     train(kink.model, *kink.records(added=added), step, "cross_entropy", Source())
     moved = start.astype(np.float64) - to_vector(kink.model)

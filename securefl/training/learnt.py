@@ -1,4 +1,4 @@
-"""A model as a run leaves it: which architecture, which values, and which of them everybody has."""
+"""The trained model of a run (`Learnt`): its architecture, its values, and those that all clients share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,25 @@ from securefl.training.task import Problem
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Learnt:
-    """A model that can be taken away.
+    """A trained model that can be exported.
+
+    >>> from securefl.training import Learnt, LocalTraining, ModelConfig, Problem
+    >>> import numpy as np
+    >>> local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8)
+    >>> x, y = np.zeros((1, 3), np.float32), np.zeros(1, np.int64)
+    >>> problem = Problem(model=ModelConfig(kind="mlp", hidden=()), local=local, kind="classification",
+    ...     shape=(3,), outputs=2, clients=4, records=40, server_x=x, server_y=y, seed=0)
+    >>> sorted(Learnt(problem=problem, vector=problem.initial).tensors())
+    ['fc1.bias', 'fc1.weight']
 
     Attributes:
-        problem: says how the model is built.
-        vector: its values, float32 (d,), as `to_vector` orders them.
-        shared: the entries of its state dict that all clients have alike, if clients keep the others. Those
-            then have the values that the public seed gives. None: all values are the model's.
-        features: how the head's input is bounded, or None.
+        problem: Builds the model.
+        vector: The model's values, float32 (d,), in the order of `to_vector`.
+        shared: The entries of the state dict that all clients share, if clients keep the other entries. The
+            others then have the values that the public seed gives. None if all values are the model's.
+        features: The bound of the head's input, or None.
+
+    Raises nothing. `module` and `tensors` raise DataError if the vector's length is not the model's.
     """
 
     problem: Problem
@@ -35,13 +46,13 @@ class Learnt:
     features: Bounded | None = None
 
     def module(self) -> nn.Module:
-        """A module of its own, on the CPU and in evaluation mode."""
+        """A new module with these values, on the CPU and in evaluation mode."""
         made = copy.deepcopy(self.problem.module(self.vector)).cpu().eval()
         bound_features(made, self.features)
         return made
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Its values by the names of its state dict. Whole numbers, which nothing here uses, are left out."""
+        """The floating values by their names in the state dict. Integers, which have no use, are left out."""
         entries = self.problem.module(self.vector).state_dict()
         return {
             name: entry.detach().cpu().float().numpy().copy()
@@ -52,18 +63,18 @@ class Learnt:
 
 @runtime_checkable
 class Exportable(Protocol):
-    """An algorithm whose models can be taken away."""
+    """An algorithm whose models can be exported."""
 
     def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
-        """The model of a state: what all clients share, or that of one client, with what it kept.
+        """The model of a state: the shared part or, with a client's state `kept`, that client's model.
 
-        Raises ConfigError if a client is named and all have the same model.
+        Raises ConfigError if a client is named and all clients have the same model.
         """
         ...
 
 
 def common(problem: Problem, vector: Float32s, client: int | None, features: Bounded | None = None) -> Learnt:
-    """The one model that all clients have. Raises ConfigError if a client is named."""
+    """The model that all clients share. Raises ConfigError if a client is named."""
     if client is not None:
         raise ConfigError(
             f"Expected no client, got client {client}: all clients have the same model. Leave the client out."
@@ -72,7 +83,10 @@ def common(problem: Problem, vector: Float32s, client: int | None, features: Bou
 
 
 def bound_features(model: nn.Module, features: Bounded | None) -> None:
-    """Let the input of the model's head pass `features` first, for good."""
+    """Apply `features`, unless it is None, to the input of the model's head by a hook that stays.
+
+    Raises ConfigError if the head does not read as many features as the projection.
+    """
     if features is None:
         return
     head, projection = last_dense(model), features.projection

@@ -1,4 +1,4 @@
-"""Local training of a client's model on plain arrays."""
+"""Local training of a client's model by SGD or Adam, on plain arrays and without differential privacy."""
 
 from __future__ import annotations
 
@@ -21,30 +21,47 @@ from securefl.training.vector import SGD, Adam, views_of
 
 
 class Penalty(Protocol):
-    """What joins the mean loss in training: a number a record, from the head's input and the target."""
+    """A term that training adds to the mean loss: a number a record, from the head's input and the target.
+
+    >>> from securefl.training import Penalty
+    >>> def shrink(features, targets):  # a Penalty
+    ...     return 0.01 * features.square().sum(1)
+
+    Raises nothing.
+    """
 
     def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
-        """(n, width) and (n,) -> (n,), each record's by itself."""
+        """The penalty (n,) of features (n, width) and targets (n,). A record's value depends on it alone."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """How a client trains in one round. The optimizer's state starts anew in every call.
+    """The settings of a client's training in one round. Each call starts with a new optimizer state.
 
-    optimizer: "sgd" or "adam" (betas 0.9 and 0.999).
-    learning_rate: in round 0.
-    epochs, steps: passes over the data, or mini-batches (as many passes as they need). Exactly one is set.
-    batch_size: records in a mini-batch. The last one of a pass may have fewer.
-    momentum: of SGD. weight_decay: weight of |w|^2 / 2 in the loss, in either optimizer.
-    decay: factor on the learning rate, in each round, or at each milestone if there are milestones.
-    milestones: rounds, as in FedCor's halving at rounds 150 and 300.
-    proximal: FedProx's mu; (mu / 2) |w - w_global|^2 joins the loss (Li et al., MLSys 2020, eq. 2).
-    update_bound: largest L2 norm of a client's update. A longer update is scaled down before it leaves.
-        Client-level noise is scaled to this norm (McMahan et al., ICLR 2018, algorithm 1). None leaves
-        updates as they are.
+    >>> from securefl.training import LocalTraining
+    >>> config = LocalTraining(optimizer="sgd", learning_rate=0.1, decay=0.5, epochs=2, batch_size=16)
+    >>> config.rate(1), config.batches(40)
+    (0.05, 6)
 
-    Raises ValueError for values out of range.
+    Args:
+        optimizer: "sgd" or "adam" (betas 0.9 and 0.999).
+        learning_rate: The learning rate in round 0.
+        epochs, steps: Passes over the data, or mini-batches (with as many passes as they need). Exactly one
+            of the two is set.
+        batch_size: Records in a mini-batch. The last one of a pass may have fewer.
+        momentum: Of SGD.
+        weight_decay: Weight of |w|^2 / 2 in the loss, for both optimizers.
+        decay: Factor on the learning rate in each round or, if there are milestones, at each milestone.
+        milestones: Rounds, as in FedCor's halving at rounds 150 and 300.
+        proximal: FedProx's mu. (mu / 2) |w - w_global|^2 is added to the loss (Li et al., MLSys 2020, eq. 2).
+        update_bound: Largest L2 norm of a client's update. The client scales a longer update down before it
+            sends it. Client-level noise is scaled to this norm (McMahan et al., ICLR 2018, algorithm 1). None
+            leaves updates unchanged.
+
+    Raises:
+        ValueError: A value is out of range, not exactly one of `epochs` and `steps` is set, or "adam" has a
+            momentum.
     """
 
     optimizer: Literal["sgd", "adam"]
@@ -85,7 +102,7 @@ class LocalTraining:
             raise ValueError(f"Expected {name} {expected}, got {getattr(self, name)}.")
 
     def rate(self, round_number: int) -> float:
-        """Learning rate in round `round_number`, counted from 0."""
+        """The learning rate in round `round_number`, counted from 0."""
         if not self.milestones:
             return self.learning_rate * float(self.decay**round_number)
         passed = sum(round_number >= milestone for milestone in self.milestones)
@@ -97,7 +114,7 @@ class LocalTraining:
         return self.optimizer == "sgd" and not (self.momentum or self.weight_decay or self.proximal)
 
     def batches(self, n: int) -> int:
-        """How many mini-batches a client with n records trains on in a round."""
+        """The number of mini-batches on which a client with n records trains in a round."""
         return self.steps or (self.epochs or 0) * -(-n // self.batch_size)
 
 
@@ -115,15 +132,34 @@ def train(
 ) -> None:
     """Train the model's parameters that require a gradient, in place, on mini-batches shuffled by `rng`.
 
-    x: (n, *shape). y: int64 labels (n,) for "cross_entropy", float32 (n, targets) for "mse".
-    penalty: its mean over a mini-batch joins the mean loss.
-    before: is called before each mini-batch.
-    `w_global` of the proximal term is the model before training. Without records nothing happens, not even to
-    batch norm. In a mini-batch of one record batch norm uses its running statistics and leaves them alone,
-    since one record has no variance. The mode of every module is restored.
+    >>> from securefl.training import LocalTraining, ModelConfig, to_vector, train
+    >>> import numpy as np
+    >>> model, rng = ModelConfig(kind="mlp", hidden=()).build((3,), 2, seed=0), np.random.default_rng(0)
+    >>> before = to_vector(model)
+    >>> config = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=2)
+    >>> train(model, np.ones((4, 3), np.float32), np.zeros(4, np.int64), config, "cross_entropy", rng, 0)
+    >>> bool((to_vector(model) != before).all())
+    True
 
-    Raises DataError for arrays that do not fit, and when loss or model stop being finite. The model then
-    holds the diverged values.
+    Without records, nothing changes. In a mini-batch of one record, batch norm uses its running statistics
+    and does not update them, since one record has no variance. The mode of every module is restored.
+
+    Args:
+        model: A model from records to outputs. Its values before training are `w_global` of the proximal
+            term.
+        x: Records, shape (n, *shape). n may be 0.
+        y: int64 labels (n,) for "cross_entropy", float32 targets (n, targets) for "mse".
+        config: The settings of the training.
+        loss: The name of the loss.
+        rng: Draws the order of the records.
+        round_number: The round, counted from 0. It decides the learning rate.
+        penalty: Its mean over a mini-batch is added to the mean loss.
+        before: Called before each mini-batch.
+
+    Raises:
+        ConfigError: No parameter requires a gradient.
+        DataError: The arrays do not fit, or the loss or the model is no longer finite. The model then has the
+            diverged values.
     """
     device = device_of(model)
     inputs, targets = records(x, y, loss, device)
@@ -146,7 +182,8 @@ def train(
                 norm.train(len(batch) > 1)
             value = minimised(batch, wanted)
             total += value.detach()
-            # autograd.grad, not backward(): no .grad is kept, and a parameter without influence counts as 0
+            # `autograd.grad` keeps no .grad, unlike `backward()`. A parameter without influence has gradient
+            # 0.
             slopes = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
             gradient = _joined(slopes)
             if config.weight_decay:
@@ -158,7 +195,7 @@ def train(
 
 
 def _minimised(model: nn.Module, loss: Loss, penalty: Penalty | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """(inputs, targets) -> what training minimises."""
+    """The function (inputs, targets) -> loss that training minimises."""
     criterion = criterion_of(loss)
     if penalty is None:
         return lambda batch, wanted: criterion(model(batch), wanted)
@@ -173,8 +210,8 @@ def _minimised(model: nn.Module, loss: Loss, penalty: Penalty | None) -> Callabl
 def _batches(
     inputs: Tensor, targets: Tensor, config: LocalTraining, rng: np.random.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Mini-batches of freshly shuffled passes."""
-    # gathered once a pass, which is faster than once a mini-batch
+    """The mini-batches of passes that `rng` shuffles."""
+    # Gathering once a pass is faster than once a mini-batch.
     size = config.batch_size
     for shuffled in passes(len(inputs), config, rng):
         order = torch.from_numpy(shuffled).to(inputs.device)
@@ -182,7 +219,7 @@ def _batches(
 
 
 def passes(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """The records of each pass in their shuffled order. The last pass may be cut short."""
+    """The positions of the records of each pass, shuffled. The last pass may be shorter."""
     left = config.batches(n)
     while left > 0:
         order = rng.permutation(n)[: left * config.batch_size]
@@ -210,7 +247,7 @@ def _require_finite(total: Tensor, values: Tensor, model: nn.Module, rate: float
 
 
 def diverged(rate: float) -> DataError:
-    """The error of a training whose loss or model stopped being finite."""
+    """The error of a training whose loss or model is no longer finite."""
     return DataError(
         f"Expected a finite loss and model after training at learning rate {rate:g}, got a training that "
         "diverged. Lower the learning rate, or look for records that are not finite."

@@ -1,4 +1,4 @@
-"""The two losses, and the arrays that each of them takes."""
+"""The losses cross-entropy and mean squared error, and checks of the arrays that each takes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from securefl.core.errors import DataError
 from securefl.training.devices import CPU, as_tensor
 
 Loss = Literal["cross_entropy", "mse"]
+"""A loss by name: cross-entropy of int64 labels (n,), or squared error of float32 targets (n, targets)."""
 
 
 def criterion_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
-    """The mean loss of (outputs, targets)."""
+    """The function (outputs, targets) -> mean loss."""
     match loss:
         case "cross_entropy":
             return cross_entropy
@@ -30,8 +31,8 @@ def losses_of(outputs: Tensor, y: Tensor, loss: Loss) -> Tensor:
     """Each record's loss (n,). A label without an output of the model gives nan."""
     match loss:
         case "cross_entropy":
-            # torch raises for an unknown label of any record, and so would tell of it; nan costs that record
-            # alone
+            # torch raises if any record has an unknown label, and so would reveal that record. nan drops it
+            # alone.
             known = (y >= 0) & (y < outputs.shape[1])
             losses = cross_entropy(outputs, torch.where(known, y, 0), reduction="none")
             return torch.where(known, losses, torch.nan)
@@ -42,10 +43,7 @@ def losses_of(outputs: Tensor, y: Tensor, loss: Loss) -> Tensor:
 def records(
     x: NDArray[Any], y: NDArray[Any], loss: Loss, device: torch.device = CPU
 ) -> tuple[Tensor, Tensor]:
-    """Records and targets as tensors on the device.
-
-    Raises DataError as `require_records`.
-    """
+    """Records and targets as tensors on the device. Raises DataError as `require_records` does."""
     require_records(x, y, loss)
     return as_tensor(x).to(device), as_tensor(y).to(device)
 

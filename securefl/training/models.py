@@ -1,9 +1,9 @@
-"""The models of the four published systems, and the config that builds one.
+"""The packaged models (MLP, LeNet-5, CNNs, ShuffleNet v2, character LSTM) and the config that builds one.
 
-Dense layers are named fc1, fc2, ... from the input on, and hold no activation. A hook there reads the
-pre-activation that FedProf's Proposition 1 is about.
+They are the models of the published systems. Dense layers are named fc1, fc2, ... from the input on, and hold
+no activation. A hook on one reads the pre-activation of FedProf's Proposition 1.
 
-`Architecture` is what a problem asks of a model's description, whoever wrote the model. `ModelConfig` is one.
+`Architecture` is the interface of a model's description, packaged or not. `ModelConfig` implements it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from securefl.training.heads import named_layer
 from securefl.training.row_wise import of_rows
 
 MOST_PARAMETERS: Final = 10**8
-"""In one model. They take 400 MB, and a run holds several at a time. The largest published model here has 6
-million."""
+"""The most parameters of a model. They take 400 MB, and a run holds several models at a time. The largest
+packaged model has 6 million."""
 _MOST_LAYERS: Final = 100
 Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2", "char_lstm"]
 
 
 @of_rows
 class MLP(nn.Module):
-    """(n, ...) with `inputs` numbers a record -> (n, outputs); ReLU between the dense layers.
+    """Dense layers with ReLU between: (n, ...) with `inputs` numbers a record -> (n, outputs).
 
     FedProf's GasTurbine model is 9-64-32-2, FedCor's for FMNIST 784-64-30-10.
     """
@@ -38,7 +38,7 @@ class MLP(nn.Module):
         super().__init__()
         widths = (inputs, *hidden, outputs)
         self.depth = len(hidden) + 1
-        # by name, not in a list: hooks and configurations name layers as "fc1"
+        # Modules by name and not in a list, since hooks and configurations name layers such as "fc1".
         for i in range(1, self.depth + 1):
             self.add_module(f"fc{i}", nn.Linear(widths[i - 1], widths[i]))
 
@@ -51,7 +51,7 @@ class MLP(nn.Module):
 
 @of_rows
 class LeNet5(nn.Module):
-    """(n, channels, size, size) -> (n, outputs), 6-16-120-84; size 28 (padded by 2) or 32."""
+    """LeNet-5, 6-16-120-84: (n, channels, size, size) -> (n, outputs). size is 28 (padded by 2) or 32."""
 
     def __init__(self, channels: int, size: int, outputs: int) -> None:
         if size not in (28, 32):
@@ -66,7 +66,7 @@ class LeNet5(nn.Module):
         self.fc3 = nn.Linear(84, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        # ReLU commutes with max pooling and is cheaper behind it.
+        # ReLU commutes with max pooling and is cheaper after it.
         x = torch.relu(max_pool2d(self.conv1(_channels_last(x)), 2))
         x = torch.relu(max_pool2d(self.conv2(x), 2))
         x = torch.relu(self.fc1(x.flatten(1)))
@@ -76,10 +76,10 @@ class LeNet5(nn.Module):
 
 @of_rows
 class FedLogCNN(nn.Module):
-    """FedLog's CNNs (table A.1): two convolutions with pooling, then dense layers; size 28 or 32.
+    """FedLog's CNNs (table A.1): two convolutions with pooling, then dense layers, with ReLU between all.
 
-    28: convolutions 10-20 and by default one hidden layer of 50; 32: 6-16 and (120, 100). ReLU between all.
-    (n, channels, size, size) -> (n, outputs).
+    (n, channels, size, size) -> (n, outputs). Size 28 has convolutions 10-20 and by default one hidden layer
+    of 50. Size 32 has convolutions 6-16 and by default hidden layers (120, 100).
     """
 
     def __init__(self, channels: int, size: int, outputs: int, hidden: tuple[int, ...]) -> None:
@@ -133,9 +133,9 @@ class FedCorCNN(nn.Module):
 class AddsCNN(nn.Module):
     """ADDS's FEMNIST supernet (table II): convolutions 64-128-256, dense 4096-1024-1024-62.
 
-    (n, channels, size, size) -> (n, outputs); `width` scales every hidden layer. Order ReLU,
-    convolution without bias, batch norm, pooling, as in the paper (section 4.1.3); the ReLU in
-    front of the first convolution is left out, as pixels are not negative. The last pooling rounds up.
+    (n, channels, size, size) -> (n, outputs). `width` scales every hidden layer. The order is ReLU,
+    convolution without bias, batch norm, pooling, as in the paper (section 4.1.3). The ReLU before the first
+    convolution is left out, since pixels are not negative. The last pooling rounds up.
     """
 
     def __init__(self, channels: int, size: int, outputs: int, width: float = 1.0) -> None:
@@ -176,9 +176,9 @@ _REPEATS = (4, 8, 4)
 class ShuffleNetV2(nn.Module):
     """ShuffleNet v2 for small images (Ma et al., "ShuffleNet V2", ECCV 2018, figure 3c-d and table 5).
 
-    The stem is the usual one on CIFAR: a 3x3 convolution of stride 1 without pooling, in place of ImageNet's
-    stride 2 with pooling. Nothing else differs, so the parameter counts are the paper's.
-    (n, channels, height, width) -> (n, outputs); the last convolution `conv5` has 1024 channels.
+    (n, channels, height, width) -> (n, outputs). The last convolution `conv5` has 1024 channels. The stem is
+    the usual one on CIFAR: a 3x3 convolution of stride 1 without pooling, instead of ImageNet's stride 2 with
+    pooling. Nothing else differs, so the parameter counts are the paper's.
 
     width: a key of CHANNELS.
     """
@@ -205,7 +205,7 @@ class ShuffleNetV2(nn.Module):
 
 @of_rows
 class Unit(nn.Module):
-    """One block. With stride 1 half of the channels pass by; with stride 2 both branches see all of them."""
+    """One block. With stride 1, half of the channels skip it. With stride 2, both branches read all."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class Unit(nn.Module):
 
 def shuffle(x: Tensor) -> Tensor:
     """Interleave the two halves of the channels: channels 0, c/2, 1, c/2 + 1, ..."""
-    # the next unit splits the channels in the middle again: without it the halves would never meet
+    # The next unit splits the channels in the middle again. Without the shuffle the halves would never mix.
     n, c, h, w = x.shape
     return x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 
@@ -256,8 +256,8 @@ class CharLSTM(nn.Module):
     """ADDS's Shakespeare model (section 4.1.3), on characters: (n, length) int64 -> (n, characters).
 
     An embedding of 32, two bidirectional LSTM layers of 256 units each way, scaled by `width`, and two dense
-    layers behind the last place. The paper has one dense layer; the hidden one here is what is sampled, since
-    recurrent layers stay whole. A code outside the vocabulary raises IndexError.
+    layers after the last position. The paper has one dense layer. ADDS samples units of the hidden dense
+    layer here, since it does not sample recurrent layers. A code outside the vocabulary raises IndexError.
     """
 
     def __init__(self, characters: int, width: float = 1.0) -> None:
@@ -270,23 +270,23 @@ class CharLSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         places, _ = self.lstm(self.embedding(x))
-        # what either direction knows behind its last character
+        # The state of each direction after its last character.
         forth, back = places.chunk(2, dim=-1)
         logits: Tensor = self.fc2(torch.relu(self.fc1(torch.cat([forth[:, -1], back[:, 0]], dim=1))))
         return logits
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """The same images laid out channels last: convolutions then train 1.3 to 1.5 times faster on a core."""
+    """The images in channels-last memory, with which convolutions train 1.3 to 1.5 times faster on a core."""
     return x.to(memory_format=torch.channels_last)
 
 
 class Architecture(Protocol):
-    """Builds one model, again and again with the same values.
+    """The description of a model. It builds the model any number of times with the same values.
 
-    hidden: units of the hidden layers of a plain stack of dense layers, if it is one and they are known.
+    hidden: units of the hidden layers, if the model is a plain stack of dense layers and they are known.
     reads_text: whether a record is a row of int64 codes. draws: whether training draws from torch's
-    generator, as dropout does. layer: name of the profiled layer.
+    generator, as dropout does. layer: the name of the profiled layer.
     """
 
     @property
@@ -306,26 +306,34 @@ class Architecture(Protocol):
         ...
 
     def shorter(self) -> Architecture:
-        """The same without its first hidden dense layer. Raises ConfigError if it has fewer than two."""
+        """The model without its first hidden dense layer. Raises ConfigError if it has fewer than two."""
         ...
 
     def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-        """The model for records of `shape`, initialised from `seed` alone."""
+        """Build the model for records of `shape`. Its values depend on `seed` alone."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which model, and which of its layers is profiled.
+    """The choice of a packaged model and of its profiled layer.
 
-    hidden: units of the hidden dense layers, for mlp (default (64, 32)) and fedlog_cnn (the default depends
-        on the images). Other kinds do not have it.
-    width: scale of the hidden layers, for adds_cnn and char_lstm (in (0, 1], default 1) and shufflenet_v2
-        (0.25, 0.5 or 1, default 0.5). Other kinds do not have it.
-    profiled_layer: name of a layer. The default is the first dense layer ("fc1", in fedlog_cnn "dense.fc1"),
-        and for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
+    >>> from securefl.training import ModelConfig
+    >>> config = ModelConfig(kind="mlp", hidden=(64, 32))
+    >>> config.build((1, 28, 28), 10, seed=0).fc1, config.parameters((1, 28, 28), 10)
+    (Linear(in_features=784, out_features=64, bias=True), 52650)
 
-    Raises ValueError for settings that do not fit the kind.
+    Args:
+        kind: The name of the model.
+        hidden: Units of the hidden dense layers, for mlp (default (64, 32)) and fedlog_cnn (the default
+            depends on the images). Other kinds do not have it.
+        width: Scale of the hidden layers, for adds_cnn and char_lstm (in (0, 1], default 1) and shufflenet_v2
+            (0.25, 0.5 or 1, default 0.5). Other kinds do not have it.
+        profiled_layer: Name of a layer. The default is the first dense layer ("fc1", in fedlog_cnn
+            "dense.fc1"), and for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
+
+    Raises:
+        ValueError: A setting does not fit the kind or is out of range.
     """
 
     kind: Kind
@@ -362,7 +370,7 @@ class ModelConfig:
 
     @property
     def reads_text(self) -> bool:
-        """Whether a record is a row of int64 codes, and not of numbers."""
+        """Whether a record is a row of int64 codes and not of real numbers."""
         return self.kind == "char_lstm"
 
     @property
@@ -387,15 +395,15 @@ class ModelConfig:
         """
         if self.hidden is None or len(self.hidden) < 2:
             raise ConfigError(
-                "Expected `hidden` with at least two layers under [model], so that shorter bodies can do "
-                f"without the first; got kind {self.kind!r} with hidden = {self.hidden}."
+                "Expected `hidden` with at least two layers under [model], since shorter bodies leave out "
+                f"the first; got kind {self.kind!r} with hidden = {self.hidden}."
             )
         return replace(self, hidden=self.hidden[1:])
 
     def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-        """The model for records of `shape`, initialised from `seed` (0 <= seed < 2^64) alone.
+        """Build the model for records of `shape`. Its values depend on `seed` (0 <= seed < 2^64) alone.
 
-        torch's global generator is left as it was. Raises ConfigError if the kind cannot take that shape, the
+        torch's global generator does not change. Raises ConfigError if the kind cannot take that shape, the
         model would be too large, or the profiled layer does not exist.
         """
         if not 1 <= outputs <= MOST_PARAMETERS or self.parameters(shape, outputs) > MOST_PARAMETERS:
@@ -403,8 +411,8 @@ class ModelConfig:
                 f"Expected a model of at most {MOST_PARAMETERS:,} parameters, with at least one output, got "
                 f"kind {self.kind!r} with hidden = {self.hidden} and {outputs} outputs."
             )
-        # Layers draw from torch's CPU generator, so that one is lent out; torch.manual_seed would
-        # also seed the generators of accelerators, which fork_rng is told to leave alone.
+        # Layers draw from torch's CPU generator, so that one is seeded and then restored. `torch.manual_seed`
+        # would also seed the generators of accelerators, which `fork_rng` does not restore here.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model = self._made(shape, outputs)
@@ -413,7 +421,7 @@ class ModelConfig:
 
     def parameters(self, shape: tuple[int, ...], outputs: int) -> int:
         """The number of the model's parameters."""
-        # on the device "meta" tensors have shapes and no memory: a size is known before it is taken
+        # On the device "meta" tensors have shapes and no memory, so the size is known before it is allocated.
         with torch.device("meta"):
             return sum(entry.numel() for entry in self._made(shape, outputs).parameters())
 

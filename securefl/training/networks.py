@@ -1,6 +1,6 @@
-"""Frozen networks that compute the features of a study's records, by name.
+"""Frozen feature networks by name, and a cache of the features that they compute of a study's records.
 
-Features are computed once, and kept by the content of the records.
+Features are computed once. The cache finds them by the content of the records.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from securefl.training.devices import as_tensor, in_mode
 from securefl.training.products import UNIT
 
 GROUP: Final = "securefl.networks"
-"""Entry points of functions without arguments that return a Network."""
+"""The entry-point group of functions without arguments that return a `Network`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Network:
-    """module: records (n, *shape) -> features (n, k), each record on its own. It is never trained here.
+    """A frozen network that computes features.
 
-    name: tells it and its weights from all others, such as a word and a SHA-256: features are kept under it.
-    about: which network it is and what it was trained on, for people; "" where nobody knows.
+    module: records (n, *shape) -> features (n, k), each record on its own. It is not trained.
+    name: identifies the network and its weights, such as a word and a SHA-256. It is a key of the cache.
+    about: the network and its training data, for people, or "" if they are unknown.
     """
 
     module: nn.Module
@@ -44,9 +45,9 @@ class Network:
     about: str
 
     def width(self, shape: tuple[int, ...]) -> int:
-        """k, the number of features of a record of this shape.
+        """The number k of features of a record of this shape.
 
-        Raises ConfigError for records that it does not read, and for what are no features.
+        Raises ConfigError if the network cannot read such records, or if its output is not of shape (n, k).
         """
         try:
             with torch.no_grad(), in_mode(self.module, training=False):
@@ -66,22 +67,19 @@ class Network:
     def features(
         self, x: NDArray[Any], folder: Path, tell: Callable[[int], None], *, lenient: bool = False
     ) -> Float32s:
-        """Features (n, k) of records (n, *shape), kept in `folder` by content (`embedding.embedded`).
-
-        tell: is called with the number of records that are done. lenient: as there.
-        """
+        """Features (n, k) of records (n, *shape), cached in `folder`. All else as for `embedded`."""
         if not len(x):
             return np.empty((0, self.width(x.shape[1:])), np.float32)
         return embedded(x, self.module, network=self.name, folder=folder, tell=tell, lenient=lenient)
 
 
 def points() -> dict[str, EntryPoint]:
-    """The networks of installed packages, by name."""
+    """The entry points of networks of installed packages, by name."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def named(word: str) -> Network:
-    """The network of this name. Raises ConfigError where there is none, or its packages are missing."""
+    """The network named `word`. Raises ConfigError if there is none, or if its packages are missing."""
     if (point := points().get(word)) is None:
         known = sorted(points())
         raise ConfigError(
@@ -94,11 +92,11 @@ def named(word: str) -> Network:
     return found
 
 
-# Features, kept by the content of the records --------------------------------------------------------
+# Features, cached by the content of the records ------------------------------------------------------
 
 
 PART: Final = 1024
-"""Records that are computed, and kept, together. What was computed before a stop is not computed again."""
+"""The number of records that are computed and cached together. A cached part is not computed again."""
 
 
 def embedded(
@@ -110,13 +108,15 @@ def embedded(
     tell: Callable[[int], None] = lambda done: None,
     lenient: bool = False,
 ) -> Float32s:
-    """Features (n, k) of records (n, ...), in float32. A record's own do not depend on those beside it.
+    """Compute the features (n, k) of records (n, ...), float32. A record's features do not depend on others.
 
-    network: names the model and its weights; another name shares nothing with it. folder: where features are
-    kept. tell: is called with the number of records that are done. lenient: whether features may be not
-    finite, which is no error where it would tell of a record.
-    Raises DataError for kept features that are damaged, or of another network, and for records whose features
-    are not finite.
+    network: the name of the model and its weights. Features under another name are not used.
+    folder: the folder of the cache. tell: called with the number of finished records.
+    lenient: whether features may be infinite or nan. A study with a finite epsilon needs this, since an error
+        would reveal a record.
+
+    Raises DataError if cached features are damaged or of another network, if there are no records, or if a
+    feature is not finite and `lenient` is not set.
     """
     found = []
     for start in range(0, len(x), PART):
@@ -131,11 +131,11 @@ def _part(x: NDArray[Any], model: nn.Module, network: str, folder: Path, lenient
     path = folder / f"{_key(x, network)}.npz"
     if path.is_file():
         return _kept(path, len(x), network)
-    # Chunks of a fixed number of rows: no record's features move with the number of records beside it.
+    # Chunks of a fixed number of rows: no record's features depend on the number of other records.
     made = apart(model, model, as_tensor(x), rows=UNIT).numpy().astype(np.float32)
     if not lenient and not np.isfinite(made).all():
         raise DataError("Expected finite features, got some that are not. Clean the records.")
-    with suppress(OSError), replacing(path) as target:  # nowhere to keep them: the next run computes again
+    with suppress(OSError), replacing(path) as target:  # without a cache the next run computes them again
         np.savez(target, features=made, network=_bytes(network), digest=_bytes(_digest(made)))
     return made
 
@@ -146,9 +146,9 @@ def _key(x: NDArray[Any], network: str) -> str:
 
 
 def _kept(path: Path, records: int, network: str) -> Float32s:
-    """What a file keeps, if it is whole and of this network."""
+    """The features in a cached file. Raises DataError if it is damaged or of another network."""
     try:
-        # opened here: numpy leaves a file open that is no archive
+        # Opened here, since numpy leaves a file open that is not an archive.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             made = file["features"]
             sound = bytes(file["network"]) == network.encode() and bytes(file["digest"]).decode() == _digest(

@@ -1,11 +1,12 @@
-"""Models of people: any function or class that makes an `nn.Module`.
+"""A user's own models: any function or class that makes an `nn.Module`, and its tests before a study.
 
-What is asked for by name is given: `shape` (of a record), `inputs` (how many numbers that is) and `outputs`,
-beside the study's [model.options]. A function that takes two other arguments is given shape and outputs.
+The factory is called with `shape` (of a record), `inputs` (the number of values of a record) and `outputs`,
+if its parameters have these names, and with the study's [model.options]. A factory with two other parameters
+is called with shape and outputs.
 
-A model is tried on made-up records before a study trusts it. A study keeps one module for all clients of a
-process, and sends what its state dict has in floats. So a model must be the same whenever it is built, and
-must hold nothing that moves besides what is trained and the statistics of batch norm.
+`tried` tests a model on made-up records before a study uses it. A study has one module for all clients of a
+process, and sends the floating entries of its state dict. So a model must have the same values whenever it is
+built. Nothing in it may change but trained parameters and the statistics of batch norm.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from securefl.training.models import MLP, MOST_PARAMETERS, Kind, ModelConfig
 class OwnModelSection:
     """The section [model] for a model that is not packaged.
 
-    kind: `module:name`, an entry point's name, or None if a caller in Python brings the model. options: given
-    to it by name. profiled_layer: name of a layer. The default is the first dense layer, or else the last
-    convolution.
+    kind: `module:name`, an entry point's name, or None if a caller in Python passes the model. options:
+    passed to the factory by name. profiled_layer: the name of a layer. The default is the first dense layer,
+    or the last convolution if there is no dense layer.
     """
 
     kind: str | None = None
@@ -48,14 +49,16 @@ class OwnModelSection:
 
 
 def model_points() -> dict[str, EntryPoint]:
-    """The models of installed packages, by name."""
+    """The entry points of models of installed packages, by name."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
-    """The dataclass that reads this section [model], and what it reads of it.
+    """The dataclass for this section [model], and the part of the section that it reads.
 
-    brought: whether a caller in Python brings the model. What chooses a packaged one is left out then.
+    brought: whether a caller in Python passes the model. Keys that choose a packaged model are dropped then.
+
+    Raises ConfigError if `kind` names no model.
     """
     if not isinstance(table, dict):
         return ModelConfig, table
@@ -76,10 +79,10 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnModel:
-    """An `Architecture` that is made by somebody's factory. `resolved` tries it.
+    """An `Architecture` whose modules a user's factory makes. `resolved` tests it.
 
-    factory: makes the module. name: for errors. place: where its code is, for what it imports when it is
-    called. Other fields: see `Architecture`.
+    factory: makes the module. name: its name for errors. place: the place of its code, for imports at the
+    time of a call. Other fields: see `Architecture`.
     """
 
     factory: Callable[..., nn.Module]
@@ -93,7 +96,7 @@ class OwnModel:
 
     @property
     def layer(self) -> str:
-        """Name of the profiled layer. Raises ConfigError if there is none to be found."""
+        """The name of the profiled layer. Raises ConfigError if the model has none."""
         if self.profiled_layer is None:
             raise ConfigError(
                 f"Expected a dense layer or a convolution in {self.name} to profile, got none. Name a layer "
@@ -106,35 +109,40 @@ class OwnModel:
         return torch.zeros((1, *shape), dtype=torch.int64 if self.reads_text else torch.float32)
 
     def shorter(self) -> OwnModel:
-        """Raises ConfigError: nobody knows which of its layers could be left out."""
+        """Raises ConfigError: in an own model, no layer is known that could be left out."""
         raise ConfigError(
             f"Expected a packaged model of kind 'mlp' for bodies of two lengths, got {self.name}. Leave "
             "`shorter` out, or take that kind."
         )
 
     def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-        """The model for records of `shape`, initialised from `seed` (0 <= seed < 2^64) alone.
+        """Build the model for records of `shape`. Its values depend on `seed` (0 <= seed < 2^64) alone.
 
-        torch's generator is left as it was. Raises ConfigError if the factory fails or makes no module.
+        torch's generator does not change. Raises ConfigError if the factory fails or does not return a
+        module.
         """
-        # As in `ModelConfig.build`: layers draw from torch's CPU generator, so that one is lent out.
+        # As in `ModelConfig.build`: layers draw from torch's CPU generator, so that one is seeded and
+        # restored.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self.made(shape, outputs)
 
     def made(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """What the factory makes, drawn from torch's generator as it stands."""
+        """The module that the factory makes, with values from torch's generator in its present state.
+
+        Raises ConfigError if the factory fails or does not return a module.
+        """
         if isinstance(self.factory, nn.Module):
             return copy.deepcopy(self.factory)
         given, named = self._arguments(shape, outputs)
         try:
             with self._imports():
                 model = self.factory(*given, **named)
-        # The factory is the study's own code: it may fail in any way, and end the process as scripts do.
+        # The factory is the study's own code: it can raise any exception, and call sys.exit as scripts do.
         except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"Expected {self.name} to make a model for records of shape {shape} and {outputs} outputs, "
-                f"got {type(error).__name__}: {error}. Mend it, or its [model.options]."
+                f"got {type(error).__name__}: {error}. Correct it, or its [model.options]."
             ) from error
         if not isinstance(model, nn.Module):
             raise ConfigError(f"Expected {self.name} to return an nn.Module, got {type(model).__name__}.")
@@ -144,11 +152,11 @@ class OwnModel:
         return nullcontext() if self.place is None else importable(self.place)
 
     def _arguments(self, shape: tuple[int, ...], outputs: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the factory is called with, by place and by name."""
+        """The positional and the named arguments of the factory. Raises ConfigError if they do not fit it."""
         known: dict[str, Any] = {"shape": shape, "inputs": prod(shape), "outputs": outputs}
         try:
             parameters = inspect.signature(self.factory).parameters
-        except (TypeError, ValueError):  # a function of C says nothing of what it takes
+        except (TypeError, ValueError):  # a function of C has no signature
             return (shape, outputs), dict(self.options)
         anything = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
         for name in self.options:
@@ -175,9 +183,9 @@ class OwnModel:
         return (), named
 
     def resolved(self, shape: tuple[int, ...], outputs: int, seed: int) -> OwnModel:
-        """The same once it was tried, with what was found of it: profiled layer, and whether it draws.
+        """Test the model, and return a copy that knows the profiled layer and whether training draws.
 
-        Raises ConfigError for a model that a study cannot use (see `tried`).
+        Raises ConfigError if a study cannot use the model (see `tried`).
         """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -190,18 +198,18 @@ class OwnModel:
         return replace(self, profiled_layer=found.layer, draws=found.draws, hidden=hidden)
 
     def _require_size(self, shape: tuple[int, ...], outputs: int) -> None:
-        """Raises ConfigError for too many parameters, before they take memory where that can be known."""
+        """Raises ConfigError if there are too many parameters, if possible before they are allocated."""
         try:
             with torch.device("meta"):
                 count = sum(entry.numel() for entry in self.made(shape, outputs).parameters())
-        # Without values a factory or its layers may fail in any way. The model is then counted once it is
-        # made, and what fails there too is told there.
+        # Without values, a factory or its layers can raise any exception. The parameters are then counted
+        # after the model is made, and an exception there is reported.
         except Exception:
             return
         require_size(self.name, count)
 
 
-# A model is tried ------------------------------------------------------------------------------------
+# Tests of a model ------------------------------------------------------------------------------------
 
 
 _ROWS: Final = 2
@@ -209,14 +217,14 @@ _ROWS: Final = 2
 
 @dataclass(frozen=True)
 class Found:
-    """layer: the profiled layer's name, None if there is none. draws: whether training draws at random."""
+    """The findings of `tried`. layer: the profiled layer's name, or None. draws: whether training draws."""
 
     layer: str | None
     draws: bool
 
 
 def require_size(name: str, count: int) -> None:
-    """Raises ConfigError for a model of too many parameters."""
+    """Raises ConfigError if a model has more than MOST_PARAMETERS parameters."""
     if count > MOST_PARAMETERS:
         raise ConfigError(
             f"Expected {name} to have at most {MOST_PARAMETERS:,} parameters, got {count:,}. Make it smaller."
@@ -224,11 +232,11 @@ def require_size(name: str, count: int) -> None:
 
 
 def require_same(name: str, first: nn.Module, second: nn.Module) -> None:
-    """Raises ConfigError unless two models that were built from one seed are alike and apart."""
+    """Raises ConfigError unless two models built from one seed are different objects with equal values."""
     if first is second:
         raise ConfigError(
             f"Expected {name} to make a new module each time, got the same one twice. Make it inside, or "
-            "hand over the module itself."
+            "pass the module itself."
         )
     _require_plain(name, first)
     own, other = first.state_dict(), second.state_dict()
@@ -243,7 +251,7 @@ def _require_plain(name: str, model: nn.Module) -> None:
     named = list(model.named_parameters(remove_duplicate=False))
     for key, parameter in named:
         if isinstance(parameter, UninitializedParameter):
-            raise ConfigError(f"Expected sizes in {name}, got the lazy parameter {key}. Say its size.")
+            raise ConfigError(f"Expected sizes in {name}, got the lazy parameter {key}. Set its size.")
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise ConfigError(
                 f"Expected parameters of float32 on the CPU in {name}, got {key} of {parameter.dtype} on "
@@ -262,8 +270,8 @@ def _require_plain(name: str, model: nn.Module) -> None:
     for key, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
             raise ConfigError(
-                f"Expected a momentum in batch norm {key} of {name}, got None. Its statistics would hang on "
-                "how many batches a process has seen, of whichever clients. Give it one, such as 0.1."
+                f"Expected a momentum in batch norm {key} of {name}, got None. Its statistics would depend "
+                "on the number of batches of all clients of a process. Set one, such as 0.1."
             )
     fixed = {key for owner, module in model.named_modules() if _keeps(module) for key in _keys(owner, module)}
     for key, entry in model.state_dict().items():
@@ -275,10 +283,12 @@ def _require_plain(name: str, model: nn.Module) -> None:
 
 
 def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str | None) -> Found:
-    """What a model does with a record of zeros, `blank` (1, *shape), and with two others, in both modes.
+    """Test a model on a record of zeros, `blank` (1, *shape), and on two other records, in both modes.
 
-    layer: the profiled layer, or None to find one. Raises ConfigError for a wrong output, a layer that does
-    not exist, buffers that move, and for results that do not repeat. It draws from torch's generator.
+    layer: the profiled layer, or None to find one. The test draws from torch's generator.
+
+    Raises ConfigError if an output has a wrong shape or type, the layer does not exist, a buffer changes, or
+    results do not repeat.
     """
     rows = _varied(blank)
     with _still(name, model):
@@ -302,7 +312,7 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
 
 def _varied(blank: Tensor) -> Tensor:
     """Records (2, *shape) like `blank` with numbers from 0 to 1, or with the codes 0 and 1."""
-    # Of zeros a running mean or maximum stays zero, and what moves would not be seen.
+    # On zeros, a running mean or maximum would stay zero, and the test would not see it change.
     entries = torch.arange(_ROWS * blank.numel())
     values = entries / (len(entries) - 1) if blank.is_floating_point() else entries % 2
     return values.to(blank.dtype).reshape(_ROWS, *blank.shape[1:])
@@ -313,14 +323,12 @@ def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
     values = _passed(name, model, rows)
     draws = not torch.equal(before, torch.get_rng_state())
     if not values.requires_grad:
-        raise ConfigError(
-            f"Expected outputs of {name} that follow from its parameters, got ones that do not."
-        )
+        raise ConfigError(f"Expected outputs of {name} that depend on its parameters, got ones that do not.")
     torch.set_rng_state(before)
     if not _same(values, _passed(name, model, rows)):
         raise ConfigError(
             f"Expected {name} to draw from torch's generator alone in training, got other outputs from one "
-            "state of it. Leave out other generators, and what is kept from one pass to the next."
+            "state of it. Remove other generators, and state that is kept from one pass to the next."
         )
     return draws
 
@@ -328,10 +336,10 @@ def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
 def _passed(name: str, model: nn.Module, rows: Tensor) -> Tensor:
     try:
         found: object = model(rows)
-    except Exception as error:  # the model is the caller's code, and may fail in any way
+    except Exception as error:  # the model is the caller's code: it can raise any exception
         raise ConfigError(
             f"Expected {name} to take records of shape {tuple(rows.shape[1:])}, got {type(error).__name__}: "
-            f"{error}. Mend the model, or its [model.options]."
+            f"{error}. Correct the model, or its [model.options]."
         ) from error
     if not isinstance(found, Tensor):
         raise ConfigError(f"Expected {name} to put out a tensor, got {type(found).__name__}.")
@@ -342,14 +350,14 @@ def _require_outputs(name: str, values: Tensor, rows: int, outputs: int) -> None
     if values.shape != (rows, outputs) or values.dtype != torch.float32:
         raise ConfigError(
             f"Expected {name} to put out {outputs} numbers for each record, of shape {(rows, outputs)} and "
-            f"float32 for {rows} records, got shape {tuple(values.shape)} of {values.dtype}. Mend its last "
-            "layer."
+            f"float32 for {rows} records, got shape {tuple(values.shape)} of {values.dtype}. Correct its "
+            "last layer."
         )
 
 
 @contextmanager
 def _still(name: str, model: nn.Module) -> Iterator[None]:
-    """Raises ConfigError at the end if a pass moved anything but the statistics of norms."""
+    """A context that raises ConfigError at its end if a pass changed anything but the statistics of norms."""
     fixed = {key for owner, module in model.named_modules() if _keeps(module) for key in _keys(owner, module)}
     entries = {**dict(model.named_buffers()), **dict(model.named_parameters())}
     before = {key: entry.detach().clone() for key, entry in entries.items() if key not in fixed}
@@ -358,9 +366,9 @@ def _still(name: str, model: nn.Module) -> Iterator[None]:
     moved = [key for key, entry in after.items() if key not in fixed and not _unmoved(entry, before.get(key))]
     if moved or len(after) < len(before):
         raise ConfigError(
-            f"Expected nothing to move in {name} but parameters in training and the statistics of batch "
-            f"norm, got {moved[0] if moved else 'an entry'} that a pass changes. Clients would see each "
-            "other's by it: do without it."
+            f"Expected nothing to change in {name} but parameters in training and the statistics of batch "
+            f"norm, got {moved[0] if moved else 'an entry'} that a pass changes. It would carry data from "
+            "one client to another: remove it."
         )
 
 
@@ -369,7 +377,7 @@ def _unmoved(entry: Tensor, before: Tensor | None) -> bool:
 
 
 def _keeps(module: nn.Module) -> bool:
-    """Whether a layer's statistics may move, as the study averages them."""
+    """Whether a layer's statistics may change. The study averages them."""
     return isinstance(module, _BatchNorm | _InstanceNorm)
 
 
@@ -381,12 +389,12 @@ def _keys(owner: str, module: nn.Module) -> Iterator[str]:
 def _same(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    # nan differs from itself
+    # nan differs from itself, so it is replaced first.
     return bool(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)))
 
 
 def _profiled(model: nn.Module) -> str | None:
-    """The first dense layer, as FedProf profiles it, or else the last convolution."""
+    """The name of the first dense layer, as in FedProf, or of the last convolution if there is none."""
     dense: list[str] = [
         name for name, module in model.named_modules() if name and isinstance(module, nn.Linear)
     ]
@@ -400,7 +408,7 @@ def _profiled(model: nn.Module) -> str | None:
 
 
 def require_layers(name: str, model: nn.Module, blank: Tensor) -> None:
-    """Raises ConfigError for a parameter used outside of its layer: private training would skip it."""
+    """Raises ConfigError if a parameter is used outside of its layer: private training would skip it."""
     called: set[nn.Module] = set()
     handles = [module.register_forward_hook(lambda own, *_: called.add(own)) for module in model.modules()]
     try:

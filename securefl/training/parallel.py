@@ -1,7 +1,7 @@
-"""A wave's local training in several processes, for what does not train faster side by side in one.
+"""Parallel local training: a wave's fits in several processes, for models that `cohorts` cannot batch.
 
-The processes are forked for each wave. They inherit what they train, so that nothing is sent to them, and
-write what comes of it into memory that all share.
+The processes are forked for each wave. They inherit the fits, so no fit is sent to them, and write the
+results into shared memory.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from securefl.training.devices import one_thread
 from securefl.training.fit import Fit, Fitted, fitted, one_by_one
 
 _NOTHING, _TRAINED, _REFUSED, _FAILED = range(4)
-"""What is known of a fit: nothing yet, the trained model, a DataError, or that another error came."""
+"""The state of a fit: no result yet, a trained model, a DataError, or another error."""
 _LEAST_ROOM: Final = 2048
-"""Bytes for what comes of a fit, at least. A DataError's text must find room beside a tiny model."""
+"""The least number of bytes for the result of a fit. A DataError's text must fit if the model is tiny."""
 
 
 @dataclass(frozen=True)
 class Forked:
-    """A trainer that shares a wave among processes, of which this one is the first.
+    """A trainer that divides a wave between processes. This process is the first of them.
 
-    The results are those of `one_by_one` on one thread, bit for bit. Where processes cannot be forked, or
-    there is nothing to share, it is `one_by_one`.
+    The results are those of `one_by_one` on one thread, bit for bit. If processes cannot be forked, or if
+    there are fewer than two workers or fits, it calls `one_by_one`.
 
-    Raises WorkerDied if a process ends before its work. All others have ended then.
+    Raises WorkerDied if a process ends before its work is done. All other processes have ended then.
     """
 
     workers: int
@@ -41,7 +41,7 @@ class Forked:
     def __call__(self, fits: Sequence[Fit]) -> list[Fitted]:
         if min(self.workers, len(fits)) < 2 or not _safe():
             return one_by_one(fits)
-        # Modules are built, and what private training imports is imported, once for all processes.
+        # Build modules, and import the packages of private training, once for all processes.
         for fit in {id(fit.problem): fit for fit in fits}.values():
             fit.problem.module(fit.problem.initial)
         if any(fit.problem.private is not None for fit in fits):
@@ -51,13 +51,12 @@ class Forked:
 
 
 def _safe() -> bool:
-    # Beside an accelerator autograd has threads of its own after its first use, and refuses to work in a
-    # forked process.
+    # With an accelerator, autograd starts threads at its first use, and refuses to work in a forked process.
     return can_fork() and not torch.accelerator.is_available()
 
 
 def _shares(fits: Sequence[Fit], workers: int) -> list[list[int]]:
-    """The places of the fits that each process has to do, of about the same numbers of records."""
+    """The positions of the fits of each process, with about the same numbers of records."""
     shares: list[list[int]] = [[] for _ in range(min(workers, len(fits)))]
     loads = [0] * len(shares)
     for place in sorted(range(len(fits)), key=lambda k: -len(fits[k].context.x)):
@@ -70,7 +69,7 @@ def _shares(fits: Sequence[Fit], workers: int) -> list[list[int]]:
 def _together(fits: Sequence[Fit], shares: Sequence[Sequence[int]]) -> list[Fitted]:
     board = _Board(fits)
     try:
-        # They hold nothing that anybody waits for, so that they can be killed anywhere.
+        # The processes hold no lock or other resource, so they can be killed at any time.
         with Supervisor[int]("fork") as crew:
             mine = list(shares[0])
             for number, share in enumerate(shares[1:]):
@@ -79,8 +78,8 @@ def _together(fits: Sequence[Fit], shares: Sequence[Sequence[int]]) -> list[Fitt
             for place in mine:
                 board.post(place, fitted(fits[place]))
             _join(crew)
-        # An error that is no DataError is raised here, as it would be without other processes. The streams of
-        # a fit are untouched where another process drew from its own copies of them.
+        # Training here again raises an error that is not a DataError, as without other processes. This
+        # process's streams of the fit are unchanged, since the other process drew from its own copies.
         found = [board.result(place) for place in range(len(fits))]
         return [fitted(fit) if came is None else came for fit, came in zip(fits, found, strict=True)]
     finally:
@@ -88,11 +87,11 @@ def _together(fits: Sequence[Fit], shares: Sequence[Sequence[int]]) -> list[Fitt
 
 
 class _Board:
-    """What came of each fit, in memory that forked processes share."""
+    """The result of each fit, in memory that forked processes share."""
 
     def __init__(self, fits: Sequence[Fit]) -> None:
         rooms = [max(4 * len(fit.start), _LEAST_ROOM) for fit in fits]
-        # states first, a byte each; then the lengths of what is posted, 8 bytes each; then the rooms
+        # First the states, a byte each. Then the lengths of the results, 8 bytes each. Then the results.
         self._count = len(fits)
         self._rooms = list(accumulate(rooms, initial=9 * len(fits)))
         self._memory = mmap.mmap(-1, self._rooms[-1])
@@ -107,7 +106,7 @@ class _Board:
         self._post(place, _FAILED, b"")
 
     def result(self, place: int) -> Fitted | None:
-        """What came of a fit. None if it must be done here."""
+        """The result of a fit, or None if this process must train it. Raises WorkerDied if it is lost."""
         state, content = self._memory[place], self._content(place)
         if state == _NOTHING:
             raise WorkerDied(_lost("ended"))
@@ -132,20 +131,20 @@ class _Board:
 
 
 def _join(crew: Supervisor[int]) -> None:
-    """Wait for all. Raises WorkerDied if one ended in another way than by itself."""
+    """Wait for all processes. Raises WorkerDied if one ended with an error or a signal."""
     while crew.running:
         for _, news in crew.hear():
-            # Where nobody learns the code, the board tells.
+            # If the exit code is unknown, `_Board.result` finds a missing result.
             if isinstance(news, Ended) and news.code:
                 raise WorkerDied(_lost(ending(news.code)))
 
 
 def _work(line: Line, board: _Board, fits: Sequence[Fit], share: Sequence[int]) -> None:
-    """Do a share of the work in a forked process, and leave it without a trace of it anywhere else."""
+    """Train a share of the fits in a forked process. Its only effect is on the board."""
     for place in share:
         try:
             board.post(place, fitted(fits[place]))
-        except Exception:  # whatever it was comes again, with its traceback, where the parent trains
+        except Exception:  # the parent trains the fit again, and so raises it with its traceback
             board.fail(place)
 
 

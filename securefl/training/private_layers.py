@@ -1,8 +1,8 @@
-"""Layers in the form that private training takes: without batch norm, and recurrent ones record by record.
+"""Replacement of layers for private training: batch norm by group norm, and torch's LSTM, GRU and RNN.
 
 torch computes an LSTM, GRU or RNN in one kernel, which raises under `vmap` or hides the dropout between its
-layers. Here every step is composed of functions that `vmap` follows. The parameters have torch's names,
-shapes and first values, so a state dict fits both. Outputs are the same up to rounding.
+layers. Here every step consists of functions that `vmap` can follow. The parameters have torch's names,
+shapes and initial values, so a state dict fits both. Outputs are the same up to rounding.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from securefl.core.errors import ConfigError
 
 State = tuple[Tensor, ...]
-"""What a layer hands from step to step, each (rows, units): the output, and an LSTM's cell."""
+"""The state between two steps of a layer: the output and, for an LSTM, the cell, each (rows, units)."""
 Cell = Callable[[Tensor, Tensor, State], State]
-"""(the input's part of the gates, the output's part of them, state) -> state."""
+"""(the input's part of the gates, the last output's part of the gates, state) -> state."""
 
 
 def _lstm(given: Tensor, kept: Tensor, state: State) -> State:
@@ -48,7 +48,7 @@ def _relu(given: Tensor, kept: Tensor, state: State) -> State:
 
 
 class _Recurrent(nn.Module):
-    """See `LSTM`, `GRU` and `RNN`. gates: how many parts of `hidden_size` rows a weight has."""
+    """The common part of `LSTM`, `GRU` and `RNN`. gates: a weight has gates * `hidden_size` rows."""
 
     gates: int = 1
     states: int = 1
@@ -96,7 +96,7 @@ class _Recurrent(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Tensor, start: Any = None) -> tuple[Tensor, Any]:
-        """x: (rows, places, input), or (places, rows, input) without batch_first. start: as torch's."""
+        """x: (rows, places, input), or (places, rows, input) without batch_first. start: as in torch."""
         if not isinstance(x, Tensor) or x.ndim != 3:
             raise ConfigError(
                 f"Expected records of (rows, places, {self.input_size}) for {type(self).__name__}, got "
@@ -127,7 +127,7 @@ class _Recurrent(nn.Module):
     def _along(self, values: Tensor, state: State, end: str) -> tuple[Tensor, State]:
         weight, own = getattr(self, f"weight_ih_{end}"), getattr(self, f"weight_hh_{end}")
         bias, own_bias = (getattr(self, f"{name}_{end}", None) for name in ("bias_ih", "bias_hh"))
-        # the inputs' part of all places in one product
+        # One product computes the inputs' part of the gates for all places.
         parts, found = linear(values, weight, bias).unbind(1), []
         for part in parts:
             state = self.cell(part, linear(state[0], own, own_bias), state)
@@ -173,12 +173,15 @@ _KINDS: Final[dict[type[nn.Module], type[_Recurrent]]] = {nn.LSTM: LSTM, nn.GRU:
 
 
 def record_by_record(layer: nn.Module) -> _Recurrent | None:
-    """The layer of this module in place of torch's, with the same values. None for any other layer."""
+    """The layer of this module that replaces a recurrent layer of torch, with its values, or None.
+
+    It is None for all other layers, and for an LSTM with a `proj_size`.
+    """
     kind = _KINDS.get(type(layer))
     if kind is None or vars(layer).get("proj_size"):
         return None
     assert isinstance(layer, nn.RNNBase)
-    # its first values are thrown away, so nobody's generator moves
+    # The initial values are replaced below, so torch's generator should not change.
     with torch.random.fork_rng(devices=[]):
         made = kind(
             layer.input_size,
@@ -199,12 +202,12 @@ def record_by_record(layer: nn.Module) -> _Recurrent | None:
 
 
 def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """A copy that `train_privately` accepts, and a line for each layer that was changed in it.
+    """A copy of the model that `train_privately` accepts, and a line for each replaced layer.
 
-    Batch norm mixes a batch's records and keeps their statistics. Group norm (Wu and He, ECCV 2018) takes its
-    place: 32 groups, or fewer so that each has two channels, and one group behind dense layers. Its scales
-    and shifts start at 1 and 0. torch's LSTM, GRU and RNN become ones that train record by record, with the
-    same values (`LSTM`). The result depends on the model alone, and all parties of a round must make it.
+    Batch norm mixes the records of a batch and keeps their statistics. Group norm (Wu and He, ECCV 2018)
+    replaces it: with 32 groups, or fewer so that each has two channels, and with one group after dense
+    layers. Its scales and shifts start at 1 and 0. Layers of this module replace torch's LSTM, GRU and RNN,
+    with the same values. The result depends on the model alone, and all parties of a round must make it.
     """
     made = copy.deepcopy(model)
     changes = []
@@ -224,8 +227,8 @@ def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def _group_norm(layer: _BatchNorm) -> nn.GroupNorm:
-    # Not ModuleValidator.fix of Opacus: it copies through pickle, skips frozen layers, and gives each of up
-    # to 32 channels a group of its own. Behind a dense layer such a group normalises every value to 0.
+    # ModuleValidator.fix of Opacus is not used: it copies by pickle, skips frozen layers, and makes each of
+    # up to 32 channels its own group. After a dense layer such a group normalises every value to 0.
     channels = layer.num_features
     single = isinstance(layer, nn.BatchNorm1d)
     groups = 1 if single else min(gcd(32, channels), max(1, channels // 2))

@@ -1,8 +1,9 @@
-"""Record-level private training, step by step: its public figures, and the one loop of its noised steps.
+"""DP-SGD: the public parameters of record-level private training (`DPSGD`), and the loop of its noised steps.
 
-None of the figures is read off the data. A step draws each client's records from the client's source, asks
-for the sum of their clipped gradients, adds noise from the same source, and moves the model. `dpsgd` sums for
-one client's model, `cohorts` for several clients' models side by side. This module needs no Opacus.
+No parameter is computed from the records. A step samples each client's records by the client's source, calls
+for the sum of their clipped gradients, adds noise from the same source, and updates the model. `dpsgd`
+computes the sum for one client's model, `cohorts` for several clients' models side by side. This module needs
+no Opacus.
 """
 
 from __future__ import annotations
@@ -28,53 +29,62 @@ from securefl.training.vector import SGD, Adam
 Records = tuple[Tensor, Tensor]
 """One client's inputs (n, *shape) and targets (n,) or (n, targets). n may be 0."""
 ClippedSums = Callable[[Sequence[Records]], Tensor]
-"""Each client's drawn records -> its sum of clipped gradients, a row each: (rows, d) float64.
+"""Each client's drawn records -> its sum of clipped gradients, one row a client: (rows, d) float64.
 
-There may be more rows than clients. These stand for nobody.
+If there are more rows than clients, the last rows belong to no client.
 """
 
 _MOST: Final = 256
 _HELD: Final = 16 * 2**20
-"""Bytes of gradients that a chunk may take."""
+"""The most bytes of gradients of a chunk."""
 
 
 def usual_chunk(expected_batch: float) -> int:
     """The largest multiple of 32 rows up to the public expected batch, at least 32 and at most 256.
 
-    A chunk costs a pass of its own, and its empty rows cost as much as full ones. Gradients per record of a
-    convolution take a chunk's memory.
+    Each chunk costs one pass, and empty rows cost as much as full ones. The per-record gradients of a
+    convolution need memory for a whole chunk.
     """
     return max(UNIT, int(min(expected_batch, _MOST)) // UNIT * UNIT)
 
 
 def lone_rows(chunk: int, values: int) -> int:
-    """The rows of a chunk of which every record's gradient is held, of a model with so many trained values.
+    """The rows of a chunk if every record's gradient is held, for a model with `values` trained values.
 
-    It is `chunk`, or less where that would take more than 16 MB: a multiple of 32, and at least that.
+    It is `chunk`, or less if the gradients would take more than 16 MB: a multiple of 32, and at least 32.
     """
     return min(chunk, max(UNIT, _HELD // (4 * max(1, values)) // UNIT * UNIT))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGD:
-    """How a client trains privately in one round (DP-SGD: Abadi et al., CCS 2016, algorithm 1).
+    """A client's private training in one round (DP-SGD: Abadi et al., CCS 2016, algorithm 1).
 
-    clip_norm: C, the L2 norm that no record's gradient exceeds.
-    noise_multiplier: z; the noise on the sum of clipped gradients has deviation z C in every coordinate.
-    sampling_rate: q in (0, 1]; each record enters each step with this probability, on its own.
-    expected_batch: the divisor of the noised sum, such as q times a declared nominal size of a client. Under
-        add-or-remove adjacency the real size is private. q and this number are public configuration, and
-        neither may be worked out from the records.
-    steps: noised steps in the round. Each one counts, even with an empty batch.
-    chunk: the public number of rows whose gradients are computed at a time, a multiple of 32. Batches are
-        filled up to a multiple of it, so that no record's gradient depends on how many others were drawn. By
-        default it is worked out from expected_batch (`usual_chunk`). Memory grows with it.
-    optimizer: "sgd" or "adam" (betas 0.9 and 0.999), on the noised gradient.
-    learning_rate: of every step. momentum: of SGD.
-    weight_decay: weight of |w|^2 / 2. proximal: FedProx's mu, weight of |w - w_global|^2 / 2. Both read no
-        records, join the gradient behind the noise and cost nothing.
+    >>> from securefl.training import DPSGD
+    >>> DPSGD(clip_norm=1.0, noise_multiplier=1.1, sampling_rate=0.1, expected_batch=60, steps=10,
+    ...     optimizer="sgd", learning_rate=0.5).chunk
+    32
 
-    Raises ValueError for values out of range.
+    Args:
+        clip_norm: C, the largest L2 norm of a record's clipped gradient.
+        noise_multiplier: z. The noise on the sum of clipped gradients has deviation z C in every coordinate.
+        sampling_rate: q in (0, 1]. Each record enters each step with this probability, independently.
+        expected_batch: The divisor of the noised sum, such as q times a declared nominal size of a client.
+            Under add-or-remove adjacency the real size is private. q and this number are public
+            configuration, and must not be computed from the records.
+        steps: Noised steps in the round. Each one is charged, even with an empty batch.
+        chunk: The public number of rows whose gradients are computed at a time, a multiple of 32. Batches are
+            padded to a multiple of it, so no record's gradient depends on the number of drawn records. The
+            default is computed from `expected_batch` (`usual_chunk`). Memory grows with it.
+        optimizer: "sgd" or "adam" (betas 0.9 and 0.999), on the noised gradient.
+        learning_rate: The learning rate of every step.
+        momentum: Of SGD.
+        weight_decay: Weight of |w|^2 / 2.
+        proximal: FedProx's mu, the weight of |w - w_global|^2 / 2. It and `weight_decay` read no records, are
+            added to the gradient after the noise, and have no privacy cost.
+
+    Raises:
+        ValueError: A value is out of range, or "adam" has a momentum.
     """
 
     clip_norm: float
@@ -102,7 +112,7 @@ class DPSGD:
         if self.chunk is None:
             object.__setattr__(self, "chunk", usual_chunk(self.expected_batch))
         check_rows(self.chunk)
-        # Adam would ignore it without a word, and the report would say that it was used.
+        # Adam would ignore the momentum silently, and the report would state it as used.
         if self.optimizer == "adam" and self.momentum:
             raise ValueError(
                 f"Expected no momentum with optimizer 'adam', got {self.momentum}. Leave it out."
@@ -114,12 +124,12 @@ class DPSGD:
 
     @property
     def event(self) -> DpEvent:
-        """The cost of a round, known before it: Poisson-sampled Gaussians, to add or remove one record."""
+        """The privacy cost of a round, known before it: Poisson-sampled Gaussians, under add-or-remove."""
         return steps_event(self.sampling_rate, self.noise_multiplier, self.steps)
 
 
 def diverged(rate: float) -> DataError:
-    """The error of a private training whose model stopped being finite."""
+    """The error of a private training whose model is no longer finite."""
     return Abstains(
         Reason.DIVERGED,
         f"Expected a finite model after private training at learning rate {rate:g}, got one that diverged. "
@@ -135,14 +145,15 @@ def private_steps(
     clipped_sums: ClippedSums,
     flat: Callable[[Tensor], Tensor],
 ) -> None:
-    """Move the trained values of all models by `config.steps` noised steps, in place.
+    """Update the trained values of all models by `config.steps` noised steps, in place.
 
     Args:
         values: float32, flat.
-        records: all records of each client, on the device of `values`.
-        sources: where each client's sampling and noise come from.
-        clipped_sums: no record moves its client's row by more than the clipping norm.
-        flat: brings rows like those of `clipped_sums` into the form of `values`.
+        records: All records of each client, on the device of `values`.
+        sources: Each client's source of sampling and noise.
+        clipped_sums: Computes each client's row. One record must not change it by more than the clipping
+            norm.
+        flat: Converts rows like those of `clipped_sums` into the layout of `values`.
     """
     start = values.clone() if config.proximal else None
     optimizer = optimizer_of(config)
@@ -153,7 +164,7 @@ def private_steps(
         for row, source in zip(noised, sources, strict=False):
             noise = _noise(len(row), source).to(row.device)
             row.add_(noise, alpha=config.noise_multiplier * config.clip_norm)
-        # divided by the public number: the number of drawn records is private
+        # The divisor is the public number, since the number of drawn records is private.
         gradient = flat(noised.div_(config.expected_batch).float())
         if config.weight_decay:
             gradient.add_(values, alpha=config.weight_decay)
@@ -163,7 +174,7 @@ def private_steps(
 
 
 def _drawn(records: Records, config: DPSGD, source: Source) -> Records:
-    """The records of one step."""
+    """Draw the records of one step."""
     x, y = records
     chosen = poisson(len(x), config.sampling_rate, source).to(x.device)
     return x[chosen], y[chosen]
@@ -174,8 +185,8 @@ def _noise(length: int, source: Source) -> Tensor:
 
 
 def poisson(n: int, rate: float, source: Source) -> Tensor:
-    """Which of n records are in a step. Each is with probability floor(q 2^64) / 2^64, independently."""
-    # A stream of its own: the noise would otherwise begin at a place of the stream that depends on n.
+    """The positions of a step's records: each of n with probability floor(q 2^64) / 2^64, independently."""
+    # A separate stream, since otherwise the start of the noise in the stream would depend on n.
     words = Source(SecretKey(source.words(4).tobytes())).words(n)
     drawn = words < np.uint64(int(rate * 2**64)) if rate < 1 else np.ones(n, np.bool_)
     return torch.from_numpy(np.flatnonzero(drawn))

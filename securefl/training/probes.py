@@ -1,9 +1,9 @@
-"""Public records that a model is tried on before it sees real ones.
+"""Probes: public made-up records that test a model before it reads private ones.
 
-A probe proves nothing about what a model computes; that a model keeps records apart follows from how it is
-computed (`isolation`). Probes are for what only a trial shows: whether the last bits of a row hang on its
-place, and whether a model is another one for a batch than for its records one by one. They are drawn, not
-taken from the records: a refusal that hung on records would tell of them.
+A probe is not a proof: `isolation` ensures that a model keeps records apart. Probes detect two faults that
+only a test shows: last bits of a row that depend on its place, and a model that computes a batch otherwise
+than its records one by one. Probes are drawn and not taken from the records, since a refusal that depends on
+records would reveal them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 _CODES: Final = 8
-"""Codes of a probe where no embedding says how many there are."""
+"""The number of codes of a probe if the model has no embedding that sets it."""
 
 Change = Callable[[Tensor], Tensor]
 KINDS: Final[Mapping[str, Change]] = {
@@ -26,14 +26,14 @@ KINDS: Final[Mapping[str, Change]] = {
     "around zero": lambda drawn: 4 * drawn - 2,
     "equal": lambda drawn: drawn[-1:].expand_as(drawn),
 }
-"""What is made of values in [0, 1), beside themselves."""
+"""The changes of drawn values in [0, 1) that give further kinds of probes, by name."""
 
 Probe = tuple[list[Tensor], list[Tensor]]
-"""Two chunks: two records in turns (`turns`), and the last row of that behind zeros."""
+"""Two chunks: one with two records in turns (`turns`), and one with its last row after rows of zeros."""
 
 
 def probes_of(columns: Sequence[Tensor], rows: int, *, codes: int = 2, change: Change | None = None) -> Probe:
-    """columns: only their shapes, types and device are used. codes: integers are below it."""
+    """Make a probe. columns: only their shapes, types and device are used. codes: the bound of integers."""
     generator = torch.Generator().manual_seed(0)
     own = turns(rows)
     full = []
@@ -47,7 +47,7 @@ def probes_of(columns: Sequence[Tensor], rows: int, *, codes: int = 2, change: C
 
 
 def all_probes(columns: Sequence[Tensor], rows: int, codes: int) -> Iterator[tuple[str, Probe]]:
-    """Probes of every kind, each for passes of its own: the largest value of one would hide another's."""
+    """A probe of every kind. Each needs its own passes, since one's largest value would hide another's."""
     yield "usual", probes_of(columns, rows, codes=codes)
     for name, change in KINDS.items():
         yield name, probes_of(columns, rows, codes=codes, change=change)
@@ -68,29 +68,33 @@ def mixed(columns: Sequence[Tensor], rows: int, codes: int) -> list[Tensor]:
 def _as(drawn: Tensor, column: Tensor, codes: int, change: Change | None) -> Tensor:
     if column.is_floating_point():
         return (drawn if change is None else change(drawn)).to(column.dtype)
-    # a label or a code: all of a small range occur
+    # A label or a code: all values of a small range occur.
     return (drawn * (codes if column.ndim > 1 else 2)).floor().to(column.dtype)
 
 
 def codes_of(model: nn.Module) -> int:
-    """How many codes every embedding of the model knows, as far as its layers say."""
+    """The number of codes that every embedding of the model knows, or a default if it has no embedding."""
     known = [layer.num_embeddings for layer in model.modules() if isinstance(layer, nn.Embedding)]
     return max(1, min(known, default=_CODES))
 
 
 def turns(rows: int) -> Tensor:
-    """Which of two records each row holds: 0, 1, 1, 0, 1, 0, 0, 1, ... (Thue and Morse)."""
-    # Each has every residue of every small divisor. Records that simply alternate would never change parity.
+    """The number, 0 or 1, of the record in each row: 0, 1, 1, 0, 1, 0, 0, 1, ... (Thue and Morse)."""
+    # Each record's rows have every residue of every small divisor. Alternating records would keep their
+    # parity.
     return torch.tensor([row.bit_count() % 2 for row in range(rows)])
 
 
 def stay_apart(full: Any, alone: Any) -> bool:
-    """Whether each of two records in turns has the same bits everywhere, and the last one among zeros."""
-    # A layer may return something else than a tensor; the tensors behind it are compared all the same.
+    """Whether the results of two records in turns have the same bits in all places, and among zeros.
+
+    full, alone: the results for the two chunks of a `Probe`.
+    """
+    # A layer may return another object than a tensor. Later layers' tensors are compared anyway.
     if not (isinstance(full, Tensor) and isinstance(alone, Tensor)):
         return True
     if full.ndim == 0 or full.shape != alone.shape or len(full) < 2:
         return False
-    # nan differs from itself, and must count as equal here
+    # nan differs from itself, and must count as equal here.
     one, other = (part.detach().nan_to_num() for part in (full, alone))
     return torch.equal(one, one[turns(len(one)).to(one.device)]) and torch.equal(one[-1], other[-1])

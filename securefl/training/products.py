@@ -1,11 +1,11 @@
-"""Chunks of a fixed number of rows, and products of matrices that compute each row of them alike.
+"""Chunks of a fixed number of rows, and matrix products whose rows have bits independent of their place.
 
-A chunk has a multiple of UNIT rows. What is left over of it is zero (`chunks` says what that is for).
+A chunk has a multiple of UNIT rows. Its unused rows are zero (`chunks` explains why).
 
-Rows of a width that is no multiple of 16 bytes begin at different alignments. Some kernels take up such a
-row in another order: MKL does so on processors of AMD, for layers of few outputs. A row's last bits then hang
-on its place in the chunk, and so on the records beside it (`chunks`). Zeros behind inputs and outputs bring
-every row to the same alignment, forward and backward. They add nothing to a sum.
+Rows of a width that is not a multiple of 16 bytes begin at different alignments. Some kernels sum such rows
+in different orders: MKL does so on processors of AMD, for layers of few outputs. A row's last bits then
+depend on its place in the chunk, and so on the other records (`chunks`). Zeros after inputs and outputs give
+every row the same alignment, forward and backward. They do not change a sum.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from torch.nn.functional import linear, pad
 from torch.overrides import TorchFunctionMode
 
 LINE: Final = 4
-"""Rows are a multiple of so many values: 16 bytes in float32, 32 in float64."""
+"""The width of a row is a multiple of this number of values: 16 bytes in float32, 32 in float64."""
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (..., inputs), weight (outputs, inputs), bias (outputs,) -> (..., outputs): x weight^T + bias."""
+    """x weight^T + bias: x (..., inputs), weight (outputs, inputs), bias (outputs,) -> (..., outputs)."""
     outputs, inputs = weight.shape
     more, wider = widened_by(outputs), widened_by(inputs)
     if not more and not wider:
         return linear(x, weight, bias)
     own = None if bias is None else pad(bias, (0, more))
     found = linear(pad(x, (0, wider)), pad(weight, (0, wider, 0, more)), own)[..., :outputs]
-    return found.contiguous()  # as a layer's output is: a model may take a view of it
+    return found.contiguous()  # like a layer's output, of which a model may take a view
 
 
 def narrow(of: Tensor, width: int) -> Tensor:
-    """The first `width` columns of (slots, rows, columns): without the zeros behind."""
+    """The first `width` columns of (slots, rows, columns), without the zeros after them."""
     return of if of.shape[2] == width else of[..., :width]
 
 
 def widened(of: Tensor) -> Tensor:
-    """(slots, rows, columns) with zeros behind each row, so that all rows begin at the same alignment."""
+    """(slots, rows, columns) with zeros after each row, so that all rows begin at the same alignment."""
     more = widened_by(of.shape[2])
     return pad(of, (0, more)) if more else of
 
 
 def widened_by(width: int) -> int:
-    """How many zeros stand behind a row of this width."""
+    """The number of zeros after a row of this width."""
     return -width % LINE
 
 
 class RowsAlike(TorchFunctionMode):
-    """A context in which dense layers of any model compute each row alike, by `dense`."""
+    """A context in which dense layers of any model compute each row at the same alignment, by `dense`."""
 
     def __torch_function__(
         self,
@@ -62,21 +62,22 @@ class RowsAlike(TorchFunctionMode):
 
 
 UNIT: Final = 32
+"""The number of rows of a chunk is a multiple of this."""
 ROWS: Final = 64
-"""Rows of a chunk, if no configuration says another number."""
+"""The rows of a chunk, unless a configuration sets another number."""
 
 
 def check_rows(rows: int) -> None:
-    """Raises ValueError unless chunks may have so many rows."""
+    """Raises ValueError unless chunks may have this number of rows."""
     if rows < UNIT or rows % UNIT:
         raise ValueError(
-            f"Expected a chunk of a multiple of {UNIT} rows, got {rows}. Other numbers leave values that "
-            "torch computes in other code."
+            f"Expected a chunk of a multiple of {UNIT} rows, got {rows}. With other numbers, torch computes "
+            "the last values by other code."
         )
 
 
 def padded(part: Tensor, rows: int) -> Tensor:
-    """At most `rows` rows, followed by zeros: (rows, *shape), in memory of its own."""
+    """A copy of at most `rows` rows, followed by zeros: (rows, *shape)."""
     whole = part.new_empty((rows, *part.shape[1:]))
     whole[: len(part)] = part
     whole[len(part) :] = 0

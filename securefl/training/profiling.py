@@ -1,7 +1,7 @@
-"""Profiles of a data set: the mean and variance of a layer's output (FedProf v2, section 3.1).
+"""Data profiles: the mean and variance of a layer's output over records (FedProf v2, section 3.1).
 
-A dense layer's pre-activation (n, q) is taken as it is (Proposition 1). A convolution's output (n, q, h, w)
-is summed over its map (footnote 3 and Proposition 2), which leaves one number a channel.
+A dense layer's pre-activation (n, q) is used unchanged (Proposition 1). A convolution's output (n, q, h, w)
+is summed over height and width (footnote 3 and Proposition 2), which leaves one number a channel.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from securefl.training.row_wise import RowHook
 
 @dataclass
 class Moments:
-    """Mean and sum of squared deviations per element, merged batch by batch in float64.
+    """The mean and the sum of squared deviations of each element, merged batch by batch in float64.
 
-    Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983), eq. 2.1: deviations
-    are always taken from a mean, so nothing cancels when the mean is large beside the spread.
+    Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983), eq. 2.1: deviations are
+    taken from a mean, so nothing cancels if the mean is large compared with the spread.
     """
 
     count: int = 0
@@ -38,7 +38,7 @@ class Moments:
     squares: Tensor | None = None
 
     def add(self, batch: Tensor) -> None:
-        """Take in a batch of shape (n, q), n >= 1."""
+        """Add a batch of shape (n, q), n >= 1."""
         batch = batch.double()
         n, mean = len(batch), batch.mean(0)
         squares = (batch - mean).square_().sum(0)
@@ -51,20 +51,36 @@ class Moments:
         self.count = total
 
     def profile(self) -> MeanVariance:
-        """The mean and the population variance of all that was added."""
+        """The mean and the population variance of all added batches. Raises DataError if there were none."""
         if self.mean is None or self.squares is None:
             raise DataError("Expected at least one record to make a profile of, got none.")
         return MeanVariance(self.mean.cpu().numpy(), (self.squares / self.count).cpu().numpy(), self.count)
 
 
 def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) -> MeanVariance:
-    """Profile of records x (n, *shape) at the module named `layer`, in evaluation mode and one pass.
+    """Compute the profile of records at a layer, in evaluation mode and one pass.
 
-    The result does not depend on `batch` (beyond rounding). The mode of every module is restored, and
-    no hook is left behind. One record has variance 0.
+    >>> from securefl.training import ModelConfig, profile
+    >>> import numpy as np
+    >>> model = ModelConfig(kind="mlp", hidden=(5,)).build((3,), 2, seed=0)
+    >>> found = profile(model, "fc1", np.ones((4, 3), np.float32))
+    >>> found.mean.shape, found.count
+    ((5,), 4)
 
-    Raises ConfigError if the model has no such layer, or its output has neither shape. Raises DataError
-    without records and for outputs that are not finite.
+    The mode of every module is restored, and no hook stays. One record has variance 0.
+
+    Args:
+        model: A model from records (n, *shape) to outputs.
+        layer: The name of a module of it with output (n, q) or (n, q, height, width).
+        x: Records, shape (n, *shape), n >= 1.
+        batch: Records that are computed at a time. The profile does not depend on it, except for rounding.
+
+    Returns:
+        A `MeanVariance` with mean and population variance, float64 (q,), and the number of records.
+
+    Raises:
+        ConfigError: The model has no such layer, or its output has neither shape.
+        DataError: There are no records, or an output is not finite.
     """
 
     def read() -> MeanVariance:
@@ -77,11 +93,26 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) ->
 
 
 def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64]:
-    """Each record's output at `layer`, from which a profile is made: (n, q) for n >= 1 records.
+    """Compute each record's output at a layer, of which a profile is the mean and variance.
 
-    A record's output does not depend on the records beside it (`chunks`). The output of a non-finite record
-    may be non-finite. Raises ConfigError as `profile` does and for a model that mixes records, and DataError
-    without records.
+    >>> from securefl.training import ModelConfig, outputs
+    >>> import numpy as np
+    >>> model = ModelConfig(kind="mlp", hidden=(5,)).build((3,), 2, seed=0)
+    >>> outputs(model, "fc1", np.ones((4, 3), np.float32)).shape
+    (4, 5)
+
+    Args:
+        model: A model from records (n, *shape) to outputs.
+        layer: The name of a module of it with output (n, q) or (n, q, height, width).
+        x: Records, shape (n, *shape), n >= 1.
+
+    Returns:
+        float64 (n, q). A record's output does not depend on other records (`chunks`). It may be infinite or
+        nan if the record is not finite.
+
+    Raises:
+        ConfigError: The model has no such layer, its output has neither shape, or the model mixes records.
+        DataError: There are no records.
     """
     if not len(x):
         raise DataError("Expected at least one record, got none.")
@@ -90,7 +121,7 @@ def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64
 
 
 def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[Tensor]:
-    """The layer's outputs, a tensor of shape (n, q) for each batch."""
+    """The layer's outputs, one tensor (n, q) for each batch."""
     inputs, device = as_tensor(x), device_of(model)
     with (
         _reading(model, layer) as read,
@@ -103,7 +134,7 @@ def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[T
 
 @contextmanager
 def _reading(model: nn.Module, layer: str) -> Iterator[Callable[[Tensor], Tensor]]:
-    """From records (n, *shape) to the layer's outputs (n, q), by a pass through the model."""
+    """A context with the function from records (n, *shape) to the layer's outputs (n, q)."""
     parts: list[Tensor] = []
 
     def note(_module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -119,7 +150,7 @@ def _reading(model: nn.Module, layer: str) -> Iterator[Callable[[Tensor], Tensor
             )
         return torch.cat(parts)
 
-    # a hook, not a cut model: the forward may be any code, and the layer anywhere in it
+    # A hook and not a truncated model, since the forward may be any code with the layer anywhere in it.
     handle = named_layer(model, layer).register_forward_hook(RowHook(note))
     try:
         yield read
@@ -136,12 +167,29 @@ def probe_profile(
     *,
     characters: int | None = None,
 ) -> MeanVariance:
-    """Profile of a broadcast model on inputs uniform in [0, 1]^shape, of which a public anchor is made.
+    """Compute the profile of a broadcast model on random inputs, from which parties make a public anchor.
 
-    characters: for a model that reads text, the size of its vocabulary. Inputs are then uniform codes.
-    It depends on the model, which all parties have, and on a public seed. It depends on no data, so every
-    party can compute it. Between machines it may differ in the last bits. No divergence changes with the
-    anchor, so that does no harm.
+    >>> from securefl.training import ModelConfig, probe_profile
+    >>> model = ModelConfig(kind="mlp", hidden=(5,)).build((3,), 2, seed=0)
+    >>> probe_profile(model, "fc1", (3,), seed=7).count
+    256
+
+    The profile depends on the model, which all parties have, and on a public seed. It depends on no data, so
+    every party can compute it. Its last bits may differ between machines. That does no harm, since no
+    divergence depends on the anchor.
+
+    Args:
+        model: A model from records (n, *shape) to outputs.
+        layer: The name of a module of it, as for `profile`.
+        shape: The shape of a record.
+        seed: The public seed of the inputs.
+        samples: The number of inputs.
+        characters: None for inputs uniform in [0, 1]^shape. For a model that reads text, the size of its
+            vocabulary: inputs are then uniform codes.
+
+    Raises:
+        ConfigError: As for `profile`.
+        DataError: As for `profile`.
     """
     rng = stream(seed, "probe-anchor")
     if characters is None:
@@ -156,5 +204,5 @@ def _fused(layer: str, output: Any) -> Tensor:
             f"Expected layer {layer!r} to put out (n, q) or (n, q, height, width), got {shape}. "
             "Name a dense layer or a convolution."
         )
-    # in float64, so that a map's sum does not round more than its outputs did
+    # In float64, so that the sum over height and width adds no rounding to that of the outputs.
     return output if output.ndim == 2 else output.double().sum((2, 3))

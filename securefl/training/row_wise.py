@@ -1,21 +1,21 @@
-"""The closed list of layers that compute each row of a batch by itself, whatever the other rows hold.
+"""The closed list of row-wise layers: layers of torch that compute each row of a batch on its own.
 
-A model that consists of nothing else keeps records apart by construction. Layers count by their exact type:
-a subclass may compute anything. Hooks, parametrizations and replaced forwards may too, so a layer with one of
-them is not on the list.
+A model of these layers alone keeps records apart by construction. A layer counts by its exact type, since a
+subclass may compute anything. Hooks, parametrizations and replaced forwards may too, so a layer with one of
+them is not listed.
 
 | layers | condition |
 |---|---|
-| `Sequential`, and this package's own models (`of_rows`) | all of their layers are on the list |
+| `Sequential`, and this package's own models (`of_rows`) | all of their layers are listed |
 | `Linear`, `Embedding` | no `max_norm` and no `scale_grad_by_freq`: both read a batch as a whole |
 | convolutions, pooling, padding, `PixelShuffle`, `Upsample` | inputs have rows: with one dimension \
-less, rows are channels |
-| `GroupNorm`, `LayerNorm`, `LocalResponseNorm`, `RMSNorm` | the norm does not reach the rows |
+less, torch takes rows for channels |
+| `GroupNorm`, `LayerNorm`, `LocalResponseNorm`, `RMSNorm` | the norm is not over the rows |
 | `InstanceNorm` | no running statistics, and inputs have rows |
-| `BatchNorm` | in evaluation alone, by its statistics |
-| `LSTM`, `GRU`, `RNN` | in evaluation alone, `batch_first` |
+| `BatchNorm` | only in evaluation mode, with running statistics |
+| `LSTM`, `GRU`, `RNN` | only in evaluation mode, `batch_first` |
 | activations of single values, `Identity`, dropout | none. Dropout's masks come from the secret source |
-| `Flatten`, `Unflatten`, `Softmax`, `LogSoftmax`, `Softmin`, `GLU` | they say a dimension, not the rows' |
+| `Flatten`, `Unflatten`, `Softmax`, `LogSoftmax`, `Softmin`, `GLU` | a dimension is set, not the rows' |
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _SEALED: Final[set[type[nn.Module]]] = set()
 
 
 def of_rows(kind: Kind) -> Kind:
-    """Say of a model of this package that its forward treats each row alike and by itself."""
+    """Declare that the forward of a model of this package computes each row alike and on its own."""
     _MODELS.add(kind)
     return kind
 
 
 def sealed(kind: Kind) -> Kind:
-    """The same of a model in evaluation whose layers are another package's, read once and never trained."""
+    """Declare the same, in evaluation mode alone, of a reviewed model with another package's layers."""
     _SEALED.add(kind)
     return kind
 
 
 @dataclass(frozen=True, eq=False)
 class RowHook:
-    """A hook of this package, which reads or changes each row by itself."""
+    """A hook of this package that reads or changes each row on its own."""
 
     call: Callable[..., Any]
 
@@ -64,7 +64,7 @@ _SINGLE: Final = frozenset(
         nn.AlphaDropout, nn.Dropout,
     }
 )  # fmt: skip
-"""Each value by itself, or by a draw of its own."""
+"""Layers that compute each value on its own, or by a draw for each value."""
 
 _LEAST: Final[Mapping[type[nn.Module], int]] = {
     nn.Dropout1d: 3, nn.Dropout2d: 4, nn.Dropout3d: 5, nn.FeatureAlphaDropout: 2,
@@ -72,7 +72,7 @@ _LEAST: Final[Mapping[type[nn.Module], int]] = {
     nn.LayerNorm: 2, nn.RMSNorm: 2, nn.Flatten: 2, nn.Unflatten: 2, nn.Softmax: 2, nn.LogSoftmax: 2,
     nn.Softmin: 2, nn.GLU: 2, nn.PixelShuffle: 4, nn.PixelUnshuffle: 4, nn.Upsample: 3,
 }  # fmt: skip
-"""The least number of dimensions of an input that has rows."""
+"""The least number of dimensions of an input with rows."""
 
 _EXACT: Final[Mapping[type[nn.Module], int]] = {
     kind: dimensions
@@ -95,18 +95,18 @@ _EXACT: Final[Mapping[type[nn.Module], int]] = {
     }.items()
     for kind in kinds
 }  # fmt: skip
-"""The number of dimensions of an input that has rows. With one less, torch takes rows for channels."""
+"""The number of dimensions of an input with rows. With one less, torch takes rows for channels."""
 
 _READ_ALONE: Final[Mapping[type[nn.Module], int]] = {
     nn.BatchNorm1d: 2, nn.BatchNorm2d: 4, nn.BatchNorm3d: 5, nn.LSTM: 3, nn.GRU: 3, nn.RNN: 3,
 }  # fmt: skip
-"""Layers that keep rows apart in evaluation, and the least dimensions of their inputs."""
+"""Layers that keep rows apart in evaluation mode, and the least number of dimensions of their inputs."""
 
 
 def outside(model: nn.Module) -> str | None:
-    """What of the model is not on the list, in words: the first layer and why. None if all of it is.
+    """A text that names the model's first layer that is not listed, with the reason. None if all are listed.
 
-    The mode of every layer counts: batch norm in training is not on the list. Shapes are for `misread`.
+    The mode of every layer counts: batch norm in training mode is not listed. `misread` checks shapes.
     """
     if any(
         getattr(torch_modules, f"_global_{kind}_hooks")
@@ -132,12 +132,12 @@ def _outside(layer: nn.Module, name: str) -> Iterator[str]:
 
 
 def _altered(layer: nn.Module) -> str | None:
-    """What makes this layer another one than its type says."""
+    """The reason why this layer may compute something else than its type does, or None."""
     hooks = [layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks]
     if any(type(hook) is not RowHook for kept in hooks for hook in kept.values()):
         return "has a hook"
     if {"forward", "__call__", "_call_impl"} & vars(layer).keys():
-        return "has a forward of its own"
+        return "has a replaced forward"
     for key, entry in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
         if type(entry) not in (nn.Parameter, Tensor):
             return f"holds {key!r} of type {type(entry).__name__}"
@@ -147,32 +147,32 @@ def _altered(layer: nn.Module) -> str | None:
 
 
 def _refused(layer: nn.Module) -> str | None:
-    """Why a layer without layers is not on the list, whatever its inputs."""
+    """The reason why a layer without child layers is not listed, for any inputs. None if it is listed."""
     kind = type(layer)
     if kind in _READ_ALONE:
         if layer.training:
             return "mixes rows in training, or has no gradients row by row"
         if kind in (nn.LSTM, nn.GRU, nn.RNN) and not layer.batch_first:
             return "takes rows for places, since batch_first is not set"
-        return None if getattr(layer, "track_running_stats", True) else "has no statistics of its own"
+        return None if getattr(layer, "track_running_stats", True) else "has no running statistics"
     if kind in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d) and layer.track_running_stats:
         return "keeps statistics of all rows"
     if kind is nn.Embedding and (layer.max_norm is not None or layer.scale_grad_by_freq):
         return "reads the codes of a batch as a whole (max_norm, scale_grad_by_freq)"
     if kind in (nn.Softmax, nn.LogSoftmax, nn.Softmin) and layer.dim is None:
-        return "has no dimension said, and may take the rows"
+        return "has no dimension set, and may work along the rows"
     known = kind in _SINGLE or kind in _LEAST or kind in _EXACT
     return None if known else "is not on the list of row-wise layers"
 
 
 def misread(layer: nn.Module, taken: Tensor, rows: int) -> str | None:
-    """Why a listed layer would not take the rows of this input, (rows, ...), for rows. None if it does."""
+    """The reason why a listed layer would not treat the rows of this input (rows, ...) as rows, or None."""
     kind, least = type(layer), {**_LEAST, **_READ_ALONE}
     if taken.ndim < 1 or len(taken) != rows:
-        return f"takes {tuple(taken.shape)}, which has not one row a record ({rows})"
+        return f"takes {tuple(taken.shape)}, which is not one row a record ({rows})"
     exact = _EXACT.get(kind)
     if taken.ndim < least.get(kind, exact or 1) or (exact is not None and taken.ndim != exact):
-        return f"takes {tuple(taken.shape)}, and so takes rows for something else"
+        return f"takes {tuple(taken.shape)}, and so takes rows for another dimension"
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and taken.ndim <= len(layer.normalized_shape):
         return f"takes {tuple(taken.shape)} and is a norm over the rows"
     for place in _dimensions(layer):
@@ -182,7 +182,7 @@ def misread(layer: nn.Module, taken: Tensor, rows: int) -> str | None:
 
 
 def _dimensions(layer: nn.Module) -> tuple[int, ...]:
-    """The dimensions that a layer works along, by its settings."""
+    """The dimensions along which a layer works, by its settings."""
     match layer:
         case nn.Flatten():
             return (layer.start_dim,)
@@ -195,14 +195,14 @@ def _dimensions(layer: nn.Module) -> tuple[int, ...]:
 
 
 def listed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers without layers whose inputs `misread` judges, by name."""
+    """The layers whose inputs `misread` checks, with their names."""
     for name, layer in model.named_modules():
         if type(layer) in _LEAST or type(layer) in _EXACT or type(layer) in _READ_ALONE:
             yield name, layer
 
 
 def drawing(model: nn.Module) -> list[_DropoutNd]:
-    """The dropout layers that draw now."""
+    """The dropout layers that draw in their present mode."""
     return [
         layer for layer in model.modules() if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0
     ]

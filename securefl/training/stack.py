@@ -1,17 +1,17 @@
-"""Several models of one shape side by side, so that one product computes a layer of all of them.
+"""Several dense models of one shape side by side, so that one matrix product computes a layer of all of them.
 
-Models are stacks of dense layers with ReLU between them (`models.MLP`). Slot k of every tensor is model k's:
-its records, its parameters, its slopes. Nothing flows between slots.
+Models are stacks of dense layers with ReLU between them (`models.MLP`). Slot k of every tensor belongs to
+model k: its records, parameters and slopes. No value of one slot depends on another slot.
 
     (slots, rows, inputs) x (slots, inputs, outputs)  ->  (slots, rows, outputs)
 
-All parameters stand in one flat tensor (`Layout`): layer after layer, and each layer slot after slot.
+All parameters are in one flat tensor (`Layout`): layer after layer, and in each layer slot after slot.
 
     [weights of layer 1, slot 0 | slot 1 | ...] [biases of layer 1, slot 0 | ...] [weights of layer 2, ...
 
-A product over all slots is then taken at once, and an optimizer moves all of them in one operation. Zeros
-stand behind the outputs and inputs of a layer, so that all rows of a product begin at the same alignment
-(`products`). What flows through them is zero, their slopes are, and so they stay.
+One product then covers all slots, and an optimizer updates all of them in one operation. Zeros follow the
+outputs and inputs of a layer, so that all rows of a product begin at the same alignment (`products`). Their
+activations and slopes are zero, so they stay zero.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ from securefl.training.products import narrow, widened, widened_by
 
 
 def stackable(model: Architecture) -> bool:
-    """Whether models of this description can stand side by side: dense layers with ReLU between, all trained.
+    """Whether models of this description can train side by side: dense layers with ReLU between, all trained.
 
-    Other models may keep state between batches, which slots would share. Convolutions gain nothing on a CPU.
+    Other models may keep state between batches, which slots would share. Convolutions are not faster on a
+    CPU.
     """
-    # By the description: an own one may build this package's `MLP` and then change its layers or hook them.
+    # By the description, since a user's own one may build this package's `MLP` and then change or hook its
+    # layers.
     return isinstance(model, ModelConfig) and model.kind == "mlp"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tail:
-    """What comes behind the last hidden layer.
+    """The computation after the last hidden layer.
 
-    activation: what the head's input passes first. penalty: joins each record's loss. under_head: whether the
-    head stays as it is.
+    activation: a function of the head's input. penalty: added to each record's loss. under_head: whether the
+    head is not trained.
     """
 
     loss: Loss
@@ -57,7 +59,7 @@ class Tail:
 
 @dataclass(frozen=True)
 class Back:
-    """One backward pass: each record's loss, and for every trained layer its input and its slope.
+    """The results of one backward pass: each record's loss, and the input and slope of every trained layer.
 
     losses: (slots, rows). layers: pairs of input (slots, rows, inputs) and slope (slots, rows, outputs), the
     gradient of the weighted losses with respect to the layer's output. Both are `widened`.
@@ -68,9 +70,9 @@ class Back:
 
 
 class Stack:
-    """Models with these vectors (d,) in the first slots; further slots hold zeros.
+    """Models with these vectors (d,) in the first slots. Further slots hold zeros.
 
-    values: all trained parameters in the form of `layout`, which an optimizer moves.
+    values: all trained parameters in the layout `layout`. An optimizer updates them.
     """
 
     def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
@@ -85,33 +87,33 @@ class Stack:
         self._gradient: tuple[Tensor, list[Layer]] | None = None
 
     def finite(self) -> Tensor:
-        """Which slots' values are all finite, (slots,)."""
-        # A sum is finite only if all of its values are, and takes a fortieth of the time.
+        """A mask of the slots whose values are all finite, (slots,)."""
+        # If the sum is finite, all values are. It takes a fortieth of the time.
         if torch.isfinite(self.values.sum()):
             return torch.ones(self.slots, dtype=torch.bool)
         return torch.isfinite(self.layout.rows(self.values)).all(1)
 
     def known(self, y: Tensor) -> Tensor:
-        """Which targets the models have an output for, (slots, rows)."""
+        """A mask of the targets for which the models have an output, (slots, rows)."""
         if self._tail.loss == "mse":
             return torch.ones(y.shape[:2], dtype=torch.bool)
         return (y >= 0) & (y < self._layers[-1].outputs)
 
     def vectors(self, slots: Sequence[int]) -> dict[int, Float32s]:
-        """The whole models (d,) of these slots, by slot. All between the first and the last are copied."""
+        """The whole models (d,) of these slots, by slot. All slots from the first to the last are copied."""
         first, last = min(slots), max(slots)
         found = self._whole_layout.rows(self._whole, slice(first, last + 1)).numpy()
         return {slot: found[slot - first] for slot in slots}
 
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
-        # In one product with the weights: gradients on their own would be written and read once more.
+        # One operation with the weights, since separate gradients would be written and read once more.
         for (given, slope), layer in zip(back.layers, self._layers, strict=False):
             layer.weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
             layer.bias.sub_(slope.sum(1), alpha=rate)
 
     def gradient(self, back: Back) -> Tensor:
-        """The gradients of all slots, in the form of `values`. The next call writes to the same memory."""
+        """The gradients of all slots in the layout of `values`. The next call overwrites them."""
         if self._gradient is None:
             made = torch.zeros_like(self.values)
             self._gradient = made, self.layout.layers(made)
@@ -122,21 +124,21 @@ class Stack:
         return made
 
     def back(self, x: Tensor, y: Tensor, weights: Tensor, there: Tensor | None = None) -> Back:
-        """A pass of all slots forward and backward.
+        """Compute a forward and a backward pass of all slots.
 
         Args:
             x: (slots, rows, width), `widened`.
             y: (slots, rows) labels, or (slots, rows, targets).
-            weights: (slots, rows), of the records' losses in what is minimised.
-            there: (slots, rows, 1), 1 where a record stands. Elsewhere it is 0, as x, y and the weight must
-                be. The factors and the loss that come out are 0 there. None if there are records everywhere.
+            weights: (slots, rows), the weights of the records' losses in the minimised sum.
+            there: (slots, rows, 1), 1 for a row with a record. It is 0 for the other rows, where x, y and the
+                weight must be 0 too. Their factors and losses are 0. None if all rows have records.
         """
         *hidden, head = self._layers
         inputs = [x]
         for layer in hidden:
             body = layer.forward(inputs[-1]).relu_()
-            # Rows without a record stay at zero from layer to layer. They could overflow, and zero times
-            # infinity is nan. Before they are set to zero they are biases, finite unless the slot diverged.
+            # Set rows without a record to zero in every layer. Otherwise they could overflow, and zero times
+            # infinity is nan. Before that they equal the biases, which are finite unless the slot diverged.
             inputs.append(body if there is None else body.mul_(there))
         body = narrow(inputs[-1], head.inputs)
         features = self._features(body)
@@ -160,7 +162,7 @@ class Stack:
         return Back(_where(there, losses[:, :, None])[:, :, 0], layers[::-1])
 
     def _features(self, body: Tensor) -> Tensor:
-        """The head's input."""
+        """The head's input, from the output of the body."""
         activation = self._tail.activation
         if activation is None and self._tail.penalty is None:
             return body
@@ -172,7 +174,7 @@ class Stack:
     def _through(
         self, body: Tensor, features: Tensor, slope: Tensor, y: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """From the slope of the head's input to that of the body's output, and the penalty's losses."""
+        """The slope of the body's output, from that of the head's input, and the losses of the penalty."""
         extra, parts, slopes = torch.zeros(weights.shape), [features], [slope]
         if self._tail.penalty is not None:
             with torch.enable_grad():
@@ -185,14 +187,14 @@ class Stack:
 
 
 def _where(there: Tensor | None, of: Tensor) -> Tensor:
-    """(slots, rows, values), with zeros where no record stands."""
-    # Bit by bit, which makes a zero of nan too.
+    """(slots, rows, values), with zeros in rows without a record."""
+    # A bitwise and, which turns nan into zero too.
     return of if there is None else of.view(torch.int32).bitwise_and(there.int().neg_()).view(of.dtype)
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor, slope: Tensor) -> Tensor:
-    """The losses (slots, rows). The slope of the weighted ones is written to `slope`."""
-    # `log_softmax` takes more than twice the time for rows as short as these.
+    """The losses (slots, rows). The slope of the weighted losses is written to `slope`."""
+    # `log_softmax` takes more than twice the time for such short rows.
     shifted, label = outputs - outputs.amax(2, keepdim=True), y[:, :, None]
     whole = torch.exp(shifted, out=slope).sum(2, keepdim=True)
     slope.div_(whole).scatter_add_(2, label, torch.full(label.shape, -1.0)).mul_(weights[:, :, None])
@@ -200,11 +202,11 @@ def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor, slope: Tensor) -
 
 
 def _mse(outputs: Tensor, y: Tensor, weights: Tensor, slope: Tensor) -> Tensor:
-    """The losses (slots, rows). The slope of the weighted ones is written to `slope`."""
+    """The losses (slots, rows). The slope of the weighted losses is written to `slope`."""
     each = 1 / y.shape[2]
     squares = torch.sub(outputs, y, out=slope).square()
     slope.mul_(weights[:, :, None] * (2 * each))
-    return squares.sum(2).mul_(each)  # `mean` takes twice the time for rows as short as these
+    return squares.sum(2).mul_(each)  # `mean` takes twice the time for such short rows
 
 
 _LOSSES = {"cross_entropy": _cross_entropy, "mse": _mse}
@@ -215,9 +217,9 @@ _LOSSES = {"cross_entropy": _cross_entropy, "mse": _mse}
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A dense layer of all models: weight (slots, high, wide), bias (slots, high), with the zeros.
+    """A dense layer of all models: weight (slots, high, wide), bias (slots, high), with the added zeros.
 
-    outputs, inputs: how many there are without the zeros.
+    outputs, inputs: their numbers without the zeros.
     """
 
     weight: Tensor
@@ -230,7 +232,7 @@ class Layer:
         return torch.baddbmm(self.bias[:, None], x, self.weight.transpose(1, 2))
 
     def back(self, slope: Tensor) -> Tensor:
-        """The slope of the inputs, from that of the outputs."""
+        """The slope of the inputs, from the slope of the outputs."""
         return torch.bmm(slope, self.weight)
 
     def parts(self, slots: slice) -> list[Tensor]:
@@ -240,7 +242,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the layers stand. sizes: (outputs, inputs) of each layer."""
+    """The positions of the layers in the flat tensor. sizes: (outputs, inputs) of each layer."""
 
     slots: int
     sizes: tuple[tuple[int, int], ...]
@@ -262,14 +264,15 @@ class Layout:
         return made
 
     def place(self, vectors: Sequence[Float32s]) -> Tensor:
-        """Models (d,) in the first slots of a flat tensor, and zeros in the others."""
+        """A flat tensor with these models (d,) in the first slots, and zeros in the others."""
         made = torch.empty(self.length)
         layers = self.layers(made)
         for layer, size in zip(layers, self.sizes, strict=True):
             first = len(vectors) if size == _even(size) else 0
             layer.weight[first:] = 0
             layer.bias[first:] = 0
-        # Mostly all are views of one broadcast, which is read-only: a tensor of it is a copy.
+        # Usually all vectors are views of one read-only broadcast, of which `as_tensor` would make a copy
+        # each time.
         memories = {(vector.__array_interface__["data"][0], vector.strides) for vector in vectors}
         alike = len(memories) == 1
         for slot, vector in enumerate(islice(vectors, 1 if alike else None)):
@@ -280,12 +283,12 @@ class Layout:
         return made
 
     def rows(self, of: Tensor, slots: slice = slice(None)) -> Tensor:
-        """These slots' models in their own order, (slots, d), from a flat tensor. It is a copy."""
+        """A copy of these slots' models in the order of `to_vector`, (slots, d), from a flat tensor."""
         parts = (part for layer in self.layers(of) for part in layer.parts(slots))
         return torch.cat([part.flatten(1) for part in parts], 1)
 
     def flat(self, rows: Tensor) -> Tensor:
-        """Back from the `rows` of all slots."""
+        """The flat tensor of models (slots, d): the inverse of `rows` for all slots."""
         made = rows.new_zeros(self.length)
         parts = [part for layer in self.layers(made) for part in layer.parts(slice(None))]
         for part, own in zip(parts, _cut(rows, parts), strict=True):
@@ -294,11 +297,11 @@ class Layout:
 
 
 def _even(size: tuple[int, int]) -> tuple[int, int]:
-    """Outputs and inputs with the zeros behind them."""
+    """The numbers of outputs and inputs with the added zeros."""
     outputs, inputs = size
     return outputs + widened_by(outputs), inputs + widened_by(inputs)
 
 
 def _cut(of: Tensor, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    """A model's values (..., d) in pieces as long as one slot's of these parts."""
+    """A model's values (..., d) in pieces: each as long as one slot of the part."""
     return torch.split(of, [part[0].numel() for part in parts], dim=-1)

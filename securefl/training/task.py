@@ -1,6 +1,6 @@
 """The learning problem of a study: the model, the loss, the local training, and the server's own data.
 
-`Bodies` says which model each client has, where there are two lengths of them under one head.
+`Bodies` assigns a model to each client, if clients have bodies of two lengths under one head.
 """
 
 from __future__ import annotations
@@ -32,19 +32,34 @@ from securefl.training.vector import Loaded, loaded, to_vector
 class Problem:
     """One learning problem. Every party knows all of it except the server's records.
 
+    >>> from securefl.training import LocalTraining, ModelConfig, Problem
+    >>> import numpy as np
+    >>> local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8)
+    >>> x, y = np.zeros((1, 3), np.float32), np.zeros(1, np.int64)
+    >>> problem = Problem(model=ModelConfig(kind="mlp", hidden=()), local=local, kind="classification",
+    ...     shape=(3,), outputs=2, clients=4, records=40, server_x=x, server_y=y, seed=0)
+    >>> problem.initial.shape, problem.loss
+    ((8,), 'cross_entropy')
+
     Attributes:
-        shape, outputs: the shape of a record, and how many numbers the model puts out.
-        clients: how many there are.
-        records: how many records all clients together are declared to have. It is public, and no client may
-            claim more.
-        leaving: whether a share of a client's own records becomes the server's, each by what is in it. So
+        model: The description of the model.
+        local: The clients' training without record-level privacy.
+        kind: "classification" or "regression".
+        shape, outputs: The shape of a record, and the number of the model's outputs.
+        clients: The number of clients.
+        records: The declared number of records of all clients together. It is public, and no client may claim
+            more.
+        leaving: Whether a share of a client's own records becomes the server's, each by its content. If so,
             even under replace-one a client's number of records may change by one.
-        server_x, server_y: records the server owns, for evaluation and baseline profiles (D^V).
-        seed: public; the initial model and probe inputs follow from it.
-        private: how clients train with record-level privacy. None if they train without it.
-        hardware: where the model is computed. It is built on the CPU, so its first values are the same.
-        planned: the plan of a run in which clients send these values, so that an algorithm knows how much
-            noise its sums will carry. None where no run is planned.
+        server_x, server_y: The server's records, for evaluation and baseline profiles (D^V).
+        seed: Public. The initial model and the probe inputs depend on it.
+        private: The clients' training with record-level privacy, or None if they train without it.
+        hardware: The device of the model. The model is built on the CPU, so its initial values are the same
+            on all devices.
+        planned: Gives the plan of a run in which clients send values of these specs. An algorithm reads from
+            it the noise of its sums. None if no run is planned.
+
+    Raises nothing. `initial` and `module` raise ConfigError if the model cannot be built.
     """
 
     model: Architecture
@@ -68,7 +83,7 @@ class Problem:
 
     @property
     def layer(self) -> str:
-        """Name of the profiled layer."""
+        """The name of the profiled layer."""
         return self.model.layer
 
     @cached_property
@@ -82,7 +97,7 @@ class Problem:
 
     @cached_property
     def changes(self) -> tuple[str, ...]:
-        """The changes that private training had to make in the model, a line for each layer."""
+        """The changes that private training makes to the model, a line for each layer."""
         return self._built()[1]
 
     def _built(self) -> tuple[nn.Module, tuple[str, ...]]:
@@ -93,18 +108,22 @@ class Problem:
 
     @cached_property
     def shorter(self) -> Problem:
-        """The same problem for a model without its first hidden dense layer."""
+        """The problem without the model's first hidden dense layer. Raises ConfigError unless it has two."""
         return replace(self, model=self.model.shorter())
 
     def module(self, vector: NDArray[np.float32]) -> nn.Module:
-        """The model with these values. Every call returns the one module of this problem and process."""
-        # A caller must be done with the module before the next call, which loads other values into it.
+        """The model with these values. All calls of a process return the same module.
+
+        The next call loads other values into it, so a caller must finish with the module before that. Raises
+        DataError if the vector's length is not the model's.
+        """
         return loaded(self._module, vector, self.hardware)
 
     def to_read(self, vector: NDArray[np.float32]) -> nn.Module:
-        """The model with these values, which must only be read. It is loaded once for equal vectors in a row.
+        """The model with these values, which the caller must not change.
 
-        It is another module than `module` gives, and every call returns the one of this problem and process.
+        All calls of a process return the same module, which is not the one of `module`. Equal successive
+        vectors are loaded once.
         """
         return self._reader(vector)
 
@@ -114,11 +133,11 @@ class Problem:
 
     @property
     def layers(self) -> nn.Module:
-        """The model for the shapes of its layers, with whatever values it holds."""
+        """The model, for the shapes of its layers. Its values are those of the last `module` call."""
         return self._module
 
     def evaluate(self, vector: NDArray[np.float32]) -> Evaluation:
-        """Accuracy and loss on the server's records, nan if it has none."""
+        """The accuracy and loss on the server's records, or nan if it has none."""
         if not len(self.server_x):
             return Evaluation(accuracy=nan, loss=nan)
         return evaluate(self.module(vector), self.server_x, self.server_y, self.kind)
@@ -126,9 +145,10 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Bodies:
-    """The first `shorter` * N clients have a body without its first hidden dense layer. All have one head.
+    """The body of each client: the first `shorter` * N have one without the first hidden dense layer.
 
-    Who has which body is public. It follows from the client's number, and tells nothing of its records.
+    All clients have the same head. A client's body is public: it depends on the client's number, not on
+    records.
     """
 
     problem: Problem
@@ -139,5 +159,5 @@ class Bodies:
             raise ValueError(f"Expected 0 <= shorter <= 1, got {self.shorter}.")
 
     def of(self, client: int) -> Problem:
-        """The problem as this client has it."""
+        """The problem with this client's body."""
         return self.problem.shorter if client < self.shorter * self.problem.clients else self.problem

@@ -1,6 +1,6 @@
-"""A trained model to predict with, built again from an exported file.
+"""Loading an exported model for prediction.
 
-What the card says of the model is read strictly, since a stranger may have written it.
+The card's description of the model is parsed strictly, since an untrusted party may have written the file.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from securefl.training.models import MOST_PARAMETERS, Kind, ModelConfig
 from securefl.training.private_layers import make_private
 
 Own = nn.Module | Callable[..., nn.Module]
-"""A module, or what makes one: a class or function, of `shape`, `inputs` and `outputs` or some of them."""
+"""A module, or a class or function that makes one from some of `shape`, `inputs` and `outputs`."""
 _AT_ONCE = 256
-"""As many records as an evaluation takes at once, so that predictions are those that were counted."""
+"""The records of a batch, as many as in `evaluation`: predictions equal those of the reported accuracy."""
 
 
 class Trained(nn.Module):
     """A trained model in evaluation mode, with its card.
 
     Attributes:
-        module: the bare model. Its state dict has the names of the exported file.
-        card: where it comes from: study, data, who learns what, epsilon per party, ledger, rounds, accuracy.
+        module: The bare model. Its state dict has the names of the exported file.
+        card: The origin of the model: study, data, what each party learns, epsilon per party, ledger, rounds,
+            accuracy.
     """
 
     def __init__(self, module: nn.Module, card: Mapping[str, Any]) -> None:
@@ -54,20 +55,20 @@ class Trained(nn.Module):
         return found
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the bare model."""
+        """The state dict of the bare model."""
         return self.module.state_dict(*args, **kwargs)
 
     def outputs(self, x: ArrayLike) -> NDArray[np.float32]:
-        """The model's outputs for records (n, *shape), float32 (n, outputs); for classes these are logits.
+        """The outputs for records (n, *shape), float32 (n, outputs). For a classification they are logits.
 
-        Raises DataError for records of another shape or type, or that are not finite, and ConfigError for the
-        shared part of personal models, which cannot predict.
+        Raises DataError if records have another shape or type or are not finite, and ConfigError if the file
+        holds only the shared part of personal models, which cannot predict.
         """
         model = self.card["model"]
         if self.card["part"] == "shared":
             raise ConfigError(
-                "Expected a whole model to predict with, got what clients share: the rest stayed with each. "
-                "Name one client (`client=`, or `securefl export --client`)."
+                "Expected a whole model to predict with, got the part that clients share: each client keeps "
+                "the rest. Name one client (`client=`, or `securefl export --client`)."
             )
         rows = as_tensor(_records(x, tuple(model["shape"]), text=bool(model["reads_text"])))
         with in_mode(self.module, training=False), torch.inference_mode():
@@ -76,9 +77,9 @@ class Trained(nn.Module):
         return found
 
     def predict(self, x: ArrayLike) -> NDArray[Any]:
-        """The class of each record, int64 (n,); for a regression its values, float32 (n, outputs).
+        """The class of each record, int64 (n,). For a regression the record's values, float32 (n, outputs).
 
-        Errors as for `outputs`.
+        Raises errors as `outputs` does.
         """
         found = self.outputs(x)
         return found.argmax(1) if self.card["model"]["task"] == "classification" else found
@@ -90,7 +91,7 @@ class Trained(nn.Module):
 
 
 def load(path: Path | str, model: Own | None = None) -> Trained:
-    """Load an exported model, to predict with.
+    """Load an exported model for prediction.
 
         >>> import securefl
         >>> run = securefl.run("fedlog_digits", out="runs/digits", progress=False)
@@ -101,18 +102,23 @@ def load(path: Path | str, model: Own | None = None) -> Trained:
         True
 
     Args:
-        path: what `securefl export` or `Run.export` wrote.
-        model: for a model that is not this package's own: a module, which is copied, or what makes one.
-            Without it the kinds of `[model] kind` are built from the card.
+        path: The file that `securefl export` or `Run.export` wrote.
+        model: For a model that is not packaged: a module, which is copied, or a function that makes one.
+            Without it, the card's `[model] kind` is built.
+
+    Returns:
+        A `Trained`, in evaluation mode on the CPU.
 
     Guarantees:
-        - Nothing in the file is run, and nothing is unpickled.
-        - A file that was damaged is refused.
-        - Every value of the model comes from the file, or the file is refused. Of the shared part of personal
-          models, which has some of the values, `model` must be a module that has the others.
+        - No code in the file is run, and nothing is unpickled.
+        - A damaged file is refused.
+        - Every value of the model comes from the file, or the file is refused. The shared part of personal
+        models
+          has only some of the values: `model` must then be a module that has the others.
 
-    Raises ConfigError if there is no such file, or the model does not fit it, and DataError for a damaged or
-    foreign file.
+    Raises:
+        ConfigError: There is no such file, or the model does not fit it.
+        DataError: The file is damaged or is not an exported model.
     """
     path = _path(path)
     tensors, card = read(path)
@@ -148,8 +154,8 @@ def _packaged(path: Path, about: Described, *, shared: bool) -> nn.Module:
         )
     if shared:
         raise ConfigError(
-            f"Expected a whole model in {path}, got what clients share: the rest stayed with each. Export "
-            "one client's with --client, or give `model` a module whose other values count."
+            f"Expected a whole model in {path}, got the part that clients share: each client keeps the rest. "
+            "Export one client's with --client, or give `model` a module that has the other values."
         )
     table = {"kind": about.kind, "hidden": about.hidden, "width": about.width}
     known = {name: value for name, value in table.items() if value is not None}
@@ -157,16 +163,18 @@ def _packaged(path: Path, about: Described, *, shared: bool) -> nn.Module:
 
 
 def _own(model: Own, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """A module of the caller's, which is nobody else's."""
+    """A copy of the caller's module, or the module that its factory makes."""
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if not callable(model):
-        raise ConfigError(f"Expected `model` as a module or what makes one, got {type(model).__name__}.")
+        raise ConfigError(
+            f"Expected `model` as a module or a function that makes one, got {type(model).__name__}."
+        )
     try:
         made = _built(model, shape, outputs)
     except SecureFLError:
         raise
-    except Exception as error:  # the factory is the caller's code, and may fail in any way
+    except Exception as error:  # the factory is the caller's code: it can raise any exception
         raise ConfigError(
             f"Expected `model` to make a module, got {type(error).__name__}: {error}. Give the module itself."
         ) from error
@@ -174,7 +182,7 @@ def _own(model: Own, shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def _built(factory: Callable[..., object], shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """What a factory makes, which is given `shape`, `inputs` and `outputs` if it has parameters so called."""
+    """The module that a factory makes. It gets those of `shape`, `inputs` and `outputs` that it names."""
     offered: dict[str, Any] = {"shape": shape, "inputs": prod(shape), "outputs": outputs}
     made = factory(**{name: offered[name] for name in signature(factory).parameters if name in offered})
     if not isinstance(made, nn.Module):
@@ -183,7 +191,10 @@ def _built(factory: Callable[..., object], shape: tuple[int, ...], outputs: int)
 
 
 def _fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> None:
-    """Write the values into the model. Raises ConfigError unless names and shapes are the model's."""
+    """Write the values into the model. Raises ConfigError unless names and shapes fit the model.
+
+    whole: whether all values of the model must be among `tensors`.
+    """
     entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
     said = f"Expected a model that fits {path}"
     if strange := [name for name in tensors if name not in entries]:
@@ -225,19 +236,19 @@ def _records(x: ArrayLike, shape: tuple[int, ...], *, text: bool) -> NDArray[Any
     return rows
 
 
-# What the card says of the model ---------------------------------------------------------------------
+# The model's description in the card -----------------------------------------------------------------
 
 
 _LONGEST: Final = 1000
-"""Characters of a name."""
+"""The most characters of a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """The part `model` of a card: how the model is built, and what its outputs are.
+    """The part `model` of a card: the description from which the model is built.
 
-    hidden, width: of a packaged model. shape: of one record. changes: what was changed to train privately.
-    features: how the head's input is bounded, or None.
+    hidden, width: of a packaged model. shape: of one record. changes: the changes for private training.
+    features: the bound of the head's input, or None.
     """
 
     kind: str
@@ -259,7 +270,7 @@ class Described:
         if bounded is not None and not 0 < bounded.bound < inf:
             raise ValueError(f"Expected a finite features.bound above 0, got {bounded.bound}.")
         map_ = None if bounded is None else bounded.projection
-        # the map is drawn anew from its seed, so a short file could name one of any size
+        # The map is drawn from its seed, so a short file could name a map of any size.
         if map_ is not None and not (
             0 <= map_.seed < 2**64 and map_.features * map_.width <= MOST_PARAMETERS
         ):
@@ -267,10 +278,9 @@ class Described:
 
 
 def described(card: Mapping[str, Any]) -> Described:
-    """The model of a card, whose other entries that a `Trained` shows are checked too.
+    """Parse the model of a card, and check the card's other entries that a `Trained` shows.
 
-    Raises KeyError, TypeError, ValueError or ConfigError for a card that `securefl export` cannot have
-    written.
+    Raises KeyError, TypeError, ValueError or ConfigError if `securefl export` cannot have written the card.
     """
     for name in (card["arm"], card["study"]["name"]):
         _require_name("arm and study", name)
@@ -284,4 +294,4 @@ def described(card: Mapping[str, Any]) -> Described:
 
 def _require_name(what: str, name: object) -> None:
     if not isinstance(name, str) or len(name) > _LONGEST or not is_legible(name):
-        raise ConfigError(f"Expected a legible name of {what}, got {str(name)[:80]!r}.")
+        raise ConfigError(f"Expected a printable name of {what}, got {str(name)[:80]!r}.")

@@ -1,9 +1,9 @@
-"""A model as one vector, the form in which a round sums and sends it, and in which an optimizer moves it.
+"""A model as one float32 vector, for sums and messages of a round, with SGD and Adam on such a vector.
 
-SGD and Adam make the same updates as torch.optim (a test compares them), in a handful of operations whatever
-the number of layers. On the GasTurbine MLP, on one thread, a training step takes about 1.3 times less than
-with torch's fused optimizers, and up to 1.9 times less than with its others. From LeNet-5 on there is no
-difference. An object is the state of one `train`.
+SGD and Adam make the same updates as torch.optim (a test compares them), in a few operations for any number
+of layers. On the GasTurbine MLP, on one thread, a training step takes about 1.3 times less than with torch's
+fused optimizers, and up to 1.9 times less than with its others. From LeNet-5 on there is no difference. An
+optimizer object is the state of one `train`.
 """
 
 from __future__ import annotations
@@ -24,26 +24,56 @@ from securefl.training.devices import Hardware, as_tensor, computed, device_of
 
 
 def size(model: nn.Module) -> int:
-    """Length d of the model's vector."""
+    """The length d of the model's vector.
+
+    >>> from securefl.training import ModelConfig, size
+    >>> size(ModelConfig(kind="mlp", hidden=()).build((3,), 2, seed=0))
+    8
+
+    Raises nothing.
+    """
     return sum(entry.numel() for entry in _entries(model))
 
 
 def to_vector(model: nn.Module) -> NDArray[np.float32]:
-    """A new float32 vector (d,) of all floating entries of the state dict, in its order.
+    """Copy all floating entries of the state dict into a vector, in the order of the state dict.
 
-    These are the parameters and the running statistics of batch norm. Integers are left out. Batch norm's
-    count of batches is one, and matters only to a norm without a momentum, which own models may not have.
+    >>> from securefl.training import ModelConfig, to_vector
+    >>> to_vector(ModelConfig(kind="mlp", hidden=()).build((3,), 2, seed=0)).shape
+    (8,)
+
+    The entries are the parameters and the running statistics of batch norm. Integers are left out. One of
+    them is batch norm's count of batches. Only a batch norm without a momentum uses it, and `own_models`
+    refuses those.
+
+    Returns:
+        float32 (d,).
+
+    Raises nothing.
     """
-    # batch norm's statistics go along: a model without them would not evaluate as it was trained
+    # Batch norm's statistics are included, since without them the model would evaluate otherwise than
+    # trained.
     parts = [entry.reshape(-1).to(torch.float32) for entry in _entries(model)]
     vector: NDArray[np.float32] = torch.cat(parts).cpu().numpy() if parts else np.empty(0, np.float32)
     return vector
 
 
 def load_vector(model: nn.Module, vector: NDArray[Any]) -> None:
-    """Write a vector (d,), as `to_vector` makes it, into the model.
+    """Write a vector in the order of `to_vector` into the model.
 
-    Raises DataError if the length is not the model's. The model is unchanged then.
+    >>> from securefl.training import ModelConfig, load_vector, to_vector
+    >>> import numpy as np
+    >>> model = ModelConfig(kind="mlp", hidden=()).build((3,), 2, seed=0)
+    >>> load_vector(model, np.zeros(8, np.float32))
+    >>> bool(to_vector(model).any())
+    False
+
+    Args:
+        model: The model, which is changed in place.
+        vector: Values of shape (d,), float32.
+
+    Raises:
+        DataError: The length is not the model's. The model is unchanged then.
     """
     entries = _entries(model)
     expected = sum(entry.numel() for entry in entries)
@@ -52,11 +82,11 @@ def load_vector(model: nn.Module, vector: NDArray[Any]) -> None:
             f"Expected a vector of shape ({expected},) for this model, got {vector.shape}. "
             "Both sides must build the model from one configuration."
         )
-    # moved once, not once an entry
+    # One move to the device and not one for each entry.
     whole = as_tensor(vector).to(device_of(model))
     parts = torch.split(whole, [entry.numel() for entry in entries])
     for entry, part in zip(entries, parts, strict=True):
-        # the entries of a state dict are the model's own tensors, not copies
+        # The entries of a state dict are the model's own tensors and not copies.
         entry.copy_(part.view_as(entry))
 
 
@@ -66,13 +96,13 @@ def _entries(model: nn.Module) -> list[Tensor]:
 
 @contextmanager
 def views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Let the parameters be views of `values`, so that one update moves them all. Then separate them."""
+    """A context in which the parameters are views of `values`, so that one update changes all of them."""
     vector_to_parameters(values, parameters)
     try:
         yield
     finally:
-        # Views would be aligned differently from a model that was loaded, which can change the last bits of
-        # what it computes.
+        # Views have another alignment than the parameters of a loaded model, which can change the last bits
+        # of the model's results. So the parameters are separated again.
         for parameter in parameters:
             parameter.data = parameter.data.clone()
 
@@ -81,22 +111,22 @@ def views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
 
 
 def loaded(model: nn.Module, vector: NDArray[np.float32], hardware: Hardware) -> nn.Module:
-    """The module with these values (d,), on this hardware. Errors as for `load_vector`."""
+    """Load these values (d,) into the module, on this hardware. Raises errors as `load_vector` does."""
     if device_of(model).type != hardware.device.type:
-        model.to(hardware.device)  # the run left its GPU
+        model.to(hardware.device)  # the run has switched to the CPU
     computed(model, lambda: load_vector(model, vector))
     return model
 
 
 class Loaded:
-    """A module that nobody trains. Equal vectors in a row are loaded once: a wave reads one broadcast."""
+    """A module that is not trained. Equal successive vectors, such as a wave's broadcast, are loaded once."""
 
     def __init__(self, model: nn.Module, hardware: Hardware) -> None:
         self._model, self._hardware = model, hardware
         self._newest: tuple[Any, ...] | None = None
 
     def __call__(self, vector: NDArray[np.float32]) -> nn.Module:
-        # The values, not the array: somebody may have written to it since.
+        # Compare the values and not the array, since a caller may have written to the array.
         asked = vector.shape, vector.dtype, vector.tobytes()
         if asked != self._newest or device_of(self._model).type != self._hardware.device.type:
             self._newest = None
@@ -105,12 +135,12 @@ class Loaded:
         return self._model
 
 
-# What moves it ---------------------------------------------------------------------------------------
+# Optimizers ------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
 class SGD:
-    """w <- w - rate * v,  v <- momentum * v + g,  starting from v = g."""
+    """SGD with momentum: w <- w - rate * v,  v <- momentum * v + g,  starting from v = g."""
 
     rate: float
     momentum: float
@@ -128,7 +158,7 @@ class SGD:
 
 @dataclass(kw_only=True)
 class Adam:
-    """Kingma and Ba (ICLR 2015), algorithm 1, with betas 0.9 and 0.999 and epsilon 1e-8."""
+    """Adam (Kingma and Ba, ICLR 2015, algorithm 1) with betas 0.9 and 0.999 and epsilon 1e-8."""
 
     rate: float
     steps: int = field(default=0, init=False)
@@ -141,8 +171,8 @@ class Adam:
         self.steps += 1
         self.first.lerp_(gradient, 0.1)
         self.second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        # Roots of zeros and of subnormal numbers take MKL up to forty times as long. A root as small as that
-        # of the least normal number leaves no bit beside epsilon.
+        # MKL takes up to forty times as long for roots of zeros and subnormal numbers, so they are raised to
+        # the least normal number. Its root is too small to change a bit of the sum with epsilon.
         scale = (self.second / (1 - 0.999**self.steps)).clamp_min_(torch.finfo(self.second.dtype).tiny)
         scale.sqrt_().add_(1e-8)
         values.addcdiv_(self.first, scale, value=-self.rate / (1 - 0.9**self.steps))

@@ -94,7 +94,7 @@ def test_logistic_regression_by_dpsgd_on_a_file(tmp_path: Path) -> None:
 def test_a_file_that_names_no_network_is_told_of(tmp_path: Path) -> None:
     digits(tmp_path, network=None)
     nothing = world.build(read(study(tmp_path, DIGITS)), 1).marks
-    assert "nothing names it; its training data are outside epsilon" in nothing.outside[0]
+    assert "its training data are outside epsilon; name it" in nothing.outside[0]
     named = world.build(read(study(tmp_path, f'{DIGITS}\nnetwork = "ours"')), 1).marks
     assert "computed by ours; its training data are outside epsilon" in named.outside[0]
     assert world.build(read(study(tmp_path, f'{DIGITS}\nnetwork = "none"')), 1).marks.outside == (DEALT,)

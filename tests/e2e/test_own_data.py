@@ -39,7 +39,7 @@ def test_a_csv_and_a_model_beside_the_study(tmp_path: Path) -> None:
     planned = said("plan", study)
     assert planned.exit_code == 0, planned.output
     assert f"The model comes from net:Net in {tmp_path / 'mine' / 'net.py'} (SHA-256 " in planned.output
-    assert "'dose': numbers taken as they are" in planned.output
+    assert "'dose': numbers used without scaling" in planned.output
     assert "4 clients" in planned.output
     done = said("run", study, "--out", out)
     assert done.exit_code == 0, done.output
@@ -250,7 +250,7 @@ def test_records_that_say_nothing_of_clients_need_a_partition(tmp_path: Path) ->
     (tmp_path / "net.py").write_text(
         NET + "def load():\n    return [[float(k)] for k in range(18)], [0, 1] * 9\n"
     )
-    with pytest.raises(ConfigError, match=r"Share it out under \[data\]"):
+    with pytest.raises(ConfigError, match=r"Divide it under \[data\]"):
         world.build(read(path), 3)
 
 

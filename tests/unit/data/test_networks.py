@@ -143,7 +143,7 @@ def test_the_sentence_names_the_network_or_says_that_nothing_does() -> None:
     assert outside("A", "f.npz").startswith(
         "The features in f.npz were computed by A; its training data are outside"
     )
-    assert "nothing names it; its training data are outside epsilon" in outside("", "f.npz")
+    assert "its training data are outside epsilon; name it" in outside("", "f.npz")
     assert outside("none", "f.npz") == ""
 
 

@@ -190,5 +190,5 @@ def test_a_digest_follows_the_records() -> None:
 
 def test_what_a_person_should_know_is_noted() -> None:
     notes = " ".join(table(people().drop(columns="hospital").assign(flat=3)).notes)
-    assert "'dose', 'flat': numbers taken as they are" in notes
-    assert "'flat': the same in all training records" in notes
+    assert "'dose', 'flat': numbers used without scaling" in notes
+    assert "'flat': equal in all training records" in notes

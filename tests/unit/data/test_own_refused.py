@@ -116,13 +116,13 @@ def test_an_array_of_clients_names_each_one() -> None:
     whose = np.repeat([1.0, 2.0, 10.0, 3.0], 5)
     assert of({"x": X, "y": Y, "hospital": whose}, layout).clients == ("1", "2", "3", "10")
     whose[3] = np.nan
-    with pytest.raises(DataError, match="row 4, column 'hospital': expected whose record it is"):
+    with pytest.raises(DataError, match="row 4, column 'hospital': expected the client of the record"):
         of({"x": X, "y": Y, "hospital": whose}, layout)
 
 
 def test_a_model_is_not_tested_on_the_file_it_was_trained_on(tmp_path: Path) -> None:
     PEOPLE.to_csv(tmp_path / "a.csv", index=False)
-    with pytest.raises(ConfigError, match="tested on what it was trained on"):
+    with pytest.raises(ConfigError, match="tested on its training records"):
         from_files(tmp_path / "a.csv", tmp_path / "." / "a.csv", LAYOUT)
 
 

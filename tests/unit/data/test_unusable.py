@@ -60,7 +60,7 @@ def test_a_record_that_cannot_be_used_is_kept_and_said(bad: str) -> None:
     assert len(made.split.train) == 40
     assert unusable(made.split.train) == 1
     assert made.split.train.y[row] == -1
-    assert "Records that cannot be used, 1 of them, count as zero." in made.notes
+    assert "Unusable records, 1 of them, count as zero." in made.notes
     # The other records are what they were.
     clean = table(people(), share=0.0, claimed=True).split.train
     np.testing.assert_array_equal(np.delete(made.split.train.x, row, 0), np.delete(clean.x, row, 0))

@@ -184,8 +184,8 @@ def test_a_gpu_that_does_not_is_left_under_auto_and_said_once(
     hardware = Hardware(FakeGpu(), falls_back=True, say=said.append)
     assert composed(PRIVATE[kind], hardware).problem.hardware.words == "cpu"
     assert said == [
-        "cpu: Fake 1 does not keep records apart, so it bears no epsilon per record: the run is computed on "
-        "the CPU."
+        "cpu: Fake 1 does not keep records apart, so no record-level epsilon holds on it: the run is "
+        "computed on the CPU."
     ]
 
 

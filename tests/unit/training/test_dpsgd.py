@@ -190,7 +190,7 @@ class Recurrent(nn.Module):
             "make_private",
         ),
         (lambda: nn.Sequential(nn.InstanceNorm1d(4, track_running_stats=True), nn.Linear(4, 3)), "apart"),
-        (Recurrent, "`make_private` puts"),
+        (Recurrent, "`make_private` replaces"),
         (Overwriting, "in place"),
     ],
     ids=[

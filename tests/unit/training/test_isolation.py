@@ -626,7 +626,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
     ),
     "instance norm": (lambda: OfInstances(track_running_stats=True), PLACED, "keep records apart, got norm"),
     "largest": (Largest, ROWS, "the same for a batch as for its records one by one"),
-    "deciding": (Deciding, ROWS, "decides in Python by the values"),
+    "deciding": (Deciding, ROWS, "branches in Python on the values"),
     "threshold": (Threshold, ROWS, "the same for a batch"),
     "sorted rows": (SortedRows, ROWS, "the same for a batch"),
     "attention over rows": (OverRows, ROWS, "the same for a batch"),

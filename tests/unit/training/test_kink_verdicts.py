@@ -35,7 +35,7 @@ def test_a_verdict_is_found_once_and_said(tmp_path: Path, verdict: bool) -> None
     for _ in range(3):
         assert keeps_apart(FakeGpu(), tried=tried, home=tmp_path / "new", say=said.append) is verdict
     assert tried.times == 1
-    assert said == ["Trying whether Fake 1 keeps records apart, once for this device and these versions ..."]
+    assert said == ["Testing whether Fake 1 keeps records apart, once for this device and these versions ..."]
 
 
 def test_another_device_or_version_is_tried_for_itself(tmp_path: Path) -> None:

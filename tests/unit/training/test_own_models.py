@@ -218,7 +218,7 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "other generator": (OtherRandom, "draw from torch's generator alone in training"),
     "unseeded": (unseeded, "the same model from the same seed"),
     "one for all": (lambda: KEPT, "a new module each time"),
-    "no gradient": (Detached, "follow from its parameters"),
+    "no gradient": (Detached, "depend on its parameters"),
     "frozen": (lambda: Net().requires_grad_(False), "a parameter to train"),
     "nothing to train": (lambda: nn.Flatten(), "a parameter to train"),
     "double": (lambda: Net().double(), "parameters of float32"),

@@ -266,7 +266,7 @@ def test_bodies_may_differ_and_share_a_head(tmp_path: Path) -> None:
     sizes = [len(bodies.of(client).initial) for client in range(10)]
     assert sizes[:5] == [64 * 32 + 32 + 33 * 10] * 5
     assert sizes[5:] == [64 * 48 + 48 + 48 * 32 + 32 + 33 * 10] * 5
-    with pytest.raises(ConfigError, match="without the first"):
+    with pytest.raises(ConfigError, match="leave out the first"):
         composition(study(arm), study(arm).arms[0], world())
 
 
