@@ -1,4 +1,7 @@
-"""Holders that were charged alike, together: a study has many clients and few histories."""
+"""Counts of releases, with data holders grouped by equal history.
+
+A study has many clients and few different histories.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ from typing import Generic, TypeVar
 
 H = TypeVar("H")
 Item = tuple[str, str]
-"""A release by name and written charge."""
+"""The name of a release and its charge as text."""
 Counts = frozenset[tuple[Item, int]]
-"""How often each was counted."""
+"""The number of releases of each item."""
 NOTHING: Counts = frozenset()
 
 
 class GroupedCounts(Generic[H]):
-    """What was counted of each holder, and the holders of equal counts.
+    """The counts of each holder, and for each history the holders that share it.
 
-    To count costs the same however many holders there are. Whoever asks what each history costs looks at the
-    histories, and not at the holders.
+    The time of `add` does not grow with the number of holders. A caller that needs the cost of every holder
+    composes each history once.
     """
 
     def __init__(self, holders: Iterable[H] = ()) -> None:
@@ -27,11 +30,11 @@ class GroupedCounts(Generic[H]):
             self._groups[NOTHING] = everybody
 
     def of(self, holder: H) -> Counts:
-        """What was counted of this holder."""
+        """Return the counts of this holder."""
         return self._of.get(holder, NOTHING)
 
     def add(self, holder: H, item: Item, times: int = 1) -> None:
-        """Count a release of this holder, so many times more."""
+        """Count a release of this holder `times` more."""
         before = self.of(holder)
         counts = dict(before)
         counts[item] = counts.get(item, 0) + times
@@ -42,16 +45,16 @@ class GroupedCounts(Generic[H]):
 
     def _leave(self, holder: H, counts: Counts) -> None:
         group = self._groups.get(counts)
-        if group is None:  # nothing was known of this holder
+        if group is None:  # a new holder
             return
         group.discard(holder)
         if not group:
             del self._groups[counts]
 
     def histories(self) -> Iterator[Counts]:
-        """Every count that some holder has, once."""
+        """Iterate over the different histories, each once."""
         return iter(self._groups)
 
     def groups(self) -> Iterator[tuple[Counts, Set[H]]]:
-        """Every count that some holder has, with its holders."""
+        """Iterate over the different histories, each with its holders."""
         return iter(self._groups.items())

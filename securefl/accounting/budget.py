@@ -1,4 +1,4 @@
-"""What the holders of a ledger have spent, and what their budgets still bear."""
+"""Budgets: the epsilon that data holders have spent, and the refusal of charges beyond the limit."""
 
 from __future__ import annotations
 
@@ -16,29 +16,36 @@ from securefl.accounting.store import Terms
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import Charge
 
-# A long run has a new history every round. A full memory is emptied, which costs time and nothing else.
+# A long run has a new history every round. A full cache is emptied, which costs only time.
 _LARGEST_MEMORY = 4096
-# A schedule says for how many noised releases the noise was calibrated. These two bring none.
+# A schedule counts the noised releases for which the noise was calibrated. These two charges have no noise.
 _WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(NON_PRIVATE))
 
 
 class Releases(Protocol):
-    """Whatever counts the releases of holders: a ledger's file, or what the public knows of it."""
+    """A source of counts of releases: a ledger's file, or the public part of a run."""
 
     def counted(self, holder: str) -> Counts:
-        """How many releases of one holder there are, by name and written charge."""
+        """Return the number of releases of one holder, by name and charge."""
         ...
 
     def histories(self) -> Iterable[Counts]:
-        """Such counts of all holders, equal ones once."""
+        """Return the different counts of all holders, each once."""
         ...
 
 
 class Budget:
-    """What holders have spent and what is left; holders in the same state share one composition."""
+    """The spent and the remaining budget of data holders. Holders of equal history share one composition."""
 
     def __init__(self, releases: Releases, terms: Terms, allotted: Mapping[str, int] | None = None) -> None:
-        """allotted: how often each written charge may be made of one holder at all, if that is bounded."""
+        """Start a budget.
+
+        Args:
+            releases: the counts of releases.
+            terms: the delta, the budget and the schedule.
+            allotted: for each charge, the largest number of times that it may be made of one holder. None is
+                no limit.
+        """
         self._releases = releases
         self._terms = terms
         self._allotted = allotted
@@ -48,14 +55,13 @@ class Budget:
         self._room = _LARGEST_MEMORY
 
     def epsilon(self, holder: str, party: str) -> float:
-        """Epsilon this holder has spent against `party`, at the ledger's delta."""
+        """Return the epsilon that this holder has spent against `party`, at the ledger's delta."""
         return self._epsilon(self._events(holder, party))
 
     def worst(self, party: str) -> float:
-        """The largest epsilon over all holders against `party`; 0 for an empty ledger."""
-        # A study's clients have few histories between them, however many clients there are.
+        """Return the largest epsilon over all holders against `party`; 0 for an empty ledger."""
         histories = list(self._releases.histories())
-        # Room for those of all parties: a memory that is emptied in mid-scan would remember nothing.
+        # The cache must hold the histories of all parties: if a scan emptied it, it would be useless.
         self._room = max(_LARGEST_MEMORY, 4 * len(histories))
         return max((self._of(own, party) for own in histories), default=0.0)
 
@@ -67,12 +73,12 @@ class Budget:
         return self._spent[counts, party]
 
     def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        """Return why budget or schedule refuse these (name, charge) pairs, or None if they bear them."""
+        """Return why budget or schedule refuse these (name, charge) pairs, or None if they allow them."""
         overrun = self._overrun(holder, wants) or self._beyond(holder, wants)
         if overrun is not None or self._terms.budget is None:
             return overrun
-        # A charge differs by party, so the budget is held against each party by itself. The largest epsilon
-        # alone would not do: a party with less spent may be asked for more.
+        # Charges differ by party, so each party is checked on its own. The party with the largest epsilon so
+        # far is not enough: this charge may cost more against another party.
         for party in self._terms.adversaries:
             spent = self._events(holder, party)
             asked = Counter(charge.by_party()[party] for _, charge in wants)
@@ -87,7 +93,7 @@ class Budget:
         return None
 
     def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
-        """How many more rounds of these charges the budget bears for this holder; at most `most`."""
+        """Return how many more rounds of these charges the holder's budget allows; at most `most`."""
         spent = {party: self._events(holder, party) for party in self._terms.adversaries}
         asked = {party: Counter(c.by_party()[party] for c in round_) for party in self._terms.adversaries}
 
@@ -114,7 +120,7 @@ class Budget:
         return None
 
     def _beyond(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        """Why these charges are more than the shared ledger has reserved, or None."""
+        """Return why these charges exceed the shared ledger's reservation, or None if they do not."""
         if self._allotted is None:
             return None
         asked = Counter(dump_charge(charge) for _, charge in wants if charge != NO_COST)
@@ -122,8 +128,8 @@ class Budget:
             done = sum(n for (_, own), n in self._releases.counted(holder) if own == charge)
             if done + more > (most := self._allotted.get(charge, 0)):
                 return BudgetExceeded(
-                    f"{holder}: expected at most {most} releases of this charge, as the shared ledger has "
-                    f"reserved, got {more} more after {done}. Begin a new run, which reserves its own."
+                    f"{holder}: expected at most {most} releases of this charge, which the shared ledger has "
+                    f"reserved for this run, got {more} more after {done}. Begin a new run."
                 )
         return None
 
@@ -149,11 +155,11 @@ class Budget:
 
 
 def most_rounds(bears: Callable[[int], bool], most: int) -> int:
-    """Return the largest number of rounds, up to `most`, that a budget bears.
+    """Return the largest number of rounds, up to `most`, that a budget allows.
 
-    A budget that bears a number of rounds must bear every smaller number: the search is a bisection.
+    If `bears` allows a number of rounds, it must allow every smaller number: the search is a bisection.
     """
-    # `low` rounds are borne and `high` are not, or are beyond `most`
+    # `low` rounds are allowed; `high` rounds are not, or exceed `most`
     low, high = 0, most + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -163,7 +169,7 @@ def most_rounds(bears: Callable[[int], bool], most: int) -> int:
 
 def _events(counted: Counts, party: str) -> Counter[DpEvent]:
     events: Counter[DpEvent] = Counter()
-    # sorted: the order of a set differs between processes, and would show in an epsilon's last bits
+    # sorted, because the order of a set differs between processes and would change an epsilon's last bits
     for (_, charge), count in sorted(counted):
         events[load_charge(charge).by_party()[party]] += count
     return events

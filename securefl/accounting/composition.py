@@ -1,9 +1,9 @@
-"""Epsilon of a history: exact for Gaussians, an upper bound where steps are sampled.
+"""Composition of privacy events to epsilon: exact for Gaussians, an upper bound if steps are sampled.
 
 The bound comes from privacy loss distributions (Koskela et al. 2020; Doroshenko et al. 2022, "connect the
-dots"). It is above the exact epsilon by less than the interval times the square root of the number of
-compositions. RDP gives a looser bound in no time. It checks the other one, and privacy filters are built on
-it.
+dots"). It exceeds the exact epsilon by less than the interval times the square root of the number of
+compositions. RDP gives a looser bound much faster. The RDP bound checks the first bound, and the privacy
+filter is built on it.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from securefl.accounting.events import History
 
 _Key = tuple[bool, float, frozenset[tuple[tuple[float, float], int]]]
 FINE: Final = 1e-4
-"""Discretisation of reported figures: four digits at a hundred rounds of DP-SGD."""
+"""Discretisation of reported epsilons: four digits at a hundred rounds of DP-SGD."""
 COARSE: Final = 5e-4
-"""Discretisation inside a running study: a few milliseconds a round, 0.02 % above the fine one, or more
-where epsilon is far below 1."""
+"""Discretisation inside a running study: a few milliseconds a round. Its epsilon is 0.02 % above that of
+`FINE`, or more if epsilon is far below 1."""
 NEAR: Final = 1.1
-"""The coarse figure is at most this factor above the fine one: 5 % were measured at an epsilon of 0.06."""
+"""The coarse epsilon is at most this factor above the fine one: 5 % were measured at an epsilon of 0.06."""
 _LARGEST_MU: Final = 1e6
 _TAIL: Final = 1e-7
-"""The share of delta that each composition may cut off. What is cut off counts as an infinite loss."""
+"""The fraction of delta that each composition may cut off. The tail counts as an infinite loss."""
 _LEAST_DELTA: Final = 1e-14
-"""Below it the rounding errors of the convolutions are as large as delta, and RDP gives the figure."""
+"""Below it the rounding errors of the convolutions are as large as delta, so RDP is used."""
 _LARGEST: Final = 5e6
-"""With more entries a loss distribution would take hours, or all of the memory. RDP gives the figure then."""
+"""A loss distribution with more entries would take hours or exhaust the memory, so RDP is used."""
 
 
 def epsilon(history: History, delta: float, *, interval: float = FINE) -> float:
-    """Epsilon at `delta` of everything in the history together.
+    """Return the epsilon at `delta` of the whole history.
 
-    With sampled steps it is the smaller of two upper bounds, by loss distributions and by RDP.
-    One unprotected release makes it infinite. So does mu above 10^6: the exact formula loses its digits
-    there, and no epsilon of that size protects anything.
+    If steps are sampled, it is the smaller of two upper bounds, by loss distributions and by RDP. One
+    non-private release makes it infinite. A mu above 10^6 does so too: the exact formula loses its digits
+    there, and an epsilon of that size protects no one.
     """
     if history.endless or history.mu_squared > _LARGEST_MU**2:
         return math.inf
@@ -57,16 +57,16 @@ def epsilon(history: History, delta: float, *, interval: float = FINE) -> float:
         return min(bound, float(_whole(history, interval, _tail(delta)).get_epsilon_for_delta(delta)))
     if history.mu_squared == 0:
         return 0.0
-    with np.errstate(divide="ignore"):  # log 0 on the way is a delta of 0, as meant
+    with np.errstate(divide="ignore"):  # log 0 on the way means a delta of 0, which is intended
         return gaussian_epsilon(1 / math.sqrt(history.mu_squared), delta)
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """Epsilon of one Gaussian of sensitivity 1 (Balle and Wang 2018, Theorem 8), 0 < sigma, 0 < delta < 1.
+    """Return the epsilon of one Gaussian of sensitivity 1 (Balle and Wang 2018, Theorem 8).
 
-    It takes the same steps as dp_accounting's `get_epsilon_gaussian` and gives the same number bit for bit,
-    in a thirtieth of the time. That function asks an object of scipy for each value, and a ledger has
-    thousands.
+    It expects sigma > 0 and 0 < delta < 1. It takes the same steps as dp_accounting's `get_epsilon_gaussian`
+    and gives the same number bit for bit, in a thirtieth of the time: that function calls a slow scipy object
+    for each value, and a ledger has thousands of values.
     """
     goal = np.log(delta)
 
@@ -85,14 +85,14 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 def composable(history: History, delta: float, *, interval: float = FINE) -> bool:
-    """Whether loss distributions of affordable size can say what these steps cost. Otherwise RDP says it."""
+    """Whether loss distributions of affordable size can bound the cost of these steps. If not, RDP does."""
     return _composable(history, delta, interval, rdp_epsilon(history, delta))
 
 
 def _composable(history: History, delta: float, interval: float, bound: float) -> bool:
-    """As `composable`, where `bound` is RDP's epsilon, which takes a quarter of a second to work out."""
-    # The loss of one step lies within (1/2 + 12 z) / z^2 of 0, but for a mass below 10^-30. The loss of all
-    # steps lies within twice RDP's epsilon, but for delta's tail.
+    """Whether the steps are `composable`; `bound` is RDP's epsilon, which takes a quarter of a second."""
+    # The loss of one step lies within (1/2 + 12 z) / z^2 of 0, except for a mass below 10^-30. The loss of
+    # all steps lies within twice RDP's epsilon, except for delta's tail.
     spans = [2 * (0.5 + 12 * z) / z**2 for _, z in history.steps]
     if history.mu_squared > 0:
         spans.append(history.mu_squared + 24 * math.sqrt(history.mu_squared))
@@ -104,17 +104,26 @@ def _composable(history: History, delta: float, interval: float, bound: float) -
 
 
 def _tail(delta: float) -> float:
-    # A fixed 1e-12 is all of the mass at a delta of 1e-12: epsilon came out infinite, where RDP said 4.35.
+    # A fixed 1e-12 is the whole of a delta of 1e-12: epsilon came out infinite, although RDP's was 4.35.
     return min(1e-12, _TAIL * delta)
 
 
 def compose(events: Mapping[DpEvent, int], delta: float) -> float:
-    """Epsilon of events, each as often as counted."""
+    """Return the epsilon of events, each with its count, at `delta`.
+
+    Raises:
+        UnsupportedEvent: if the accountant cannot compose an event.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> from securefl.accounting import compose
+    >>> round(compose({GaussianDpEvent(2.0): 4}, delta=1e-5), 3)
+    4.377
+    """
     return _known(History.of(events).key(), delta, FINE)
 
 
 def within(events: Mapping[DpEvent, int], delta: float, budget: float) -> bool:
-    """Whether these events cost no more than the budget. The fine figure is worked out only if it decides."""
+    """Whether these events cost at most the budget. The fine epsilon is computed only if it decides."""
     key = History.of(events).key()
     return fits(_known(key, delta, COARSE), budget, lambda: _known(key, delta, FINE))
 
@@ -122,26 +131,25 @@ def within(events: Mapping[DpEvent, int], delta: float, budget: float) -> bool:
 def fits(rough: float, budget: float, exact: Callable[[], float]) -> bool:
     """Whether an epsilon is within a budget.
 
-    `rough` is an upper bound on it, by at most the factor NEAR. `exact` is called only if `rough` cannot
-    tell.
+    `rough` exceeds the epsilon by at most the factor NEAR. `exact` is called only if `rough` cannot decide.
     """
     return exact() <= budget if budget < rough <= budget * NEAR else rough <= budget
 
 
 def falls_short(found: float, noted: float) -> bool:
-    """Whether an epsilon is below the one noted earlier, by more than ways to compose can differ."""
+    """Whether an epsilon is below an earlier one by more than two ways of composition can differ."""
     return found * NEAR < noted
 
 
 @lru_cache(maxsize=256)
 def _known(key: _Key, delta: float, interval: float) -> float:
-    """Epsilon, remembered: the parties of a plan, and the arms of a study, often have the same history."""
+    """Return a cached epsilon: the parties of a plan and the arms of a study often have equal histories."""
     endless, mu_squared, steps = key
     return epsilon(History(endless, mu_squared, dict(steps)), delta, interval=interval)
 
 
 def rdp_epsilon(history: History, delta: float) -> float:
-    """An upper bound on `epsilon` by Renyi differential privacy (Mironov 2017)."""
+    """Return an upper bound on `epsilon` by Renyi differential privacy (Mironov 2017)."""
     if history.endless:
         return math.inf
     accountant = RdpAccountant()
@@ -157,7 +165,8 @@ def rdp_epsilon(history: History, delta: float) -> float:
 def without_remarks() -> Iterator[None]:
     """Silence dp_accounting's warning that an order close to 1 does not converge.
 
-    The accountant leaves that order out. RDP's epsilon is the least over the orders, so that cannot lower it.
+    The accountant then leaves that order out. RDP's epsilon is the minimum over the orders, so leaving one
+    out cannot lower it.
     """
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
@@ -177,8 +186,8 @@ def _whole(history: History, interval: float, tail: float) -> Any:
     return first
 
 
-# The three caches stand apart because a step is costly to discretise and then cheap to repeat: `_step` serves
-# every count. One self-composition is about 100 times faster than as many single ones.
+# There are three caches because a step is costly to discretise and cheap to repeat: one cached `_step` serves
+# every count. One self-composition is about 100 times faster than the same number of single compositions.
 @lru_cache(maxsize=64)
 def _gaussian(mu_squared: float, interval: float) -> Any:
     return pld.from_gaussian_mechanism(1 / math.sqrt(mu_squared), value_discretization_interval=interval)
@@ -195,9 +204,9 @@ def _steps(q: float, z: float, count: int, interval: float, tail: float) -> Any:
 
 
 class Running:
-    """Epsilon of a growing history, such as a holder's. It keeps the composition of everything before.
+    """Epsilon of a growing history, such as a data holder's. It keeps the composition of earlier events.
 
-    A round that adds the same as the round before costs one composition with a cached distribution.
+    If a round adds the same events as the round before, it costs one composition with a cached distribution.
     """
 
     def __init__(self, delta: float, *, interval: float = COARSE) -> None:
@@ -206,7 +215,7 @@ class Running:
         self._sizes: dict[object, bool] = {}
 
     def epsilon(self, history: History) -> float:
-        """As `epsilon`, at the running discretisation."""
+        """Return the epsilon of the history at the running discretisation."""
         if history.endless or not history.steps:
             return epsilon(history, self._delta)
         if not self._affordable(history):
@@ -223,13 +232,13 @@ class Running:
             )
         self._before, self._composed_before = history, whole
         found = float(whole.get_epsilon_for_delta(self._delta))
-        # RDP is not asked as well: its bound is smaller only by the discretisation, if at all, and asking
-        # takes as long as a round.
+        # RDP is used only if this is infinite: otherwise its bound is smaller by the discretisation at most,
+        # and it takes as long as a round.
         return found if found < math.inf else rdp_epsilon(history, self._delta)
 
     def _affordable(self, history: History) -> bool:
-        """As `composable`, worked out again only if the history has doubled or has other kinds of steps."""
-        # `composable` runs the RDP accountant; its limit is a matter of magnitude, so a binary order will do
+        """Whether the history is `composable`, computed again only if it has doubled or has new steps."""
+        # `composable` runs the slow RDP accountant. Its limit needs no more than the order of magnitude.
         steps = frozenset(history.steps)
         size = steps, sum(history.steps.values()).bit_length(), math.frexp(history.mu_squared)[1]
         if size not in self._sizes:
@@ -244,7 +253,7 @@ def _cached(key: _Key, interval: float, tail: float) -> Any:
 
 
 def _difference(now: History, before: History) -> History | None:
-    """Return what was added since `before`, or None if something of it is missing."""
+    """Return the events added since `before`, or None if events of `before` are missing."""
     steps: Mapping[tuple[float, float], int] = {
         key: now.steps.get(key, 0) - before.steps.get(key, 0) for key in {*now.steps, *before.steps}
     }
@@ -256,27 +265,27 @@ def _difference(now: History, before: History) -> History | None:
 
 
 class Filter:
-    """Whether one more release may follow, if each release may be chosen in view of those before it.
+    """A privacy filter: it allows or refuses a further release whose parameters depend on earlier releases.
 
-    With Gaussians alone it bounds the sum of mu^2, a valid filter at the full Gaussian accuracy (Smith and
-    Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"). With sampled steps it
+    For Gaussians alone it bounds the sum of mu^2, a valid filter at the full Gaussian accuracy (Smith and
+    Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"). If steps are sampled, it
     bounds RDP at one order (Feldman and Zrnic 2021), the order that leaves the most room for a Gaussian.
     """
 
     def __init__(self, budget: float, delta: float) -> None:
         self._budget, self._delta = budget, delta
-        # The order is fixed from public numbers. The best order of a history would itself be chosen in view
-        # of earlier releases, and the filter's theorem does not cover that.
+        # The order depends on public numbers only. The best order of a history would depend on earlier
+        # releases, which the filter's theorem does not cover.
         orders = np.concatenate([np.linspace(1.1, 64, 630), [128, 256, 512, 1024]])
         room = (budget - math.log(1 / delta) / (orders - 1)) / orders
         self._order = float(orders[int(np.argmax(room))])
 
     def allows(self, history: History) -> bool:
-        """Whether everything in the history, the new release included, stays inside the budget."""
+        """Whether the whole history, including the new release, stays within the budget."""
         return self.epsilon(history) <= self._budget
 
     def epsilon(self, history: History) -> float:
-        """What the filter holds against the budget."""
+        """Return the epsilon that the filter compares with the budget."""
         if history.endless:
             return math.inf
         if not history.steps:

@@ -1,14 +1,14 @@
-"""Privacy events: their stored form, and what a history of them adds up to.
+"""Privacy events: their stored form, and the history that a set of events adds up to.
 
-The events are those of dp-accounting. Understood are
+The events are those of dp-accounting. This module supports
 
-- a release without a cost (`NoOpDpEvent`), and an unprotected one (`NonPrivateDpEvent`);
-- the Gaussian mechanism (`GaussianDpEvent`, deviation over sensitivity);
+- a release without a cost (`NoOpDpEvent`), and a non-private one (`NonPrivateDpEvent`);
+- the Gaussian mechanism (`GaussianDpEvent`, standard deviation over sensitivity);
 - steps of the Poisson-sampled Gaussian mechanism, alone or repeated;
 - several of these together (`ComposedDpEvent`).
 
 A discrete Gaussian is stored as the Gaussian that bounds it (`securefl.dp.gaussian`). Any other event raises
-`UnsupportedEvent`, for its cost would be a guess.
+`UnsupportedEvent`, because its cost would be a guess.
 """
 
 from __future__ import annotations
@@ -34,21 +34,35 @@ from securefl.core.errors import DataError, UnsupportedEvent
 from securefl.core.release import Charge
 
 NO_COST: Final = Charge(server=NoOpDpEvent(), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
+"""The charge of a release that does not depend on records."""
 NON_PRIVATE: Final = Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=NonPrivateDpEvent())
+"""The charge of a release without noise: epsilon is infinite against the server and the others."""
 EXPOSED: Final = Charge(
     server=NonPrivateDpEvent(), key_holder=NonPrivateDpEvent(), others=NonPrivateDpEvent()
 )
-"""For an unprotected value with the key holder's noise, which it could take off a published total."""
+"""The charge of a value under the key holder's noise alone, which the key holder can subtract again."""
 Stored = dict[str, Any]
 
 
 def steps_event(rate: float, noise_multiplier: float, count: int) -> DpEvent:
-    """`count` steps of DP-SGD, each over a Poisson sample of rate q, deviation over clipping norm z."""
+    """Return the event of `count` steps of DP-SGD.
+
+    Args:
+        rate: the Poisson sampling rate q of each step, in (0, 1].
+        noise_multiplier: z, the standard deviation of the noise over the clipping norm.
+        count: the number of steps.
+
+    Raises nothing.
+
+    >>> from securefl.accounting import compose, steps_event
+    >>> round(compose({steps_event(0.01, 1.0, 100): 1}, delta=1e-5), 1)
+    0.7
+    """
     return SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier)), count)
 
 
 def dump_event(event: DpEvent) -> Stored:
-    """The event as a JSON object."""
+    """Return the event as a JSON object. Raises UnsupportedEvent for an event that is not supported."""
     match event:
         case NoOpDpEvent():
             return {"event": "none"}
@@ -78,8 +92,8 @@ def dump_event(event: DpEvent) -> Stored:
 
 
 def load_event(stored: Mapping[str, object]) -> DpEvent:
-    """The inverse of `dump_event`. Raises UnsupportedEvent for an event or a field that it does not know."""
-    # A field that is not understood may change what the event costs, so every case asks for an empty rest.
+    """Return the event that `dump_event` stored. Raises UnsupportedEvent for an unknown event or field."""
+    # An unknown field may change the event's cost, so every case requires an empty rest.
     match dict(stored):
         case {"event": "none", **rest} if not rest:
             return NoOpDpEvent()
@@ -124,29 +138,29 @@ def _positive(z: float) -> bool:
 
 @lru_cache(maxsize=1024)  # as `load_charge`
 def dump_charge(charge: Charge) -> str:
-    """The charge as JSON text, equal for equal charges."""
+    """Return the charge as JSON text. Equal charges have equal text."""
     return json.dumps({party: dump_event(e) for party, e in charge.by_party().items()}, sort_keys=True)
 
 
-@lru_cache(maxsize=1024)  # a study has a few charges, and asks for each in every round
+@lru_cache(maxsize=1024)  # a study has few charges, and every round needs each
 def load_charge(stored: str) -> Charge:
-    """The inverse of `dump_charge`."""
+    """Return the charge that `dump_charge` stored. Raises DataError for a damaged text."""
     try:
         by_party = {party: load_event(_object(event)) for party, event in _object(json.loads(stored)).items()}
         return Charge(server=by_party["server"], key_holder=by_party["key-holder"], others=by_party["others"])
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise DataError(
-            f"Expected a charge on file with an event for each party, got {stored[:80]!r}. Restore the "
-            "ledger."
+            f"Expected a stored charge with an event for each party, got {stored[:80]!r}. Restore the "
+            "ledger from a backup."
         ) from None
 
 
 @dataclass(frozen=True)
 class History:
-    """What a set of events adds up to. Their order does not matter.
+    """The sum of a set of events. Their order does not matter.
 
     Attributes:
-        endless: whether something was released unprotected.
+        endless: whether a release was non-private, so that epsilon is infinite.
         mu_squared: the sum of 1 / z^2 over the Gaussians, which compose to one Gaussian exactly (Dong, Roth
             and Su 2019, Corollary 3.3).
         steps: the number of Poisson-sampled Gaussian steps, by (q, z).
@@ -158,7 +172,7 @@ class History:
 
     @classmethod
     def of(cls, events: Mapping[DpEvent, int]) -> History:
-        """The history of events with their counts. Raises UnsupportedEvent for an event it does not know."""
+        """Return the history of counted events. Raises UnsupportedEvent for an unknown event."""
         endless, gaussians, steps = False, [], dict[tuple[float, float], int]()
         for event, times in events.items():
             for part in _parts(event):
@@ -166,7 +180,7 @@ class History:
                     case {"event": "non_private"} if times > 0:
                         endless = True
                     case {"event": "gaussian", "noise_multiplier": float(z)}:
-                        # two divisions, since z**2 of a tiny z is 0 and would raise ZeroDivisionError
+                        # two divisions, because z**2 of a tiny z is 0 and would raise ZeroDivisionError
                         gaussians.append(times * (1 / z) * (1 / z))
                     case {
                         "event": "poisson_gaussian",
@@ -179,5 +193,5 @@ class History:
         return cls(endless, math.fsum(gaussians), {key: count for key, count in steps.items() if count})
 
     def key(self) -> tuple[bool, float, frozenset[tuple[tuple[float, float], int]]]:
-        """A hashable form, by which results are remembered."""
+        """Return a hashable form, the key of cached results."""
         return self.endless, self.mu_squared, frozenset(self.steps.items())

@@ -1,4 +1,4 @@
-"""What a ledger's file says of the releases of a holder."""
+"""Queries on a ledger's table of releases: counts by data holder, and limits on queries and releases."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Which of the declared asks of its value a release answers.
+    """The declared query that a release answers.
 
-    initial, number: as in `algorithm.queries.CohortQuery`.
-    most: how many introductions, or further asks, a holder was promised at most. None is not counted.
-    max_releases: how many releases of the value a holder lets out at all, whatever they answer. None is no
-    limit.
+    Attributes:
+        initial, number: as in `algorithm.queries.CohortQuery`.
+        most: the largest number of initial queries, or of extra queries, that the spec declares. None is not
+            counted.
+        max_releases: the largest number of releases of the value from one holder, for all queries together.
+            None is no limit.
     """
 
     initial: int = 0
@@ -35,13 +37,13 @@ class Asked:
 class ReleaseTable:
     """The releases in a ledger's file.
 
-    Counts are kept as of one head of the chain. The ledger tells what it wrote (`add`, `move`). If the head
-    moved without that, another process wrote, and they are taken anew. So a round costs the same after a
-    thousand others.
+    The counts belong to one head of the chain. The ledger reports each write (`add`, `move`). If the head
+    moved without a report, another process wrote, and the counts are read again. So the time of a round does
+    not grow with the number of earlier rounds.
     """
 
     def __init__(self, db: Database, newest: Callable[[], Head]) -> None:
-        """newest: the newest link of the chain, of a change at hand too."""
+        """Start with no counts. `newest` returns the newest link, also that of an open transaction."""
         self._db = db
         self._newest = newest
         self._counts: GroupedCounts[str] = GroupedCounts()
@@ -54,18 +56,18 @@ class ReleaseTable:
         return self._now().histories()
 
     def add(self, holder: str, name: str, charge: str, link: int) -> None:
-        """A reservation was written at this place of the chain, which was at hand before."""
+        """Count a reservation that was written as this link of the chain."""
         if self._at == link - 1:
             self._counts.add(holder, (name, charge))
             self._at = link
 
     def move(self, link: int) -> None:
-        """A commit was written at this place of the chain. It is of a release that is counted."""
+        """Follow a commit that was written as this link of the chain. Its release is counted already."""
         if self._at == link - 1:
             self._at = link
 
     def forget(self) -> None:
-        """What was written is not on file: the counts are taken anew."""
+        """Drop the counts after a transaction failed. They are read again."""
         self._at = None
 
     def _now(self) -> GroupedCounts[str]:
@@ -79,7 +81,7 @@ class ReleaseTable:
         return self._counts
 
     def misasked(self, which: Mapping[ReleaseKey, Asked]) -> BudgetExceeded | None:
-        """Return why a holder is asked otherwise than was declared, or None if it is not."""
+        """Return why a query does not follow the declaration, or None if all queries do."""
         for key, asked in which.items():
             refusal = self._misplaced(key, asked, which) or self._used_up(key, asked, which)
             if refusal is not None:
@@ -89,9 +91,9 @@ class ReleaseTable:
     def too_many(
         self, holder: str, keys: Iterable[ReleaseKey], which: Mapping[ReleaseKey, Asked]
     ) -> BudgetExceeded | None:
-        """Return why a holder lets no more of these new releases out, or None if it does.
+        """Return why these new releases exceed `max_releases` of a holder, or None if they do not.
 
-        All that is on file counts, of every session, noised or not: what was reserved may have left.
+        All releases on file count, of every session, noised or not: a reserved release may have left.
         """
         new = [key for key in keys if key in which and which[key].max_releases is not None]
         for name, more in Counter(key.name for key in new).items():
@@ -100,18 +102,18 @@ class ReleaseTable:
             if done + more > most:
                 return BudgetExceeded(
                     f"{holder}: expected at most {most} releases of {name!r} on this ledger, got {more} more "
-                    f"after {done}. Each tells one linear function of the same vector, and enough of them "
-                    "tell all of it: declare more (`max_releases`), or ask for no further ones."
+                    f"after {done}. Each release reveals one linear function of the same vector, and enough "
+                    "of them reveal the vector. Declare more (`max_releases`), or make no further query."
                 )
         return None
 
     def _misplaced(
         self, key: ReleaseKey, asked: Asked, which: Mapping[ReleaseKey, Asked]
     ) -> BudgetExceeded | None:
-        """A question of a round has one stage, and a stage one question of each value.
+        """Return a refusal unless each query of a value in a round has one stage, and each stage one query.
 
-        Two stages with one number would draw one stream twice, with two models. Two numbers at one stage
-        would make a retry out of another question.
+        Two stages with one number would use one random stream for two models. Two numbers at one stage would
+        make a new query look like a retry.
         """
         query = (
             "SELECT stage, introduction, number FROM releases "
@@ -127,22 +129,22 @@ class ReleaseTable:
             same = (initial, number) == (asked.initial, asked.number)
             if same != (stage == key.stage):
                 return BudgetExceeded(
-                    f"{key.holder}: expected one stage for each Ask of {key.name!r} in round {key.round}, "
-                    f"got number {asked.number} (introduction {asked.initial}) at stage {key.stage} "
-                    f"after number {number} (introduction {initial}) at stage {stage}. Ask under a "
-                    "number of its own."
+                    f"{key.holder}: expected one stage for each query of {key.name!r} in round {key.round}, "
+                    f"got number {asked.number} (initial query {asked.initial}) at stage {key.stage} "
+                    f"after number {number} (initial query {initial}) at stage {stage}. Give each query "
+                    "of the round its own number."
                 )
         return None
 
     def _used_up(
         self, key: ReleaseKey, asked: Asked, which: Mapping[ReleaseKey, Asked]
     ) -> BudgetExceeded | None:
-        """More introductions, or further asks, than were declared. A retry is the Ask that it repeats."""
+        """Return a refusal if initial or extra queries exceed the declared number. A retry is not counted."""
         if asked.most is None:
             return None
-        # Introductions are counted over all sessions, since an asker that restarts could otherwise take
-        # training for an introduction again and again. Further asks cost what a round's cost: each run has
-        # its own. The attempt is left out: a retry asks nothing new.
+        # Initial queries are counted over all sessions: a server that restarts could otherwise pass off
+        # training as initial queries without limit. Extra queries are charged like a round's queries, so each
+        # run has its own number. The attempt is not selected, because a retry is no new query.
         kind = "introduction > 0" if asked.initial else "number > 0 AND session = ?"
         query = f"SELECT session, round, stage FROM releases WHERE holder = ? AND name = ? AND {kind}"
         values = (key.holder, key.name, *(() if asked.initial else (key.session,)))
@@ -155,9 +157,9 @@ class ReleaseTable:
         if not new - done or len(new | done) <= asked.most:
             return None
         what, remedy = (
-            ("introductions", "Ask for it in a round, where its training is charged.")
+            ("initial queries", "Query it in a round, where its training is charged.")
             if asked.initial
-            else ("further asks", "Ask for it once a round, or declare more (`extra_queries`).")
+            else ("extra queries", "Query it once a round, or declare more (`extra_queries`).")
         )
         return BudgetExceeded(
             f"{key.holder}: expected at most {asked.most} declared {what} of {key.name!r}, got one more "
@@ -166,7 +168,7 @@ class ReleaseTable:
 
 
 def by_holder(of: Iterable[tuple[ReleaseKey, T]]) -> dict[str, list[tuple[ReleaseKey, T]]]:
-    """What belongs to release keys, by the keys' holders."""
+    """Group items of release keys by the keys' holders."""
     grouped: dict[str, list[tuple[ReleaseKey, T]]] = {}
     for key, own in of:
         grouped.setdefault(key.holder, []).append((key, own))

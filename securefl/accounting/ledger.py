@@ -1,12 +1,12 @@
-"""The ledger: every release of every data holder, written before it leaves.
+"""The privacy ledger: every release of every data holder is recorded before it leaves.
 
-    reserve(wants)    all charges of a wave in one durable transaction, or a refusal per holder
+    reserve(wants)    reserves a batch of charges in one durable transaction, or refuses, holder by holder
     send(outbox)      commits the charges, then makes the bytes; the only encoder of a Release
-    repeats(release)  whether a release says what it said before a restart, and so may be sent again
-    open(release)     commits the charge, then gives the value, for a foreign training loop
+    repeats(release)  whether a release has the same content as before a restart, and so may be sent again
+    open(release)     commits the charge, then returns the value, for a training loop that is not ours
 
-A crash between two of these may count a release that never left. It cannot forget one that did.
-A study keeps all its holders in one SQLite file; each holder is accounted alone.
+A crash between two of these calls can count a release that never left. It cannot forget a release that left.
+A study keeps all its data holders in one SQLite file. Each holder is accounted on its own.
 """
 
 from __future__ import annotations
@@ -34,17 +34,24 @@ __all__ = ["Asked", "Head", "Ledger", "Terms", "now"]
 
 
 class Ledger:
-    """Releases of all holders in one SQLite file; safe under two processes and kill -9.
+    """The releases of all data holders in one SQLite file; safe under two processes and kill -9.
 
-    >>> import securefl
-    >>> plan = securefl.Plan(delta=1e-5, max_rounds=10, budget=2.0)
-    >>> with securefl.Ledger("plan.sqlite", plan.terms()) as ledger:
+    Args:
+        path: the file, or ":memory:".
+        terms: the unit, the adjacency, the delta and the budget.
+        counter: a file outside the ledger's folder that records the newest head (see `note`). A ledger that
+            is older than its counter is refused.
+        allotted: for each charge, the largest number of times that it may be made of one holder, as a shared
+            ledger has reserved it.
+
+    Raises:
+        ConfigError: if the ledger was made with other terms.
+        DataError: if the ledger is damaged, is of another version, or is older than its note or counter.
+
+    >>> from securefl import Ledger, Plan
+    >>> with Ledger(":memory:", Plan(delta=1e-5, max_rounds=10, budget=2.0).terms()) as ledger:
     ...     ledger.worst("server"), ledger.head.count
     (0.0, 0)
-
-    counter: a file outside the ledger's folder that notes how far the ledger got (see `note`). A ledger that
-    is behind its counter is refused.
-    allotted: how often each charge may be made of one holder at all, as a shared ledger has reserved it.
     """
 
     def __init__(
@@ -60,7 +67,7 @@ class Ledger:
         self._clock = clock
         self._db = connect(path, terms, counter)
         self._link: Head | None = None
-        self._fresh: set[ReleaseKey] = set()  # what the newest wave reserved, and nobody had before
+        self._fresh: set[ReleaseKey] = set()  # keys that are new in the latest call of `reserve`
         self._filed = ReleaseTable(self._db, self._newest)
         self._budget = Budget(self._filed, terms, allotted)
         try:
@@ -77,7 +84,7 @@ class Ledger:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change all or nothing, durably, and note the new head."""
+        """Run a durable all-or-nothing transaction, and note the new head."""
         self._fresh.clear()
         try:
             with self._db.transaction():
@@ -91,12 +98,12 @@ class Ledger:
             raise
         finally:
             self._link = None
-        # After the commit, never before: a note ahead of its ledger would refuse an honest one for ever.
+        # After the commit, never before: a note ahead of its ledger would make an intact ledger unusable.
         with self._db.explaining():
             self._note.write(self.head)
 
     def _newest(self) -> Head:
-        """The newest link. That of a change at hand is on file when the change is."""
+        """Return the newest link, also that of an open transaction."""
         return self._link or head(self._db.rows)
 
     def __enter__(self) -> Ledger:
@@ -107,49 +114,53 @@ class Ledger:
 
     @property
     def identity(self) -> str:
-        """A number drawn when the ledger was made. A ledger that was lost and begun anew has another one."""
+        """A random number, drawn when the ledger was made. It tells this ledger from a later replacement."""
         return str(self._db.rows("SELECT value FROM terms WHERE name = ?", (IDENTITY,))[0][0])
 
     @property
     def head(self) -> Head:
-        """The newest link of the chain over all releases. Whoever notes it elsewhere can call `require`."""
+        """The newest link of the chain over all releases. A caller that keeps it can later call `require`."""
         with self._db.explaining():
             return head(self._db.rows)
 
     def require(self, noted: Head) -> None:
-        """Raises DataError if this ledger's chain does not pass through a head that was noted of it.
+        """Raise DataError unless this ledger's chain passes through a head that was noted earlier.
 
-        Releases were then deleted or changed since, or this is an older copy, or another ledger.
+        If it does not, releases were deleted or changed, or this is an older copy or another ledger.
         """
         with self._db.explaining():
             found = replay(self._db.each, noted.count)
         if found != noted:
             raise DataError(
-                f"{self._db.path}: expected the {noted.count} entries that were noted of it, got "
-                f"{found.count}, or others: releases are missing or changed, or it is an older copy. "
+                f"{self._db.path}: expected the {noted.count} entries that were noted, got {found.count}, or "
+                "different entries: releases are missing or changed, or it is an older copy. "
                 f"{KIND.lost}"
             )
 
-    # The door ---------------------------------------------------------------------------------
+    # Writing ----------------------------------------------------------------------------------
 
     def reserve(
         self,
         wants: Sequence[tuple[ReleaseKey, Charge]],
         asked: Mapping[ReleaseKey, Asked] | None = None,
     ) -> Mapping[str, BudgetExceeded]:
-        """Reserve a wave of charges durably. Of each holder it reserves all charges, or none.
+        """Reserve a batch of charges durably. For each holder it reserves all its charges, or none.
 
-        A key that was used before with this charge is not charged again. Only the same content can be sent.
-        `asked` says which of the declared asks each key answers. A key without one is not counted.
+        A key that was used before with this charge is not charged again. `send` then accepts the same content
+        only.
+
+        Args:
+            wants: the keys and their charges.
+            asked: for each key, the declared query that it answers. A key without one is not counted.
 
         Returns:
-            The refused holders, each with the reason: its budget or schedule does not bear the charges, its
-            introductions, further asks or releases of a linear query are used up, or one question was put at
-            two places of a round.
-            Nothing is reserved for a refused holder.
+            The refused holders, each with the reason: budget or schedule do not allow the charges; the
+            initial queries, extra queries or releases of a linear query are used up; or one query has two
+            stages in a round. Nothing is reserved for a refused holder.
 
         Raises:
-            LocalProtocolError: a key was used before with another charge. Nothing is reserved then.
+            LocalProtocolError: if a key was used before with another charge, or is given twice. Nothing is
+                reserved then.
         """
         refused: dict[str, BudgetExceeded] = {}
         said = by_holder((asked or {}).items())
@@ -183,7 +194,7 @@ class Ledger:
     def _insert(self, key: ReleaseKey, charge: Charge, asked: Asked) -> None:
         parts = (*row_of(key), dump_charge(charge), asked.initial, asked.number, self._clock())
         link = self._link = self._newest().then(*parts)
-        # `_stands` asked before this wave was written. The table's UNIQUE refuses a key that it names twice.
+        # `_stands` ran before this batch was written. The table's UNIQUE refuses a key that occurs twice.
         try:
             self._db.run(
                 "INSERT INTO releases VALUES (?, NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'')",
@@ -191,18 +202,18 @@ class Ledger:
             )
         except sqlite3.IntegrityError:
             raise LocalProtocolError(
-                f"Expected each value once in a wave, got {key.name!r} of {key.holder} twice. Ask for it "
+                f"Expected each value once in a batch, got {key.name!r} of {key.holder} twice. Reserve it "
                 "once."
             ) from None
         self._filed.add(key.holder, key.name, dump_charge(charge), link.count)
         self._fresh.add(key)
 
     def repeats(self, release: Release) -> bool:
-        """Whether this release may be sent: it was never sent, or it says what it said before.
+        """Whether this release may be sent: it was never sent, or its content is the same as before.
 
         A release without noise and in the clear may be sent again with any content: its charge is infinite.
         """
-        if release.key in self._fresh:  # nothing was sent under it before, and `send` looks again
+        if release.key in self._fresh:  # nothing was sent under this key before, and `send` checks again
             return True
         row = self._db.row(f"SELECT committed, content FROM releases WHERE {KEY}", row_of(release.key))
         return row is None or row[0] is None or bytes(row[1]) == release.content
@@ -211,25 +222,29 @@ class Ledger:
         """Commit every release in these messages in one durable transaction, then encode them.
 
         Guarantees:
-            - A release leaves under its own reservation alone: with this key, this charge and this unit.
+            - A release leaves only under its own reservation, with this key, this charge and this unit.
             - If one release of these messages may not leave, none is committed and nothing is encoded.
-            - The commit is durable before the bytes exist. A crash forgets nothing that left.
-            - What was sent leaves again only with the same fingerprint, and is not charged twice.
-            - What was charged nothing, or as unprotected, may be sent again without a fingerprint.
+            - The commit is durable before the bytes exist. A crash cannot forget a release that left.
+            - A release that was sent leaves again only with the same fingerprint. It is not charged twice.
+            - A release with charge `NO_COST` or `NON_PRIVATE` may be sent again without a fingerprint.
             - No release is encoded in any other way.
             - A message without a release is encoded, and not counted.
 
         Raises:
-            UnaccountedRelease: a release was not reserved, was reserved with another charge, or was sent
+            UnaccountedRelease: if a release was not reserved, was reserved with another charge, or was sent
                 before with another content.
         """
-        # Commit first. In the other order, a crash in between lets bytes leave that no ledger knows.
+        # Commit first. In the other order, a crash in between would let bytes leave without a record.
         releases = [release for _, body in outbox for release in Release.all_in(body)]
         permit = self._commit(releases) if releases else None
         return [encode(header, body, permit) for header, body in outbox]
 
     def open(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
-        """Commit one release and give its numbers and sealed bytes."""
+        """Commit one release and return its numbers and its sealed bytes.
+
+        Raises:
+            UnaccountedRelease: as for `send`.
+        """
         return self._commit([release]).contents(release)
 
     def _commit(self, releases: Sequence[Release]) -> Permit:
@@ -252,7 +267,7 @@ class Ledger:
             return False
         reserved, committed, content = row
         if committed is not None:
-            # Without fingerprints all contents look alike. A charge that stands for any allows it.
+            # Without a fingerprint, contents cannot be compared. These charges cover any content.
             may_repeat = bool(release.content) or release.charge in (NO_COST, NON_PRIVATE)
             return may_repeat and bytes(content) == release.content
         link = self._link = self._newest().then(reserved, release.content)
@@ -266,34 +281,35 @@ class Ledger:
     # Reading ----------------------------------------------------------------------------------
 
     def epsilon(self, holder: str, party: str) -> float:
-        """Epsilon this holder has spent against `party`, at the ledger's delta."""
+        """Return the epsilon that this holder has spent against `party`, at the ledger's delta."""
         return self._budget.epsilon(holder, party)
 
     def worst(self, party: str) -> float:
-        """The largest epsilon over all holders against `party`; 0 for an empty ledger."""
+        """Return the largest epsilon over all holders against `party`; 0 for an empty ledger."""
         return self._budget.worst(party)
 
     def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
-        """How many more rounds of these charges the budget bears for this holder; at most `most`."""
+        """Return how many more rounds of these charges the holder's budget allows; at most `most`."""
         return self._budget.rounds_left(holder, round_, most=most)
 
     def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        """Return why budget or schedule refuse these (name, charge) pairs, or None if they bear them."""
+        """Return why budget or schedule refuse these (name, charge) pairs, or None if they allow them."""
         return self._budget.refusal(holder, wants)
 
     def state(self, key: ReleaseKey) -> str | None:
-        """The state of this key's release: "reserved", "committed", or None if it is unknown."""
+        """Return the state of this key's release: "reserved", "committed", or None if it is unknown."""
         row = self._db.row(f"SELECT committed FROM releases WHERE {KEY}", row_of(key))
         return None if row is None else "reserved" if row[0] is None else "committed"
 
     def sessions(self) -> list[bytes]:
-        """Every session that has a release."""
+        """Return the sessions that have a release."""
         return [bytes(row[0]) for row in self._db.rows("SELECT DISTINCT session FROM releases")]
 
     def newest(self, session: bytes, holder: str | None = None) -> int:
-        """The newest round of a session in which something was released, or 0.
+        """Return the newest round of a session that has a release, or 0.
 
-        holder: of this one alone, by an index: the time does not grow with the releases of other sessions.
+        If a `holder` is given, only its releases count. An index then makes the time independent of other
+        sessions.
         """
         own = () if holder is None else (holder,)
         where = "session = ?" if holder is None else "session = ? AND holder = ?"
@@ -301,7 +317,7 @@ class Ledger:
         return int(self._db.rows(query, (session, *own))[0][0])
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """(holder, session, round, stage, attempt, name, charge, state, at), in order of reservation.
+        """Return (holder, session, round, stage, attempt, name, charge, state, at) in order of reservation.
 
         `at` is the time of the reservation. Clocks may go backwards, so rows are not ordered by it.
         """

@@ -1,4 +1,4 @@
-"""Events as a person lists them in JSON."""
+"""Parser for lists of privacy events that a person writes in JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dp_accounting import DpEvent
 from securefl.accounting.events import load_event
 from securefl.core.errors import DataError, UnsupportedEvent
 
-# A file of events is text that anybody may have written: its size, elements and repeats are bounded, so that
-# a short file cannot keep the command busy.
+# A file of events is not trusted: its size, elements and repeats are bounded, so that a short file cannot
+# keep the command busy.
 LARGEST_REPEAT = 10**9
 LARGEST_EVENTS = 2**24
 

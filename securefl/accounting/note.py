@@ -1,12 +1,12 @@
-"""A ledger's newest head, noted in a file beside it.
+"""Detection of truncated or outdated ledgers: a file beside the ledger records its newest head.
 
-SQLite uses the whole part of a torn write-ahead log and does not report the rest. A ledger alone therefore
-cannot tell that its end is gone; the note can. The head is noted after its transaction is on disk. A process
-that is killed in between leaves an older note, from which the ledger goes on. The note is not synced: after a
-loss of power it may be older, too.
+If a write-ahead log is torn, SQLite uses its intact part and does not report the rest. So the ledger alone
+cannot show that its last entries are missing; the note can. The head is noted after its transaction is on
+disk. If a process is killed in between, the note is older than the ledger, which is accepted. The note is not
+synced, so after a power failure it may be older too.
 
-A backup of the folder has both, and they fit together. A second note in another place, a *counter*, tells an
-old copy from the newest one.
+A backup of the folder holds ledger and note together, and they agree. A second note in another place, a
+*counter*, shows that a ledger was restored from an old copy.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from securefl.accounting.chain import Head
 from securefl.storage.database import IN_MEMORY, Damaged, seal
 
 END = "-head"
-"""The note has the ledger's name with this ending."""
+"""The note's file name is the ledger's name with this ending."""
 _COUNT, _DIGEST = 8, 32
 
 
 def noted(ledger: Path | str) -> Head | None:
-    """Return the head noted beside a ledger, or None without a note.
+    """Return the head noted beside a ledger, or None if there is no note.
 
     Raises Damaged if the note was changed.
     """
@@ -31,12 +31,12 @@ def noted(ledger: Path | str) -> Head | None:
 
 
 def noted_in(file: Path) -> Head | None:
-    """Return the head in a note or counter, or None without one. Raises Damaged if it was changed."""
+    """Return the head in a note or counter, or None if it is not there. Raises Damaged if it was changed."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         return None
-    if not content:  # made, and not written yet
+    if not content:  # created, but not written yet
         return None
     body, sealed = content[: _COUNT + _DIGEST], content[_COUNT + _DIGEST :]
     if sealed != seal("head", body):
@@ -45,11 +45,11 @@ def noted_in(file: Path) -> Head | None:
 
 
 class HeadNote:
-    """The open note beside a ledger, and its counter. Raises OSError if a file cannot be made."""
+    """The open note beside a ledger, and its counter. Raises OSError if a file cannot be created."""
 
     def __init__(self, ledger: Path | str, counter: Path | None = None) -> None:
         beside = [] if ledger == IN_MEMORY else [_beside(ledger)]
-        # O_NOFOLLOW: a link planted there would have another file overwritten
+        # O_NOFOLLOW: an attacker's link at this path would otherwise redirect the write to another file
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
         self._files: list[int] = []
         try:
@@ -60,9 +60,9 @@ class HeadNote:
             raise
 
     def write(self, head: Head) -> None:
-        """Write the head in place and in one piece, so that a reader finds the old one or the new one."""
+        """Write the head in one piece, so that a reader finds the old head or the new head."""
         for file in self._files:
-            # every note has one length, so nothing of an older note can remain behind a newer one
+            # all notes have one length, so a new note overwrites the old one completely
             body = head.count.to_bytes(_COUNT, "little") + head.digest
             os.pwrite(file, body + seal("head", body), 0)
 

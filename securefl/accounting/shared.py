@@ -1,21 +1,21 @@
 """The shared ledger: one budget for all runs over the same records.
 
-    reserve(allotments)     whole runs in one durable transaction, or a refusal before any of them begins
+    reserve(allotments)     reserves whole runs in one durable transaction, or refuses before a run begins
 
-A run is charged once, before its first release, for all that it may ever release (its *allotment*). The
-ledger of the run then lets no more through (`Ledger(allotted=...)`). So a run that is resumed is charged
-nothing twice, and a run that is stopped stays charged.
+A run is charged once, before its first release, for everything that it may ever release (its *allotment*).
+The run's own ledger refuses releases beyond the allotment (`Ledger(allotted=...)`). So a resumed run is not
+charged twice, and a stopped run stays charged.
 
 Guarantees:
-    - Everything in the ledger together costs at most the budget, for any one record or client. A record is
-      with one client of a run, and an allotment bounds every client. So runs add up whoever holds the record
-      in which of them, under any partition and seed.
-    - It holds if each run was chosen in view of the runs before it. A privacy filter decides (`Filter`):
-      Gaussians by mu^2, sampled steps by RDP at one order.
-    - It holds for the records that the ledger was made for. Others are refused.
+    - All runs in the ledger together cost at most the budget, for any one record or client. In a run, one
+      client holds a record, and the allotment bounds every client. So the runs' costs add up for each record
+      under any partition and seed.
+    - This holds even if each run was chosen after a look at earlier runs. A privacy filter checks it
+      (`Filter`): Gaussians by mu^2, sampled steps by RDP at one order.
+    - It holds for the records for which the ledger was made. Other records are refused.
 
-Its file is of the holder of the records, and is not for publication. It says which records it counts by an
-HMAC of their digest, whose key stands beside it.
+The file belongs to the holder of the records, and must not be published. It identifies the records by an HMAC
+of their digest. The HMAC's key is in the same file.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ KIND = Kind(
         "CREATE TABLE runs (number INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, what TEXT NOT NULL, "
         "charges TEXT NOT NULL, at TEXT NOT NULL, link BLOB NOT NULL) STRICT",
     ),
-    lost="What runs over these records have spent is lost with it: restore it from a backup that is newer "
-    "than its last run, or count the budget of these records as spent.",
+    lost="The record of what runs over these records have spent is lost with it. Restore it from a backup "
+    "that is newer than its last run, or count the budget of these records as spent.",
 )
 _SALT, _RECORDS = "salt", "records"
 _COLUMNS = "SELECT number, run, what, charges, at, link FROM runs ORDER BY number"
@@ -64,12 +64,12 @@ _COLUMNS = "SELECT number, run, what, charges, at, link FROM runs ORDER BY numbe
 
 @dataclass(frozen=True, kw_only=True)
 class Allotment:
-    """All that one run may release of any one client.
+    """An upper bound on the releases of one run from any one client.
 
     Attributes:
-        run: which run it is: the identity of its own ledger.
-        what: the same in words, for people.
-        charges: how often each charge, as it is stored, may be made of one client.
+        run: the identity of the run's own ledger.
+        what: a description of the run, for people.
+        charges: for each charge in its stored form, the largest number of times for one client.
     """
 
     run: str
@@ -78,11 +78,11 @@ class Allotment:
 
     @property
     def text(self) -> str:
-        """The charges as JSON, equal for equal ones."""
+        """The charges as JSON. Equal charges have equal text."""
         return json.dumps({charge: n for charge, n in sorted(self.charges.items()) if n})
 
     def events(self, party: str) -> Counter[DpEvent]:
-        """The same as events against a party."""
+        """Return the charges as events against a party."""
         found: Counter[DpEvent] = Counter()
         for charge, count in self.charges.items():
             found[load_charge(charge).by_party()[party]] += count
@@ -91,7 +91,7 @@ class Allotment:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A run on file, and the time of its reservation."""
+    """A stored run, and the time of its reservation."""
 
     allotment: Allotment
     at: str
@@ -99,7 +99,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What a shared ledger holds, and what its budget still bears. The order of its runs does not matter."""
+    """The runs of a shared ledger, and the check of its budget. The order of the runs does not matter."""
 
     terms: Terms
     entries: tuple[Entry, ...] = ()
@@ -110,13 +110,13 @@ class Account:
         return self.terms.budget
 
     def known(self, run: str) -> Allotment | None:
-        """The allotment of a run that is on file."""
+        """Return the allotment of a stored run, or None if the run is not stored."""
         return self._by_run.get(run)
 
     def epsilon(self, party: str, more: Sequence[Allotment] = ()) -> float:
-        """Epsilon of everything on file together against a party, with these runs beside it.
+        """Return the epsilon against a party of all stored runs and these further runs together.
 
-        It is that of the filter, and so holds if each run was chosen in view of the earlier ones.
+        It is the filter's epsilon, so it holds even if each run was chosen after a look at earlier runs.
         """
         events = self._spent(party)
         for own in more:
@@ -125,17 +125,17 @@ class Account:
         return self._filter.epsilon(History.of(events))
 
     def refusal(self, more: Sequence[Allotment]) -> BudgetExceeded | None:
-        """Why the budget does not bear these runs beside those on file, or None. A run on file is free."""
+        """Return why the budget refuses these runs, or None if it allows them. A stored run costs nothing."""
         new = [own for own in more if own.run not in self._by_run]
         for party in self.terms.adversaries if new else ():
             after = self.epsilon(party, new)
             if not after <= self.budget:
                 return BudgetExceeded(
-                    f"Expected runs that the budget {self.budget:g} of the shared ledger bears beside "
+                    f"Expected runs within the budget {self.budget:g} of the shared ledger, beside "
                     f"{_runs(len(self.entries))} over the same records, got {_runs(len(new))} that would "
-                    f"bring epsilon against the {party} from {self.epsilon(party):.4g} to {after:.4g}. "
-                    "Nothing was released. Take a smaller `epsilon` or `noise_multiplier` of more noise, "
-                    "fewer arms, seeds or cells, or other people's records with a ledger of their own."
+                    f"raise epsilon against the {party} from {self.epsilon(party):.4g} to {after:.4g}. "
+                    "Nothing was released. Choose a smaller `epsilon`, a larger `noise_multiplier`, fewer "
+                    "arms, seeds or cells, or other people's records with a ledger of their own."
                 )
         return None
 
@@ -159,34 +159,37 @@ def _runs(count: int) -> str:
 
 
 def shared_terms(terms: Terms) -> Terms:
-    """The terms of a shared ledger for runs under these terms. Raises ConfigError without a finite budget."""
+    """Return the terms of a shared ledger for runs under these terms.
+
+    Raises ConfigError unless the budget is finite.
+    """
     if terms.budget is None or not terms.budget < math.inf:
         raise ConfigError(
-            "Expected a finite `budget` with a shared ledger, which all its runs spend together, got none. "
+            "Expected a finite `budget` with a shared ledger, because all its runs share it, got none. "
             "Set the largest epsilon that these records may ever be charged."
         )
-    # Another schedule is another run. Parameters of a run may be chosen after the last one was looked at.
+    # Each run has its own schedule. The parameters of a run may be chosen after a look at the last run.
     return replace(terms, max_releases=None, adaptive=True)
 
 
 class SharedLedger:
     """The open file of a shared ledger; safe under two processes and kill -9.
 
+        >>> from securefl import Plan
         >>> from securefl.accounting.shared import SharedLedger, shared_terms
-        >>> import securefl
-        >>> terms = shared_terms(securefl.Plan(delta=1e-5, max_rounds=10, budget=2.0).terms())
-        >>> with SharedLedger("people.sqlite", terms, "the digest of their records") as shared:
+        >>> terms = shared_terms(Plan(delta=1e-5, max_rounds=10, budget=2.0).terms())
+        >>> with SharedLedger(":memory:", terms, "the digest of their records") as shared:
         ...     shared.account().epsilon("server")
         0.0
 
     Args:
-        path: the file. It is made if there is none, readable by its owner alone.
-        terms: those of every run in it (see `shared_terms`).
-        records: a digest of the records that it accounts for. It is not written down, but an HMAC of it.
+        path: the file. If it is missing, it is created, readable by its owner alone.
+        terms: the terms of every run in it (see `shared_terms`).
+        records: a digest of the records. The file stores an HMAC of it, not the digest.
 
     Raises:
-        ConfigError: it was made with other terms, or for other records.
-        DataError: it is damaged, is of another version, or has lost a run.
+        ConfigError: if it was made with other terms, or for other records.
+        DataError: if it is damaged, is of another version, or has lost a run.
     """
 
     def __init__(
@@ -197,7 +200,7 @@ class SharedLedger:
         self._db = Database(path, KIND)
         try:
             with self._db.explaining():
-                before = noted(path)  # first: another process may go on meanwhile
+                before = noted(path)  # read first, because another process may write meanwhile
             with self._changing():
                 self._begin(records)
                 stored = _terms_of(self._db.rows)
@@ -235,19 +238,19 @@ class SharedLedger:
             self._db.run("INSERT INTO terms VALUES (?, ?)", (name, value))
 
     def account(self) -> Account:
-        """What is on file now."""
+        """Return the stored runs."""
         with self._db.explaining():
             return Account(terms=self._terms, entries=_entries(self._db.rows, None))
 
     def reserve(self, wants: Sequence[Allotment]) -> None:
-        """Reserve whole runs durably: all, or none. A run that is on file is not charged again.
+        """Reserve whole runs durably: all of them, or none. A stored run is not charged again.
 
         Raises:
-            BudgetExceeded: the budget does not bear them beside the runs on file.
-            LocalProtocolError: a run is on file with another allotment.
+            BudgetExceeded: if the budget does not allow these runs beside the stored ones.
+            LocalProtocolError: if a run is stored with another allotment.
         """
         with self._changing():
-            # Read in the transaction that writes: two processes at once cannot both find the last of it.
+            # Read in the transaction that writes, so that two processes cannot both spend the same remainder.
             account = Account(terms=self._terms, entries=_entries(self._db.rows, None))
             for own in wants:
                 _require_alike(account.known(own.run), own)
@@ -257,7 +260,7 @@ class SharedLedger:
             for own in wants:
                 if account.known(own.run) is None:
                     self._insert(own)
-        # After the commit, never before: a note ahead of its ledger would refuse an honest one for ever.
+        # After the commit, never before: a note ahead of its ledger would make an intact ledger unusable.
         with self._db.explaining():
             self._note.write(_head(self._db.rows))
 
@@ -273,16 +276,20 @@ class SharedLedger:
 
 
 def account_of(path: Path, terms: Terms | None = None, records: str = "") -> Account:
-    """What the shared ledger at `path` holds. It is only read, wherever it is.
+    """Read the shared ledger at `path`, also from a read-only folder.
 
-    terms, records: those of runs that would go into it. Without a file there is then an empty account.
-    Raises DataError if the file is damaged, has lost a run, or is not a shared ledger of this version, and
-    ConfigError if it was made with other terms, or for other records.
+    Args:
+        path: the file. If it is missing and `terms` are given, the account is empty.
+        terms, records: the terms and the records' digest of runs that would be added.
+
+    Raises:
+        DataError: if the file is damaged, has lost a run, or is not a shared ledger of this version.
+        ConfigError: if it was made with other terms, or for other records.
     """
     if terms is not None and not path.exists():
         return Account(terms=terms)
     with explaining(path, KIND):
-        before = noted(path)  # first: a run may begin meanwhile
+        before = noted(path)  # read first, because a run may begin meanwhile
         found, stored = read(path, lambda db: _stored(db, path, before))
     if terms is not None:
         _agree(path, stored, terms)
@@ -291,7 +298,7 @@ def account_of(path: Path, terms: Terms | None = None, records: str = "") -> Acc
 
 
 def is_shared(path: Path) -> bool:
-    """Whether this file has the tables of a shared ledger. It is only read."""
+    """Whether this file has the tables of a shared ledger. The file is not changed."""
     with explaining(path, KIND):
         query = "SELECT name FROM sqlite_master WHERE name = 'runs'"
         return bool(read(path, lambda db: db.execute(query).fetchall()))
@@ -301,7 +308,7 @@ def _stored(db: sqlite3.Connection, path: Path, before: Head | None) -> tuple[Ac
     def rows(query: str) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
-    db.execute("BEGIN")  # one state of the ledger, also while another process writes
+    db.execute("BEGIN")  # a consistent view of the ledger, also while another process writes
     require(db, path, KIND)
     stored = _terms_of(rows)
     with decoding():
@@ -316,12 +323,12 @@ _Rows = Callable[[str], Iterable[tuple[Any, ...]]]
 def _terms_of(rows: _Rows) -> dict[str, str]:
     found: dict[str, str] = dict(rows("SELECT name, value FROM terms"))
     if found.keys() != {IDENTITY, _SALT, _RECORDS, *first_words(Terms)}:
-        raise Damaged("its terms are gone")
+        raise Damaged("its terms are missing")
     return found
 
 
 def _first(rows: _Rows) -> Head:
-    """The link before the first run: the ledger's identity, terms and records."""
+    """Return the link before the first run. It covers the ledger's identity, terms and records."""
     terms = rows("SELECT name, value FROM terms ORDER BY name")
     return Head(0, seal("shared ledger", *(text for row in terms for text in row)))
 
@@ -332,13 +339,13 @@ def _head(rows: _Rows) -> Head:
 
 
 def _entries(rows: _Rows, before: Head | None) -> tuple[Entry, ...]:
-    """All runs, once they were found to be those that were written, and to pass through the head `before`."""
+    """Return all runs after a check of their chain, which must pass through the head `before`."""
     link, found = _first(rows), []
     passed = before is None or before == link
     for number, run, what, charges, at, digest in rows(_COLUMNS):
         link = link.then(run, what, charges, at)
         if (link.count, link.digest) != (number, digest):
-            raise Damaged(f"its run {number} is not as it was written, or one before it is gone")
+            raise Damaged(f"its run {number} is not as it was written, or an earlier run is missing")
         passed = passed or link == before
         with decoding():
             counts = {str(charge): int(n) for charge, n in json.loads(charges).items()}
@@ -346,7 +353,7 @@ def _entries(rows: _Rows, before: Head | None) -> tuple[Entry, ...]:
                 load_charge(charge)
         found.append(Entry(allotment=Allotment(run=run, what=what, charges=counts), at=at))
     if not passed:
-        raise Damaged("runs that were noted of it are missing or changed, or it is an older copy")
+        raise Damaged("runs before its noted head are missing or changed, or it is an older copy")
     return tuple(found)
 
 
@@ -355,7 +362,7 @@ def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
         if stored[name] != asked:
             raise ConfigError(
                 f"{path}: expected {name} = {stored[name]}, with which this shared ledger was made, got "
-                f"{asked}: epsilons of different promises do not add up. Set [privacy] "
+                f"{asked}: epsilons under different terms cannot be added. Set [privacy] "
                 f"{renamed(Terms).get(name, name)} to the old "
                 "value. A new ledger would forget what these records have spent."
             )
@@ -365,8 +372,8 @@ def _same_records(path: Path | str, stored: Mapping[str, str], records: str) -> 
     if not hmac.compare_digest(stored[_RECORDS], _keyed(stored[_SALT], records)):
         raise ConfigError(
             f"{path}: expected the records that this shared ledger was made for, got others: its budget is "
-            "theirs alone. For other people's records name another ledger. For the same people's, bring back "
-            "the records as they were, since a new ledger would forget what they have spent."
+            "theirs alone. For other people's records, name another ledger. For the same people's records, "
+            "bring back the old version, because a new ledger would forget what they have spent."
         )
 
 
@@ -378,5 +385,5 @@ def _require_alike(known: Allotment | None, own: Allotment) -> None:
     if known is not None and known.text != own.text:
         raise LocalProtocolError(
             f"Expected the allotment with which {own.what!r} began, got another: its study or this package "
-            "was changed since. Bring the old one back, or begin a new run in another folder."
+            "has changed since. Bring the old version back, or begin a new run in another folder."
         )

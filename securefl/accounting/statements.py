@@ -1,4 +1,4 @@
-"""A ledger's statement: every release in order, and its holder's epsilon after it."""
+"""Statements of a privacy ledger: every release in order, with the data holder's epsilon after it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,23 @@ from securefl.storage.read_only import read
 
 @dataclass(frozen=True)
 class Statement:
-    """The releases of all holders, or of one of them.
+    """The releases of all data holders, or of one of them. Raises nothing.
 
     Attributes:
         releases: in order, each with at, holder, round, name, unit, event (as stored), state, and epsilon.
-            Epsilon is what the holder has spent against the party after this release. Infinity is the text
-            "inf", which JSON can hold.
+            Epsilon is the holder's total against the party after this release. Infinity is the text "inf",
+            because JSON has no infinity.
         head: the newest link of the chain over the releases of all holders.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from securefl import Plan
+    >>> from securefl.accounting import Ledger, statement
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "ledger.sqlite")
+    ...     Ledger(path, Plan(delta=1e-5, max_releases=10, budget=2.0).terms()).close()
+    ...     statement(path, party="server").releases
+    []
     """
 
     releases: list[dict[str, Any]]
@@ -38,12 +48,28 @@ class Statement:
 
 
 def statement(path: Path, *, party: str, holder: str | None = None) -> Statement:
-    """What a ledger's file says of spending against `party`. It is only read, wherever it is.
+    """Return the statement of a ledger's file. The file is not changed, and its folder may be read-only.
 
-    Raises DataError if the file is damaged, has lost something, or is not a ledger of this version.
+    Args:
+        path: the ledger's file.
+        party: "server", "key-holder" or "others".
+        holder: include only this data holder's releases. None includes all.
+
+    Raises:
+        DataError: if the file is damaged, has lost entries, or is not a ledger of this version.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from securefl import Plan
+    >>> from securefl.accounting import Ledger, statement
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "ledger.sqlite")
+    ...     Ledger(path, Plan(delta=1e-5, max_releases=10, budget=2.0).terms()).close()
+    ...     statement(path, party="server").head.count
+    0
     """
     with explaining(path, KIND):
-        before = noted(path)  # first: a run may go on meanwhile
+        before = noted(path)  # read first, because a run may add releases meanwhile
         terms, releases, head = read(path, lambda db: _stored(db, path, before))
     # a ledger has many rows and few distinct charges
     parsed = cache(lambda charge: (load_charge(charge).by_party()[party], json.loads(charge)[party]["event"]))
@@ -70,7 +96,7 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
 
 
 def identity_of(path: Path) -> str:
-    """The number that was drawn when this ledger was made. It is only read, wherever it is."""
+    """Return the random number that identifies this ledger. The file is not changed."""
     with explaining(path, KIND):
         query = "SELECT value FROM terms WHERE name = ?"
         return str(read(path, lambda db: db.execute(query, (IDENTITY,)).fetchone()[0]))
@@ -82,7 +108,7 @@ def _stored(
     def rows(query: str) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
-    db.execute("BEGIN")  # one state of the ledger, also while a run writes to it
+    db.execute("BEGIN")  # a consistent view of the ledger, also while a run writes to it
     require(db, path, KIND)
     state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
     releases = rows(f"SELECT at, holder, round, name, charge, {state} FROM releases ORDER BY reserved")
@@ -90,7 +116,7 @@ def _stored(
 
 
 class _Composed:
-    """Epsilon of each holder's growing history. Holders with equal histories share its composition."""
+    """Epsilon of each holder's growing history. Holders with equal histories share a composition."""
 
     def __init__(self, delta: float) -> None:
         self._running = Running(delta)
@@ -98,7 +124,7 @@ class _Composed:
         self._known: dict[object, float | str] = {}
 
     def after(self, holder: str, event: DpEvent) -> float | str:
-        """Epsilon of this holder after one more event, to six decimals."""
+        """Return this holder's epsilon after one more event, to six decimals."""
         spent = self._spent.setdefault(holder, Counter())
         spent[event] += 1
         history = History.of(spent)

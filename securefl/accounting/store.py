@@ -1,4 +1,4 @@
-"""A ledger's file: its tables and terms. It opens only if nothing is missing."""
+"""The SQLite file of a privacy ledger: tables, terms, and the integrity checks when it is opened."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ KIND = Kind(
         "number INTEGER NOT NULL, at TEXT NOT NULL, content BLOB NOT NULL, "
         "UNIQUE (holder, session, round, stage, attempt, name)) STRICT",
     ),
-    lost="What is known of earlier releases is lost with it: restore the folder it is in from one backup, or "
-    "begin a new run in another folder.",
+    lost="The record of earlier releases is lost with it. Restore its whole folder from one backup, or begin "
+    "a new run in another folder.",
 )
 IDENTITY = "identity"
 SMALLEST_DELTA: Final = float_info.min
-"""Below it floats lose digits, and 1 / delta is infinite. No meaningful delta is near it."""
+"""Below it floats lose digits, and 1 / delta is infinite. Meaningful deltas are far larger."""
 
 
 def require_delta(delta: float) -> None:
-    """Raises ConfigError unless delta is a probability that the accountants can compute with."""
+    """Raise ConfigError unless delta is a probability that the accountants can compute with."""
     if not 0 < delta < 1:
         raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
     if delta < SMALLEST_DELTA:
@@ -49,23 +49,31 @@ def require_delta(delta: float) -> None:
 
 
 def now() -> str:
-    """The time in UTC, ISO 8601."""
+    """Return the time in UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a ledger's epsilon means. The terms are fixed when the ledger is made.
+    """The privacy terms of a ledger. They give its epsilon a meaning, and are fixed when the ledger is made.
 
     Attributes:
-        unit, adjacency: which data sets are neighbours.
+        unit, adjacency: the neighbour relation of data sets.
         delta: the delta at which epsilon is stated.
         budget: the largest epsilon against each party in `adversaries`. None is no limit.
-        adversaries: the parties that the budget must hold against. The others are trusted by name.
-        max_releases: for each name, the most noised releases of one holder. The noise was calibrated for that
-            many. None is no limit.
-        adaptive: whether a release's parameters may depend on earlier releases. A privacy filter then holds
-            the budget, in place of composition.
+        adversaries: the parties against which the budget must hold. The plan trusts the other parties.
+        max_releases: for each name, the largest number of noised releases of one holder, for which the noise
+            was calibrated. None is no limit.
+        adaptive: whether a release's parameters may depend on earlier releases. If so, a privacy filter
+            enforces the budget in place of composition.
+
+    Raises:
+        ConfigError: if delta is not in (0, 1), if the budget is below 0, if a number of the schedule is below
+            1, or if a party is unknown.
+
+    >>> from securefl.accounting import Terms
+    >>> Terms(unit="record", adjacency="add-remove", delta=1e-5, budget=2.0).adaptive
+    False
     """
 
     unit: Unit
@@ -85,36 +93,38 @@ class Terms:
                 raise ConfigError(
                     f"Expected a schedule of at least one release each, got {self.max_releases}."
                 )
-            object.__setattr__(
-                self, "max_releases", dict(sorted(self.max_releases.items()))
-            )  # one order on file
+            # sorted, so that equal schedules have equal text on file
+            object.__setattr__(self, "max_releases", dict(sorted(self.max_releases.items())))
         if unknown := set(self.adversaries) - set(PARTIES):
             raise ConfigError(f"Expected parties among {PARTIES}, got {sorted(unknown)}.")
 
     def bears(self, asked: Terms) -> bool:
-        """Whether what is released under terms that are asked for may be counted under these.
+        """Whether releases under the terms `asked` may be counted under these terms.
 
-        They are the same. But a ledger without a schedule counts runs of any: its budget holds them all.
+        The terms must be equal. If these terms have no schedule, `asked` may have any: the budget bounds all.
         """
         return asked == self or (self.max_releases is None and replace(asked, max_releases=None) == self)
 
 
 def connect(path: Path | str, terms: Terms, counter: Path | None = None) -> Database:
-    """Open the ledger at `path`, or make it with these terms.
+    """Open the ledger at `path`, or create it with these terms.
 
-    counter: a note of its head outside the ledger's folder, if there is one.
+    Args:
+        path: the file, or ":memory:".
+        terms: the terms that the ledger has, or gets.
+        counter: a note of its head outside the ledger's folder, if there is one.
 
     Raises:
-        DataError: the ledger is damaged, is of another version, or has lost a link of its chain. Or it does
-            not reach as far as its counter.
-        ConfigError: it was made with other terms.
+        DataError: if the ledger is damaged, is of another version, has lost a link of its chain, or is older
+            than its counter.
+        ConfigError: if it was made with other terms.
     """
     db = Database(path, KIND)
     try:
         with db.explaining():
-            before = noted(path)  # first: another process may go on meanwhile
+            before = noted(path)  # read first, because another process may write meanwhile
             counted = None if counter is None else noted_in(counter)
-        # One transaction: two processes that open a new ledger at once would both find it without terms.
+        # One transaction: two processes that open a new ledger at once would otherwise both find no terms.
         with db.transaction():
             _begin(db, terms)
             found = whole(db.each, before)
@@ -129,10 +139,10 @@ def connect(path: Path | str, terms: Terms, counter: Path | None = None) -> Data
 
 def _behind(path: Path | str, counter: Path | None, counted: Head, found: Head) -> str:
     return (
-        f"{path}: expected the ledger that its counter {counter} has noted, with {counted.count} entries or "
-        f"more, got one of {found.count}, or another's: it is an older copy, such as from a backup, and does "
-        "not know what was released since. Put the newest ledger back. If it is lost, what it spent is "
-        "unknown: count the budget of these records as spent, and begin a new folder with other records."
+        f"{path}: expected the ledger of its counter {counter}, with {counted.count} entries or more, got "
+        f"{found.count} entries, or another ledger: it is an older copy, such as from a backup, and lacks "
+        "the releases since then. Put the newest ledger back. If it is lost, the spent budget is unknown: "
+        "count the budget of these records as spent, and begin a new folder with other records."
     )
 
 
@@ -151,12 +161,12 @@ def _agree(db: Database, terms: Terms) -> None:
         if stored[name] != asked:
             raise ConfigError(
                 f"Expected {name} = {stored[name]}, with which this ledger was made, got {asked}. Use the "
-                "old value, or a new ledger for a new promise."
+                "old value, or a new ledger for the new terms."
             )
 
 
 def written(terms: Terms) -> dict[str, str]:
-    """The terms as a ledger's file has them."""
+    """Return the terms as a ledger's file stores them."""
     words = {
         "unit": terms.unit,
         "adjacency": terms.adjacency,
@@ -170,7 +180,7 @@ def written(terms: Terms) -> dict[str, str]:
 
 
 KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
-"""Finds the row of one release, by `row_of` its key."""
+"""A condition that selects the row of one release. `row_of` gives its values."""
 
 
 def row_of(key: ReleaseKey) -> tuple[str, bytes, int, int, int, str]:

@@ -1,1 +1,4 @@
-"""The nouns of the package, pure: nothing here reads a file, a clock or a socket."""
+"""The basic types of the package: errors, keys, releases, messages, agreements and grids.
+
+Nothing in this folder reads a file, a clock or a socket.
+"""

@@ -1,14 +1,15 @@
-"""Why a client abstains: every reason there is, and what its silence tells.
+"""The reasons for which a client abstains, and what a party learns from the client's silence.
 
-Silence is a message. Whoever sees it learns its reason's class:
+Silence is a message. A party that sees it learns the class of the reason:
 
-public    follows from order, plan, schedule, broadcast or public charges. It tells nothing.
-charged   follows from a value whose noise was charged. It is post-processing, and tells nothing more.
-holder    follows from what the holder of the records did to its files. No neighbouring data set does that.
-records   follows from the records. It is no reason where any party that sees it is promised a finite epsilon:
-          the client answers there as it would without records.
+public    The reason follows from order, plan, schedule, broadcast or public charges. Silence reveals nothing.
+charged   The reason follows from a value whose noise was charged. Silence is post-processing of that value.
+holder    The reason follows from a change that the data holder made to its files. Two neighbouring data sets
+          do not differ by such a change.
+records   The reason follows from the records. If a party that sees the silence is promised a finite epsilon,
+          the client does not abstain: it answers as it would without records.
 
-An error without a reason counts as one of the records.
+An error without a reason counts as "records".
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ Told = Literal["public", "charged", "holder", "records"]
 
 
 class Reason(Enum):
-    """A reason to abstain: its word, and what it follows from."""
+    """A reason to abstain: its word, and its class."""
 
     LATE = "late", "public"
-    """The order is for a round below the newest one of this session."""
+    """The order's round is below the newest round that the client has seen in this session."""
     SCHEDULE = "schedule", "public"
-    """The declared rounds are over."""
+    """The plan declares no further round."""
     BUDGET = "budget", "public"
-    """The ledger refuses. Charges are of the plan, and are reserved before anything is computed."""
+    """The ledger refuses. Charges follow from the plan, and are reserved before anything is computed."""
     TWICE = "twice", "public"
-    """The server came back to a place with another order."""
+    """The server sent a second, different order for the same round, stage and attempt."""
     TOTAL = "total", "public"
-    """The server told another n than before in this session."""
+    """The server's total number of records n differs from the n that it sent earlier in this session."""
     ORDER = "order", "public"
-    """The order, the call or the broadcast fits no value: not even that of a client without records."""
+    """No value fits the order, the call or the broadcast, not even the value of a client without records."""
     DIVERGED = "diverged", "charged"
-    """Private training ended in a model that is not finite. Its noised steps decide that."""
+    """Private training ended in a model that is not finite. This follows from its noised steps."""
     NOISED = "noised", "charged"
-    """No number follows from a value after its noise was added."""
+    """After noise was added to a value, no finite number follows from it."""
     CHANGED = "changed", "holder"
-    """The records changed while an Ask was at hand."""
+    """The records changed while the client answered a cohort query."""
     ANOTHER = "another", "holder"
-    """A value that was sent is another one after a restart: records or journal changed."""
+    """After a restart, the value differs from the one that was sent: records or journal changed."""
     RECORDS = "records", "records"
-    """The records, or what was trained on them without accounted privacy."""
+    """The records, or a state that was trained on them without accounted privacy."""
 
     def __init__(self, word: str, told: Told) -> None:
         self.word = word
@@ -53,7 +54,7 @@ class Reason(Enum):
 
 
 class Abstains(DataError):
-    """The client abstains, for a reason of the list above."""
+    """Raised if a client abstains, with one of the reasons above."""
 
     def __init__(self, reason: Reason, why: str) -> None:
         super().__init__(why)
@@ -61,5 +62,5 @@ class Abstains(DataError):
 
 
 def reason_of(error: Exception) -> Reason:
-    """The reason behind an error. One that names none is of the records."""
+    """Return the reason that an error carries, or `RECORDS` if it carries none."""
     return error.reason if isinstance(error, Abstains) else Reason.RECORDS

@@ -1,19 +1,18 @@
-"""Acts that a party puts on record before it does them, so that it never contradicts one, even after a
-restart.
+"""Acts of secure aggregation that a party records in its journal before it does them.
 
-A *question* is one value of one client. A journal holds these rules (`storage/journal.py`, and
-`secagg/SPEC.md`, section 3):
+With the record, a party never contradicts an earlier act, even after a restart. A *question* is one value of
+one client. The journal enforces these rules (`storage/journal.py`, and `secagg/SPEC.md`, section 3):
 
-1. Rounds go up. A client answers nothing of a round below the newest it has seen.
-2. Attempts at a question go up. A client does new acts in the newest attempt only.
-3. The cohort of a later attempt is a subset of the first's, and its signers are no fewer.
-4. Once it has signed a set of survivors, a client enters no other attempt at the question. A value that
-   cannot change is one question in the whole session.
-5. An act of the newest round may be repeated, byte for byte, in an earlier attempt too: the record gives back
-   the secret that it was drawn from. So a round that was cut off can be played again as it was.
+1. Rounds increase. A client does not answer a round below the newest round that it has seen.
+2. Attempts at a question increase. A client does new acts in the newest attempt only.
+3. The cohort of a later attempt is a subset of the first cohort, and `signers` does not decrease.
+4. After a client has signed a set of survivors, it enters no other attempt at the question. A value that is
+   constant in a session is one question in the whole session.
+5. A client may repeat an act of the newest round byte for byte, in an earlier attempt too: the record returns
+   the secret that the act was drawn from. So a round that was interrupted can be repeated unchanged.
 
-So every opened sum has `signers` contributors that no later sum of the question has. Any integer combination
-of opened sums keeps the contributors of its first one.
+It follows that every opened sum has `signers` contributors that no later sum of the question has. Any integer
+combination of opened sums keeps the contributors of its first sum.
 """
 
 from __future__ import annotations
@@ -29,16 +28,17 @@ Act = Literal["deal", "mask", "sign", "open"]
 
 @dataclass(frozen=True, kw_only=True)
 class Begin:
-    """Guarded work: put on record that `client` enters this attempt at these questions.
+    """Guarded work: record that `client` enters this attempt at these questions.
 
-    The host answers with 32 secret bytes (a `SecretKey`), the same whenever the same attempt begins again. It
-    answers None if the record forbids to enter.
+    The host answers with 32 secret bytes (a `SecretKey`), the same bytes whenever the same attempt begins
+    again. If the record forbids the attempt, the host answers None.
 
     Attributes:
         members: names of the attempt's cohort.
-        signers: the least number of clients without whom the attempt opens nothing.
-        once: names of the values that cannot change in a session.
-        context: the agreement's context. Another context in the same place is another attempt, and refused.
+        signers: the attempt opens a sum only if at least this many clients sign.
+        once: names of the values that are constant in a session.
+        context: the agreement's context. A second context at the same place is another attempt, and the
+            journal refuses it.
     """
 
     client: str
@@ -52,18 +52,24 @@ class Begin:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordAct:
-    """Guarded work: put on record what `client` is about to do in the attempt it is in.
+    """Guarded work: record what `client` is about to do in the attempt that it has entered.
+
+    The host answers True if this act with this digest is on record now, whether the host wrote it just now or
+    before a restart. The host answers False if another digest is on record, or if none is on record and the
+    attempt is not the newest. Raises nothing.
 
     Attributes:
-        act: "deal": share its secrets under one closed roster. "mask": send its input under the masks of one
-            set of dealers. (Under the masks of a second set, only the self-mask would cover it once those are
-            opened.) "sign": let one set of survivors be opened, and enter no other attempt afterwards.
-            "open": the key holder opens one total.
+        act: one of four. "deal": the client shares its secrets under one closed roster. "mask": the client
+            sends its input under the masks of one set of dealers. (If the same input left under the masks of
+            a second set, only the self-mask would cover it after those masks are opened.) "sign": the client
+            lets one set of survivors be opened, and enters no other attempt afterwards. "open": the key
+            holder opens one total.
         digest: the digest of the act's contents, such as the closed roster.
 
-    The host answers True if this very act, digest included, is on record now, whether it was written a moment
-    ago or before a restart. It answers False if another digest is on record. It answers False too if none is,
-    and the attempt is not the newest.
+    >>> from securefl.sums import Header, RecordAct
+    >>> place = Header(session=bytes(32), round=1, attempt=1, stage=0)
+    >>> RecordAct(client="client-0000", header=place, questions=(), act="sign", digest=bytes(32)).act
+    'sign'
     """
 
     client: str
@@ -74,7 +80,7 @@ class RecordAct:
 
 
 def entering(client: str, agreement: Agreement, signers: int) -> Begin:
-    """The act of entering the attempt that this agreement is of."""
+    """Return the order to enter the attempt of this agreement."""
     return Begin(
         client=client,
         header=agreement.header,

@@ -1,9 +1,9 @@
-"""The agreement of all parties of one hidden sum, made before it begins, byte for byte.
+"""Agreements of secure aggregation: the public parameters that all parties of one hidden sum must share.
 
-A client takes nothing of it from the server on trust. It builds the agreement from its own plan, the pinned
-keys and the order it was given. Every signature of the sum is over the result. A server may show two clients
-two different models, orders, cohorts or parameters. Their signatures then do not fit together, and there is
-no sum.
+A client does not trust the server with any part of the agreement. The client builds it from its own plan, the
+pinned keys and the server's order. Every signature of the sum covers the agreement's bytes. If a server shows
+two clients different models, orders, cohorts or parameters, their signatures do not verify together, and no
+sum opens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAST_BITS, MOST_BITS = 8, 64
 
 
 def tagged(purpose: bytes, context: bytes, *rest: bytes) -> bytes:
-    """Bytes for one purpose. The bytes of other purposes begin differently."""
+    """Return bytes for one purpose. The bytes of every other purpose begin differently."""
     return b"".join((LABEL, purpose, b"|", context, *rest))
 
 
@@ -39,28 +39,34 @@ def digest(purpose: bytes, context: bytes, *rest: bytes) -> bytes:
 
 
 def u32(*numbers: int) -> bytes:
-    """Numbers as four bytes each, little-endian."""
+    """Encode numbers as four bytes each, little-endian."""
     return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
 def listed(members: Sequence[int]) -> bytes:
-    """A list of members: their number, then each of them."""
+    """Encode a list of members: the length, then each member."""
     return u32(len(members), *members)
 
 
 def fields(*parts: bytes) -> bytes:
-    """Each part with its length in front, so that no two lists of parts have the same bytes."""
-    # Without the lengths a byte can move from one part to the next and leave the whole as it was. That once
-    # let a server have an honest dealer's key shown.
+    """Encode each part with its length in front, so that different lists of parts have different bytes."""
+    # Without the lengths a byte can move from one part to the next and the whole stays the same. A server
+    # once used that to make clients open an honest dealer's key.
     return b"".join([piece for part in parts for piece in (len(part).to_bytes(4, "little"), part)])
 
 
-# Who --------------------------------------------------------------------------------------------
+# Parties ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Member:
-    """A client as the others know it: its name and its two lasting public keys."""
+    """The public side of a client: its name and its two long-term public keys. Raises nothing.
+
+    >>> from securefl.secagg import Identity
+    >>> member = Identity.generate("client-0000").member()
+    >>> member.name, len(member.identity.raw), len(member.channel.raw)
+    ('client-0000', 32, 32)
+    """
 
     name: str
     identity: PublicKey
@@ -69,7 +75,17 @@ class Member:
 
 @dataclass(frozen=True)
 class Roster:
-    """The pinned cohort, in the order of names. A member's number is its place in it."""
+    """The pinned cohort, sorted by name. A member's number is its index in `members`.
+
+    Raises:
+        ConfigError: if names are not distinct, legible and ascending, if a name is "server", or if two keys
+            are equal or a key is not 32 bytes long.
+
+    >>> from securefl.secagg import Identity, Roster
+    >>> roster = Roster(tuple(Identity.generate(name).member() for name in ("client-0000", "client-0001")))
+    >>> roster.numbers["client-0001"], roster.names([0])
+    (1, ('client-0000',))
+    """
 
     members: tuple[Member, ...]
     verify: Verify = field(default=verify, compare=False)
@@ -84,7 +100,7 @@ class Roster:
         require_distinct(names, "client names")
         keys = [key.raw for member in self.members for key in (member.identity, member.channel)]
         if len(set(keys)) < len(keys) or any(len(key) != 32 for key in keys):
-            # one party under two names would count twice in a quorum, and hide nobody in a sum
+            # one party under two names would count twice in a quorum, and would hide no other client's value
             raise ConfigError("Expected distinct keys of 32 bytes, got others: one party would count as two.")
 
     @cached_property
@@ -102,7 +118,15 @@ class Roster:
 
 @dataclass(frozen=True)
 class Identity:
-    """A client's own lasting keys: one for signatures, one for the channel that shares travel in."""
+    """A party's own long-term keys: one for signatures, one for the channel that carries shares.
+
+    Raises nothing.
+
+    >>> from securefl.sums import Identity
+    >>> identity = Identity.generate("client-0000")
+    >>> identity.member().identity == identity.signing.public
+    True
+    """
 
     name: str
     signing: SigningKey
@@ -110,12 +134,12 @@ class Identity:
 
     @classmethod
     def generate(cls, name: str) -> Identity:
-        """Fresh keys, from the operating system's randomness."""
+        """Return fresh keys from the operating system's randomness."""
         return cls(name, SigningKey.generate(), AgreementKey.generate())
 
     @classmethod
     def of(cls, name: str, secret: SecretKey) -> Identity:
-        """The keys that follow from a lasting secret, the same after a restart."""
+        """Derive the keys from a long-term secret. They are the same after a restart."""
         signing, channel = derived(secret, b"identity"), derived(secret, b"channel")
         return cls(name, SigningKey(signing), AgreementKey(channel))
 
@@ -123,12 +147,15 @@ class Identity:
         return Member(self.name, self.signing.public, self.channel.public)
 
     def vouch(self, purpose: bytes, context: bytes, key: bytes) -> bytes:
-        """A public key that this party made for one purpose and context, under its signature."""
+        """Return a public key of this party for one purpose and context, and this party's signature of it."""
         return key + self.signing.sign(_vouched(purpose, context, key)).raw
 
 
 def vouched(member: Member, purpose: bytes, context: bytes, said: bytes) -> bytes:
-    """The public key in what `Identity.vouch` made; CryptoError unless this member made it, for this."""
+    """Return the public key in the output of `Identity.vouch`.
+
+    Raises CryptoError unless this member signed it for this purpose and context.
+    """
     key, signature = said[:-SIGNATURE_BYTES], Signature(said[-SIGNATURE_BYTES:])
     verify(member.identity, signature, _vouched(purpose, context, key))
     return key
@@ -140,18 +167,26 @@ def _vouched(purpose: bytes, context: bytes, key: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Directory:
-    """The public keys of all parties of a session, pinned before it begins.
+    """The public keys of all parties of a session, pinned before the session begins.
 
-    Nobody takes a key from a message: whoever could name a key could stand for its owner.
+    No party takes a key from a message: a sender that could choose a key could impersonate the key's owner.
 
     Attributes:
-        session: 32 bytes; another session has other keys.
-        server, key_holder: their lasting keys; None for a key holder that takes no part.
-        members: the clients of these names, in their order. KeyError for a name that is not pinned.
-        verify, agree: how signatures are checked, and how two members come to the secret that they share.
-            Whoever pins the keys says it, and could name any key.
+        session: 32 bytes. Each session has its own keys.
+        server, key_holder: their long-term keys. `key_holder` is None if no key holder takes part.
+        members: a function that returns the clients of these names, in the same order. It raises KeyError
+            for a name that is not pinned.
+        verify, agree: functions that check a signature, and that derive the secret of two members. The party
+            that pins the keys supplies them. It could pin any key, so this gives it no further power.
 
-    Raises ConfigError for a session of another length, and for a server that is its own key holder.
+    Raises:
+        ConfigError: if the session is not 32 bytes long, or if the server and the key holder share a key.
+
+    >>> from securefl.sums import Directory, Identity
+    >>> keys = {name: Identity.generate(name).member() for name in ("client-0000", "client-0001", "server")}
+    >>> directory = Directory(bytes(32), keys["server"], None, lambda names: [keys[name] for name in names])
+    >>> directory.roster(["client-0001", "client-0000"]).numbers["client-0001"]
+    1
     """
 
     session: bytes
@@ -167,38 +202,46 @@ class Directory:
         both = (self.server, self.key_holder)
         keys = [key.raw for one in both if one is not None for key in (one.identity, one.channel)]
         if len(set(keys)) < len(keys):
-            # what is hidden from the server is open to whoever has the key holder's keys
+            # the key holder's keys open values that are hidden from the server
             raise ConfigError("Expected keys of server and key holder apart, got one key twice. Pin two.")
 
     def roster(self, cohort: Iterable[str]) -> Roster:
-        """The pinned keys of a cohort. CryptoError for a client whose keys are not pinned."""
+        """Return the pinned keys of a cohort. Raises CryptoError if the keys of a client are not pinned."""
         try:
             return Roster(tuple(self.members(sorted(cohort))), self.verify, self.agree)
         except KeyError as unknown:
             raise CryptoError(f"Expected clients whose keys are pinned, got {unknown}.") from None
 
     def vouched(self, purpose: bytes, said: bytes) -> bytes:
-        """The public key that the key holder made for this purpose, in this session.
+        """Return the public key that the key holder signed for this purpose in this session.
 
-        Raises CryptoError for a key that is not the key holder's, and ConfigError where there is none.
+        Raises CryptoError if the key holder did not sign the key, and ConfigError if no key holder is pinned.
         """
         if self.key_holder is None:
             raise ConfigError("Expected the pinned keys of a key holder, got none. Name who it is.")
         return vouched(self.key_holder, purpose, self.session, said)
 
 
-# What -------------------------------------------------------------------------------------------
+# The agreement ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, order=True)
 class Question:
-    """One value that is opened as one sum over one set of clients, whatever stage or attempt carries it.
+    """One value that may be opened as one sum over one set of clients, in any stage or attempt.
+
+    Raises nothing.
 
     Attributes:
         session: 32 bytes, of the run.
-        round: the round in which it is asked. 0 for an introduction, which is asked once in a session.
-        ask: i for the i-th introduction; in a round the number within it. Only introductions have round 0.
-        again: how often it was put anew after an answer was lost. Only noised values are, charged each time.
+        round: the round of the query. 0 for an initial query, which is made once in a session.
+        ask: i for the i-th initial query; in a round, the number of the query within the round. Only initial
+            queries have round 0.
+        again: the number of retries after an answer was lost. Only noised values are retried, and each retry
+            is charged.
+
+    >>> from securefl.secagg import Question
+    >>> Question(bytes(32), 3, "update") < Question(bytes(32), 4, "update")
+    True
     """
 
     session: bytes
@@ -212,8 +255,22 @@ class Question:
 class Vector:
     """One vector to be summed modulo 2^bits. No coordinate of any client exceeds `bound` in magnitude.
 
-    ask: which introduction it is. number: which Ask of the round it is. One of them is 0.
-    once: the value cannot change in a session, so a client lets it be opened once in a session.
+    Attributes:
+        length: the number of entries.
+        bits: 8 to 64.
+        ask: the number of the initial query, or 0.
+        number: the number of the query within its round, or 0. `ask` or `number` is 0.
+        again: the number of retries.
+        once: the value is constant in a session, so a client lets it be opened once in a session.
+
+    Raises:
+        ConfigError: if `bits` is not in 8 to 64, if `length` or `bound` is below 1, if `length` is 2^32 or
+            more, or if both `ask` and `number` are set.
+
+    >>> from securefl.secagg import Vector
+    >>> vector = Vector(name="update", length=4, bits=32, bound=2**20)
+    >>> vector.once
+    False
     """
 
     name: str
@@ -231,7 +288,7 @@ class Vector:
             raise ConfigError(f"Expected a length, a bound, 8 to 64 bits, and `ask` or `number`, got {self}.")
 
     def question(self, header: Header) -> Question:
-        """Which question this vector answers, in an aggregation at that place."""
+        """Return the question that this vector answers in an aggregation at that place."""
         at = 0 if self.ask else header.round
         return Question(header.session, at, self.name, self.ask or self.number, self.again)
 
@@ -247,10 +304,19 @@ class Agreement:
     Attributes:
         header: session, round, stage, and the attempt at this sum, from 1.
         roster: the pinned cohort of this attempt.
-        plan: digest of the plan, 32 bytes, each party's own.
-        task: digest of the order and the broadcast, 32 bytes, as this client was given them.
+        plan: digest of the party's own plan, 32 bytes.
+        task: digest of the order and the broadcast that the party received, 32 bytes.
 
-    Raises ConfigError for vectors without distinct names, and for digests of another length.
+    Raises:
+        ConfigError: if there is no vector, if two vectors have one name, or if a digest is not 32 bytes long.
+
+    >>> from securefl.secagg import Roster, Vector
+    >>> from securefl.sums import Agreement, Header, Identity
+    >>> roster = Roster((Identity.generate("client-0000").member(),))
+    >>> place = Header(session=bytes(32), round=1, attempt=1, stage=0)
+    >>> vector = Vector(name="update", length=4, bits=32, bound=100)
+    >>> len(Agreement(header=place, roster=roster, vectors=(vector,), plan=bytes(32), task=bytes(32)).context)
+    72
     """
 
     header: Header
@@ -267,7 +333,7 @@ class Agreement:
 
     @property
     def rules(self) -> bytes:
-        """Digest of this way of summing's own part of the agreement."""
+        """Digest of the parameters that this sum scheme adds to the agreement."""
         return b""
 
     @cached_property
@@ -276,9 +342,9 @@ class Agreement:
 
     @property
     def openings(self) -> tuple[Question, ...]:
-        """The questions as the party that opens one total of each counts them.
+        """The questions as a party counts them that opens one total for each question.
 
-        A value that cannot change is one question in the whole session.
+        A value that is constant in a session is one question in the whole session.
         """
         return tuple(
             replace(question, round=0, ask=0) if vector.once else question
@@ -295,7 +361,7 @@ class Agreement:
         return place + digest(b"agreement", b"", whole)
 
     def check(self, member: int, signature: Signature, message: bytes) -> None:
-        """Raises CryptoError unless the pinned member signed this."""
+        """Raise CryptoError unless the pinned member signed this message."""
         if not 0 <= member < len(self.roster.members):
             raise CryptoError(f"Expected a member of the pinned roster, got the number {member}.")
         self.roster.verify(self.roster.members[member].identity, signature, message)

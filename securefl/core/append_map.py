@@ -1,4 +1,4 @@
-"""A mapping that grows by one entry at a time, as the state of a machine does with every message."""
+"""An immutable append-only mapping, for machine states that grow by one entry per message."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ V = TypeVar("V")
 
 
 class AppendMap(Mapping[K, V]):
-    """An immutable mapping. `having` gives a larger one, and this one stays as it is.
+    """An immutable mapping. `having` returns a larger mapping and leaves this one unchanged.
 
-    A copy for each message would make a cohort quadratic. So successive mappings share one table, of which
-    each sees as many entries as it had. Whoever grows an older mapping a second time gets a table of its own.
+    A copy for each message would take quadratic time in the size of the cohort. So successive mappings share
+    one table, and each mapping sees its own first entries only. A second `having` of the same mapping copies
+    the table.
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,7 @@ class AppendMap(Mapping[K, V]):
         self._size = 0
 
     def having(self, key: K, value: V) -> AppendMap[K, V]:
-        """This mapping with one more entry. ValueError for a key that it has."""
+        """Return this mapping with one more entry. Raises ValueError if the key is already there."""
         if key in self:
             raise ValueError(f"Expected a new key, got {key!r} again.")
         larger: AppendMap[K, V] = AppendMap()
@@ -39,7 +40,7 @@ class AppendMap(Mapping[K, V]):
         return value
 
     def __iter__(self) -> Iterator[K]:
-        # A copy of the keys: the table may grow while somebody reads this state.
+        # A copy of the keys: the shared table may grow while the caller iterates.
         return iter(tuple(islice(self._table, self._size)))
 
     def __len__(self) -> int:

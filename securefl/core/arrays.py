@@ -1,4 +1,4 @@
-"""Named arrays as bytes, without pickle: in the format of safetensors."""
+"""Serialisation of named arrays to bytes in the safetensors format, without pickle."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ _DIGITS: Final = 6
 
 
 def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The bytes of these arrays, in their order. ConfigError for one of text, objects or the like."""
-    from safetensors.numpy import save  # where nothing is stored, nobody waits for it
+    """Return the bytes of these arrays, in their order.
+
+    Raises ConfigError for an array that does not hold numbers of up to 8 bytes or truth values.
+    """
+    from safetensors.numpy import save  # late, so that a process that stores nothing does not load it
 
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
             raise ConfigError(f"Expected numbers or truth values to store as {name!r}, got {array.dtype}.")
-    # The format sorts its names, and so forgets their order. Each has its place in front for that reason.
+    # The format sorts the names. The number in front of each name keeps the caller's order.
     named = {f"{place:0{_DIGITS}}{name}": array for place, (name, array) in enumerate(arrays.items())}
     return bytes(save({name: np.asarray(array, order="C") for name, array in named.items()}))
 
 
 def unpacked(stored: bytes) -> dict[str, NDArray[Any]]:
-    """The inverse of `packed`. SafetensorError for bytes that are none."""
+    """Return the arrays that `packed` stored. Raises SafetensorError for any other bytes."""
     from safetensors.numpy import load
 
     found = load(stored)

@@ -1,14 +1,16 @@
-"""How many clients a declared share of a cohort is: each share is rounded to the side that protects.
+"""Numbers of dropped and colluding clients in a cohort, and bounds on one client's weight in a sum.
 
-And how well one client's value can be guessed from a weighted sum of it and others. Take values of equal
-spread that have nothing to do with each other, one with weight v and the others with weights w_j. The best
-linear guess of the first from their sum explains the share
+A declared fraction of a cohort is rounded to the side that protects the clients.
+
+The weight bound says how well the server can guess one client's value from a weighted sum. Take independent
+values of equal spread, one with weight v and the others with weights w_j. The best linear guess of the first
+value from the sum explains the fraction
 
     v^2 / (v^2 + sum_j w_j^2)
 
-of its variance, and errs by sqrt(1 - share) of its spread. Squares stand here since variances of independent
-values add up. A bound on plain weights is too weak: one client of half the weight beside six small ones is
-guessed with an error of 0.38 of its spread.
+of its variance, and errs by sqrt(1 - fraction) of its spread. The weights are squared because variances of
+independent values add up. A bound on plain weights is too weak: if one client has half of the weight and six
+small clients have the rest, its value is guessed with an error of 0.38 of its spread.
 """
 
 from __future__ import annotations
@@ -19,27 +21,27 @@ from math import ceil, floor, sqrt
 
 
 def dropping(share: float, clients: int) -> int:
-    """The most clients that may fall silent, rounded down: one more would be one too few in a sum."""
+    """Return the largest number of clients that may drop out, rounded down so that enough clients survive."""
     return floor(exact(share) * clients)
 
 
 def colluding(share: float, clients: int) -> int:
-    """The most clients that may collude with the server, rounded up: a tenth of nine clients is one."""
+    """Return the largest number of clients that may collude with the server, rounded up: 0.1 of 9 is 1."""
     return ceil(exact(share) * clients)
 
 
 def exact(share: float) -> Fraction:
-    """The decimal number that was written: its binary neighbour can lie on the other side of an integer."""
+    """Return the decimal number as written. Its binary value can lie on the other side of an integer."""
     return Fraction(str(share))
 
 
 def heaviest_share(weights: Sequence[int], beside: int) -> Fraction:
-    """The largest squared share that any of these weights has beside the `beside` lightest of the others.
+    """Return the largest squared fraction of one weight beside the `beside` lightest of the other weights.
 
-    The heaviest weight has it: the lightest others are least beside it. Exact, for weights of any size.
-    1 if nothing stands beside it.
+    The heaviest weight has the largest fraction. The result is exact for integers of any size. It is 1 if no
+    other weight is there.
     """
-    if min(weights) == max(weights):  # by far the most frequent, over cohorts of a thousand too
+    if min(weights) == max(weights):  # the usual case, also in cohorts of a thousand clients
         return Fraction(1, 1 + min(max(0, beside), len(weights) - 1))
     ordered = sorted(weights)
     own = ordered[-1] ** 2
@@ -47,10 +49,10 @@ def heaviest_share(weights: Sequence[int], beside: int) -> Fraction:
 
 
 def share_within(least: int, largest: int, beside: int) -> Fraction:
-    """The largest squared share that follows from public bounds alone: one largest beside the least."""
+    """Return the largest squared fraction within public bounds: one `largest` weight beside `least` ones."""
     return Fraction(largest**2, largest**2 + max(0, beside) * least**2)
 
 
 def guess_error(share: float | Fraction) -> float:
-    """The error of the best linear guess, in spreads of the guessed value: 0 is exact, 1 is no guess."""
+    """Return the error of the best linear guess, in spreads of the value: 0 is exact, 1 is no guess."""
     return sqrt(1 - share)

@@ -1,4 +1,4 @@
-"""Drawing without replacement by weights."""
+"""Weighted sampling of clients without replacement (Gumbel top-k)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from securefl.core.errors import ConfigError
 def sample_without_replacement(
     log_weights: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> dict[int, int]:
-    """`count` distinct clients, drawn one after the other with probability proportional to the weight.
+    """Draw `count` distinct clients one after the other, with probability proportional to the weight.
 
     Adding Gumbel noise to log-weights and taking the largest gives exactly that law (Kool et al. 2019). It
     works even if the weights themselves underflow. A client with a log-weight of -inf or NaN is never drawn.
     Equal log-weights draw uniformly. Fewer are drawn if fewer have a finite log-weight.
 
-    Raises ConfigError for count > N.
+    Args:
+        log_weights: (N,) float64, natural logarithms of the weights, up to a constant.
+        count: K, the number of clients to draw.
+        rng: the source of the N Gumbel variates.
+
+    Returns:
+        The indices of the drawn clients, each with its number of draws, which is 1.
+
+    Raises:
+        ConfigError: if count > N.
     """
     if count > len(log_weights):
         raise ConfigError(f"Expected K <= N, got K = {count} of N = {len(log_weights)}; lower the fraction.")
-    # one number for every client, so that the stream does not depend on who can be drawn
+    # one variate for every client, so that the stream does not depend on which clients can be drawn
     keys = log_weights + rng.gumbel(size=len(log_weights))
     keys[~np.isfinite(log_weights)] = -np.inf
     best = np.argsort(-keys, kind="stable")[:count]

@@ -1,4 +1,4 @@
-"""The public integer grid that every sum is taken on."""
+"""Quantisation of clients' values to a public integer grid, on which every sum is taken."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The public integer grid that every sum is taken on, so that all ways of summing agree bit for bit.
+    """The public integer grid of a sum. On one grid, all sum schemes give the same totals, bit for bit.
 
     Values within +-`bound` become the nearest multiple of `step`. They travel as int32.
+
+    Raises:
+        ConfigError: unless step > 0, bound > 0 and bound / step < 2^31.
+
+    >>> import numpy as np
+    >>> from securefl.algorithm import Grid
+    >>> Grid(step=0.25, bound=8.0).quantise(np.array([0.5, -1.1]))
+    array([ 2, -4], dtype=int32)
     """
 
     step: float = 2.0**-21
@@ -31,20 +39,28 @@ class Grid:
 
     @property
     def limit(self) -> int:
-        """The largest grid integer, which is `bound` on the grid."""
+        """The largest grid integer: `bound` in units of `step`."""
         ratio = self.bound / self.step
         return int(np.rint(ratio)) if np.isfinite(ratio) else 2**31
 
     def quantise(self, values: Floats, weight: float = 1.0) -> NDArray[np.int32]:
-        """Weight times values (d,) as grid integers (d,). The product is taken in the values' own precision.
+        """Return `weight * values` as grid integers.
 
-        Raises DataError for a product that is not finite or out of bounds.
+        Args:
+            values: (d,) floats. The product is taken in their own precision.
+            weight: the factor, without unit.
+
+        Returns:
+            (d,) int32, in units of `step`.
+
+        Raises:
+            DataError: if the product is not finite or exceeds `bound` in magnitude.
         """
-        # One product: by a power of two it is rounded where the product with the weight alone would be.
+        # One product instead of two: if `step` is a power of two, dividing by it adds no rounding.
         with np.errstate(over="ignore"):
             scaled = values * float(weight / self.step)
-        # Of a nan, both ends are nan, and nothing is true of it. Compared as Python's floats: in float32 the
-        # room could be rounded up.
+        # If a value is nan, minimum and maximum are nan, and both comparisons are false. The comparison is of
+        # Python floats, because in float32 the bound could be rounded up.
         room = self.bound / self.step
         if not (-room <= float(scaled.min(initial=0.0)) and float(scaled.max(initial=0.0)) <= room):
             raise DataError(self._why_not(values))
@@ -52,7 +68,7 @@ class Grid:
         return numbers
 
     def _why_not(self, values: Floats) -> str:
-        # The messages name no value: they may be logged, and the values are a client's.
+        # The messages name no value: they may be logged, and a client's values are private.
         if not np.isfinite(values).all():
             return (
                 "Expected a finite contribution, got one that is not finite. Lower the learning rate or "
@@ -61,9 +77,15 @@ class Grid:
         return f"Expected a contribution within +-{self.bound:g}, got a larger one. Lower the learning rate."
 
     def check(self, numbers: NDArray[Any], size: int, sender: str) -> int:
-        """The largest magnitude among a peer's grid integers.
+        """Return the largest magnitude among a peer's grid integers, after a check of type, shape and bound.
 
-        They are refused unless they have the declared type, shape and bound.
+        Args:
+            numbers: the array that the peer sent.
+            size: the declared number of entries.
+            sender: the peer's name, for the error.
+
+        Raises:
+            RemoteProtocolError: unless `numbers` is (size,) int32 within +-`limit`.
         """
         if numbers.dtype != np.int32 or numbers.shape != (size,):
             raise RemoteProtocolError(
@@ -71,7 +93,7 @@ class Grid:
                 sender=sender,
                 phase="contribution",
             )
-        # both ends, not the absolute value: that of -2^31 is -2^31 in int32, and would pass
+        # minimum and maximum, not the absolute value: |-2^31| overflows to -2^31 in int32, and would pass
         largest = max(-int(numbers.min(initial=0)), int(numbers.max(initial=0)))
         if largest > self.limit:
             raise RemoteProtocolError(

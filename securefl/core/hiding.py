@@ -1,4 +1,4 @@
-"""How a client's value leaves it hidden, and the slow work in which it does."""
+"""Masking or encryption of a client's value before it is sent: the result, and the order to do it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,20 @@ from securefl.core.wire import Header
 
 @dataclass(frozen=True, repr=False)
 class Concealed:
-    """What leaves a client in place of a value: numbers that tell nothing by themselves, or sealed bytes."""
+    """The masked or encrypted form of a client's value. The client sends it in place of the value.
+
+    Raises nothing.
+
+    Attributes:
+        form: "masked", "encrypted", "open" or "sparse".
+        numbers: an array that reveals nothing about the value unless the masks are known; empty if unused.
+        sealed: encrypted bytes; empty if unused.
+
+    >>> import numpy as np
+    >>> from securefl.sums import Concealed
+    >>> Concealed("masked", np.array([7, 8])).sealed
+    b''
+    """
 
     form: Form
     numbers: NDArray[np.generic] = field(default_factory=lambda: np.zeros(0))
@@ -23,15 +36,27 @@ class Concealed:
 
 
 Conceal = Callable[[NDArray[Any]], Concealed]
-"""Hides one value: the integers of a sum, int64, or the hidden part of a number, float64; both flat."""
+"""A function that masks or encrypts one flat array.
+
+The array holds the int64 integers of a sum, or the float64 hidden part of a linear query.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ComputeAndConceal:
-    """Slow work of a client in a hidden sum: compute, charge and hide one release per vector; None abstains.
+    """Slow work of a client in a hidden sum: compute, charge and conceal one release for each vector.
 
-    conceal: by the name of each vector, in their order, what hides its integers. It works once: two values
-        under one mask would tell their difference.
+    The host answers with the releases, or with None if the client abstains. Raises nothing.
+
+    Attributes:
+        conceal: for each vector's name, in the vectors' order, the function that conceals its integers. Each
+            function works once: two values under one mask would reveal their difference.
+
+    >>> from securefl.sums import Concealed, Header, ComputeAndConceal
+    >>> place = Header(session=bytes(32), round=1, attempt=1, stage=0)
+    >>> shift = lambda integers: Concealed("masked", integers + 5)
+    >>> list(ComputeAndConceal(client="client-0000", header=place, conceal={"update": shift}).conceal)
+    ['update']
     """
 
     client: str

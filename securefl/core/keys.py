@@ -1,7 +1,7 @@
-"""Secret and public values are different types, so that they cannot be confused.
+"""Types for secret keys, public keys, signatures, shares and commitments.
 
-Python cannot erase memory. A `SecretKey` keeps its bytes out of logs, pickles and messages, but not out of a
-core dump.
+Secret and public values have different types, so that no function takes one for the other. Python cannot
+erase memory. A `SecretKey` keeps its bytes out of logs, pickles and messages, but not out of a core dump.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from securefl.core.errors import LocalProtocolError
 
 
 class Guarded:
-    """A holder of a secret. It refuses to be pickled or copied, which would put the secret elsewhere
-    unnoticed.
+    """Base class of objects that hold a secret. They refuse to be pickled or copied.
 
-    Any object that holds it refuses too, however deep.
+    A pickle or a copy would put the secret in a second place unnoticed. Any object that contains a guarded
+    object, at any depth, cannot be pickled or deep-copied either.
     """
 
     __slots__ = ()
@@ -27,7 +27,7 @@ class Guarded:
     def _refuse(self, *_: object) -> NoReturn:
         raise LocalProtocolError(f"A {type(self).__name__} is neither pickled nor copied; {self._instead}.")
 
-    # copyreg, or a subclass, may call object.__reduce_ex__ past ours. It then asks __getstate__.
+    # copyreg or a subclass may call object.__reduce_ex__ directly. That method then calls __getstate__.
     __reduce__ = __reduce_ex__ = __getstate__ = __copy__ = __deepcopy__ = _refuse
 
 
@@ -49,7 +49,7 @@ class SecretKey(Guarded):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SecretKey):
             return NotImplemented
-        # the time of == tells how many bytes agree
+        # the running time of == reveals how many bytes agree
         return hmac.compare_digest(self._secret, other._secret)
 
     __hash__ = None  # type: ignore[assignment]  # a hash would be a fingerprint of the secret
@@ -65,7 +65,7 @@ class PublicKey:
     raw: bytes
 
     def fingerprint(self) -> str:
-        """128 bits of SHA-256 over the key in hex: for people to compare."""
+        """Return 128 bits of the key's SHA-256 in hex, for people to compare."""
         return hashlib.sha256(self.raw).hexdigest()[:32]
 
 
@@ -78,7 +78,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of a secret: sealed for one receiver, or opened when the protocol asks for it."""
+    """A share of a secret: sealed for one receiver, or opened in the unmasking phase."""
 
     raw: bytes
 
@@ -87,7 +87,7 @@ class Share:
 class Commitment:
     """A nonce, or a hash of fresh secrets.
 
-    It looks random to whoever does not know them. It is never of data.
+    It looks random to a party that does not know the secrets. It is never computed from data.
     """
 
     raw: bytes

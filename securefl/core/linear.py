@@ -1,17 +1,17 @@
-"""One inner product of a client's private vector with the server's weights, inside public bounds.
+"""Linear queries: one inner product of a client's private vector with the server's weights, in public bounds.
 
-A client of a `LinearQuery` answers with x = [hidden, clear]. The server learns one number of it,
+A client answers a `LinearQuery` with x = [hidden, clear]. The server learns the clear part and one number,
 
     (<hidden, w_hidden> + <clear, w_clear> + offset) / scale
 
-and the clear part. Where numbers travel concealed, the hidden part is concealed. Keys, flooding, capacity and
-error bounds follow from `LinearBounds` alone, which are public and fixed before any query is.
+If the plan conceals scores, the hidden part never leaves the client in the clear. Keys, flooding noise,
+capacity and error bounds follow from `LinearBounds` alone, which are public and fixed before any query.
 
-**What this does not hide.** Every number is one linear equation in x. A server that chooses as many queries
-as x has hidden entries solves for them: so a specification declares how many there may be.
+**What this does not hide.** Every number is one linear equation in x. A server with as many queries as x has
+hidden entries can solve for them. So a value's spec declares the largest number of queries.
 
-**Whom it trusts.** The product that is opened is checked. The norm of x is not: a client that lies can leave
-`norm`, and costs its own number.
+**What is not checked.** The opened product is checked. The norm of x is not: a client that lies can exceed
+`norm`, and spoils its own number only.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from securefl.core.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
 ROUNDING: Final = 1e-6
-"""A generous bound on how far outside its range an honest number can come out."""
+"""A generous bound on how far rounding can move an honest number out of its range."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """A run of `count` entries, each from `low` to `high`. ConfigError for no such run."""
+    """A run of `count` entries, each from `low` to `high`.
+
+    Raises ConfigError unless count >= 1 and low <= high, both finite.
+    """
 
     count: int
     low: float
@@ -48,25 +51,33 @@ class Range:
             )
 
     def text(self) -> str:
-        """Canonical text, part of that of the bounds."""
+        """Return the canonical text, which is part of the canonical text of `LinearBounds`."""
         return f"{self.count}*[{self.low!r},{self.high!r}]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearBounds:
-    """Public bounds of a linear query. Clients keep to them; keys are sized by them.
+    """Public bounds of a linear query. Honest clients' vectors obey them; key parameters follow from them.
 
     Attributes:
-        hidden_length: h >= 1, entries that travel concealed.
-        clear: runs of entries that travel beside them in plaintext, c in all.
+        hidden_length: h >= 1, the number of entries that travel concealed.
+        clear: runs of entries that travel in plaintext, c entries in all.
         norm: largest ||x||_2 of a client's h + c entries.
-        weight_norm: largest ||w_hidden||_2. A query above it is refused: flooding hangs on it.
+        weight_norm: largest ||w_hidden||_2. A query above it is refused, because the flooding noise is sized
+            by it.
         row_norm: largest norm of [w_hidden, w_clear, offset / scale], for queries that are encrypted too.
-        product: largest |<hidden, w_hidden>|, for which the ring has room.
-        scale: numbers and their error bounds are in units of it.
+        product: largest |<hidden, w_hidden>|. The ring has room for it.
+        scale: the unit of numbers and of their error bounds.
         least, most: the range of an honest number.
 
-    Raises ConfigError for bounds that are not finite and above 0, and for an empty range.
+    Raises:
+        ConfigError: if a norm, the product or the scale is not finite and above 0, if hidden_length < 1, or
+            if least >= most.
+
+    >>> from securefl.linear import LinearBounds
+    >>> bounds = LinearBounds(hidden_length=2, norm=5.0, weight_norm=1.0, row_norm=1.0, product=5.0)
+    >>> bounds.clear_length, bounds.scale
+    (0, 1.0)
     """
 
     hidden_length: int
@@ -92,11 +103,11 @@ class LinearBounds:
 
     @property
     def clear_length(self) -> int:
-        """c, the number of entries in plaintext."""
+        """The number c of entries in plaintext."""
         return sum(run.count for run in self.clear)
 
     def holds_clear(self, values: Floats) -> bool:
-        """Whether these are c entries, each inside its range. False for nan."""
+        """Whether `values` is (c,) and each entry lies in its range. False if an entry is nan."""
         if values.shape != (self.clear_length,):
             return False
         low = np.repeat([run.low for run in self.clear], [run.count for run in self.clear])
@@ -105,17 +116,17 @@ class LinearBounds:
         return bool(((values >= low) & (values <= high)).all())
 
     def holds_hidden(self, values: Floats) -> bool:
-        """Whether these are h entries of a client that keeps to the norm. False for nan."""
-        # `<=` refuses nan. The billionth is room for rounding.
+        """Whether `values` is (h,) with a norm of at most `norm`. False if an entry is nan."""
+        # `<=` is false for nan. The factor 1 + 1e-9 allows for rounding.
         fits = values.shape == (self.hidden_length,)
         return fits and float(np.linalg.norm(values)) <= self.norm * (1 + 1e-9)
 
     def allows(self, number: float, error: float) -> bool:
-        """Whether a number that is known up to `error` can be an honest one. False for nan."""
+        """Whether an honest number can differ from `number` by at most `error`. False if it is nan."""
         return self.least - error <= number <= self.most + error
 
     def text(self) -> str:
-        """Canonical text, which digests of terms hold. Its words and their order stay as they are."""
+        """Return the canonical text, which digests of terms contain. Its words and order never change."""
         clear = ",".join(run.text() for run in self.clear)
         return (
             f"linear/1(hidden={self.hidden_length},clear={clear},norm={self.norm!r},"
@@ -126,10 +137,27 @@ class LinearBounds:
 
 @dataclass(frozen=True, eq=False)
 class LinearQuery:
-    """The server's weights. They never leave the server, or their owner where they are encrypted too.
+    """The server's weights for one inner product with each client's vector.
 
-    Shapes: hidden (h,), clear (c,), both float64. Raises ConfigError for other shapes, and DataError for
-    weights that are not finite.
+    In differential privacy a "linear query" is a sum over records. This one is a sum over the entries of one
+    client's vector. The weights never leave the server. If the query is encrypted too, they never leave its
+    owner.
+
+    Attributes:
+        bounds: the public bounds, which fix h and c.
+        hidden: (h,) float64, the weights of the concealed entries.
+        clear: (c,) float64, the weights of the plaintext entries.
+        offset: a constant that is added to the products.
+
+    Raises:
+        ConfigError: if an array has another shape.
+        DataError: if a weight or the offset is not finite.
+
+    >>> import numpy as np
+    >>> from securefl.linear import LinearBounds, LinearQuery
+    >>> bounds = LinearBounds(hidden_length=2, norm=5.0, weight_norm=1.0, row_norm=1.0, product=5.0)
+    >>> LinearQuery(bounds, np.array([0.5, 0.5])).number(np.array([1.0, 3.0]), np.zeros(0))
+    2.0
     """
 
     bounds: LinearBounds
@@ -148,20 +176,33 @@ class LinearQuery:
             raise DataError("Expected finite weights and offset of a query, got some that are not.")
 
     def number(self, hidden: Floats, clear: Floats) -> float:
-        """What a client's vector in the clear answers with."""
+        """Return the number that follows from a client's vector in the clear.
+
+        Args:
+            hidden: (h,) float64, the client's concealed entries.
+            clear: (c,) float64, the client's plaintext entries.
+        """
         product = float(hidden @ self.hidden) + float(clear @ self.clear)
         return (product + self.offset) / self.bounds.scale
 
     def allows(self, number: float) -> bool:
-        """Whether an honest client's number could be this one. False for nan."""
+        """Whether an honest client can have this number. False if it is nan."""
         bounds = self.bounds
         inside = abs(number * bounds.scale - self.offset) <= bounds.product
         return bounds.allows(number, ROUNDING) and inside
 
     def row(self, *, encrypted: bool) -> Floats:
-        """The weights that are multiplied under encryption: hidden; encrypted, all of them and the offset.
+        """Return the weights that are multiplied under encryption.
 
-        Raises ConfigError for weights above the declared norm.
+        Args:
+            encrypted: whether the query itself is encrypted.
+
+        Returns:
+            (h,) float64, the hidden weights; if `encrypted`, (h + c + 1,) float64: all weights and
+            offset / scale.
+
+        Raises:
+            ConfigError: if the norm of the result exceeds the declared norm.
         """
         bounds = self.bounds
         row, largest = self.hidden, bounds.weight_norm
@@ -170,8 +211,8 @@ class LinearQuery:
             largest = bounds.row_norm
         if not (norm := float(np.linalg.norm(row))) <= largest:
             raise ConfigError(
-                f"Expected weights of norm up to {largest:.3g}, got {norm:.3g}: use a public anchor nearer "
-                "to the baseline, or declare a larger norm (of profiles: Bounds.weight; scores get as much "
-                "noisier)."
+                f"Expected weights of norm up to {largest:.3g}, got {norm:.3g}. Use a public anchor nearer "
+                "to the baseline, or declare a larger norm (for profiles: Bounds.weight). The noise of the "
+                "scores grows in proportion to it."
             )
         return row

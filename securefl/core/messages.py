@@ -1,9 +1,11 @@
-"""The messages of one exchange; who may send each is part of its class.
+"""The messages between server, clients and key holder. Each class declares which party may send it.
 
 server      --Broadcast, Order-->  client
 client      --Contribution------>  server         (only Releases)
-server      --OpenRequest------->  key holder     (only where numbers travel encrypted)
+server      --OpenRequest------->  key holder
 key holder  --OpenReply--------->  server
+
+`OpenRequest` and `OpenReply` are sent only if numbers travel encrypted.
 """
 
 from __future__ import annotations
@@ -19,20 +21,20 @@ from securefl.core.wire import Header, encode, message
 
 
 def client_name(number: int) -> str:
-    """The party name of a client."""
-    # Padded: rosters are sorted by name, and so by number, up to 10,000 clients.
+    """Return the party name of a client."""
+    # Padded, so that a roster sorted by name is sorted by number, up to 10,000 clients.
     return f"client-{number:04d}"
 
 
 REFUSED = b""
 OVERHEAD = 4096
-"""Bytes of headers, names and lengths of one message, generously."""
+"""A generous bound on the bytes of headers, names and lengths of one message."""
 
 
 @message("broadcast", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Broadcast:
-    """The model and public arrays, one encoding for the whole cohort."""
+    """The model and public arrays. One encoding serves the whole cohort."""
 
     model: NDArray[np.float32]
     names: tuple[str, ...]
@@ -42,19 +44,19 @@ class Broadcast:
 @message("order", version=3, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a client is to send.
+    """The server's order to a client: the values that the client sends.
 
     Attributes:
-        wants: names of the values it sends now.
-        sums: names of the values that it gives to a hidden sum afterwards.
-        initial: which introduction of its values this is, from 1; 0 for an Ask of the rounds.
-        number: which Ask of its values this is within its round; 0 for an introduction.
-        again: how often the sums were put anew after an answer was lost.
-        members: numbers of the cohort, ascending; where nothing is hidden, this client's alone.
-        draws: how often each of them was drawn, at least once.
-        whole, most: all draws of the cohort, and the most of any client; 0 where values do not weigh by
-            draws.
-        records: n, where values weigh n_k / n; 0 where they do not.
+        wants: names of the values that the client sends now.
+        sums: names of the values that the client contributes to a hidden sum afterwards.
+        initial: the number of the initial query, from 1; 0 for a query of the rounds.
+        number: the number of the query within its round; 0 for an initial query.
+        again: the number of retries of the sums after an answer was lost.
+        members: numbers of the cohort's clients, ascending; if no value is hidden, this client's number only.
+        draws: the number of draws of each member, at least 1.
+        whole, most: the draws of the whole cohort, and the most draws of one client; 0 unless values are
+            weighted by draws.
+        records: n, if values are weighted by n_k / n; 0 otherwise.
     """
 
     wants: tuple[str, ...]
@@ -70,14 +72,14 @@ class Order:
 
 
 def task(header: Header, order: Order, broadcast: Broadcast) -> bytes:
-    """Digest of all that a client was told here, 32 bytes: it stands in the signed agreement of a sum."""
+    """Return the digest (32 bytes) of order and broadcast. The signed agreement of a sum contains it."""
     return digest(b"task", b"", fields(encode(header, order), encode(header, broadcast)))
 
 
 @message("contribution", version=1, sender="client")
 @dataclass(frozen=True, kw_only=True)
 class ContributionMessage:
-    """A client's releases, in the order of `Order.wants`."""
+    """A client's releases, in the sequence of `Order.wants`."""
 
     releases: tuple[Release, ...]
 
@@ -85,7 +87,7 @@ class ContributionMessage:
 @message("open-request", version=2, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class OpenRequest:
-    """What the key holder is to open at one turn of an exchange of scores; turns count from 0."""
+    """The server's request to the key holder to open these items, in one turn. Turns count from 0."""
 
     turn: int
     items: tuple[bytes, ...]
@@ -94,7 +96,7 @@ class OpenRequest:
 @message("open-reply", version=2, sender="key-holder")
 @dataclass(frozen=True, kw_only=True)
 class OpenReply:
-    """One reply per item of the request of that turn, still blinded; `REFUSED` for one it will not open."""
+    """One reply for each item of the request, still blinded; `REFUSED` for an item that stays closed."""
 
     turn: int = 0
     items: tuple[bytes, ...]

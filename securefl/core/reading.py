@@ -1,4 +1,4 @@
-"""A table of TOML as a dataclass: strict, with errors that name key, value and the nearest valid name."""
+"""Strict parsing of a TOML table into a dataclass. Errors name the key, the value and the nearest name."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from securefl.core.renamed import new_name
 
 T = TypeVar("T")
 _NEAR = 0.59
-"""The least likeness of a word that is hinted at."""
+"""A word is suggested only if its likeness exceeds this number."""
 
 
 def convert(kind: type[T], table: Any, where: str) -> T:
-    """`table` as the frozen dataclass `kind`; every error names its key, in one ConfigError."""
+    """Return `table` as the frozen dataclass `kind`. One ConfigError names the key of every error."""
     if not isinstance(table, dict):
         raise ConfigError(f"[{where}] Expected a table, got {table!r}.")
     _known_keys(kind, table, where)
     text = _as_json(table, where)
     try:
-        # As JSON, strict takes lists for tuples and words for enums, but no text or truth value for a number.
+        # Strict JSON takes lists for tuples and words for enums, but no text or truth value for a number.
         return cast(T, _adapter(cast(Any, kind)).validate_json(text, strict=True))
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}") from None
@@ -37,20 +37,20 @@ def convert(kind: type[T], table: Any, where: str) -> T:
 
 @lru_cache(maxsize=256)
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    # A sweep reads the same sections for each of its cells, and an adapter takes 10 ms to make.
+    # A sweep reads the same sections for each cell, and it takes 10 ms to make an adapter.
     return TypeAdapter(kind)
 
 
 def _as_json(table: Mapping[str, Any], where: str) -> str:
     try:
-        # TOML has inf, JSON has not: Python writes Infinity, which pydantic's parser takes.
+        # TOML has inf, JSON has none: Python writes Infinity, which pydantic's parser accepts.
         return json.dumps(table)
     except TypeError:
         raise ConfigError(f"[{where}] Expected text, numbers and lists, got a date or a time.") from None
 
 
 def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
-    """pydantic ignores unknown keys of plain dataclasses; a misspelt key must not be silent."""
+    """Raise ConfigError for an unknown key. pydantic would ignore it, and so a misspelt key."""
     fields: Mapping[str, Any] = kind.__dataclass_fields__
     for key, value in table.items():
         if (said := new_name(kind, key)) is not None:
@@ -67,13 +67,13 @@ def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
 @lru_cache(maxsize=1024)
 def _dataclass_of(kind: type[Any], key: str) -> type[Any] | None:
     hint = get_type_hints(kind).get(key)
-    # of a union such as `Bounded | None`, the one dataclass in it
+    # In a union such as `Bounded | None`, take the dataclass.
     found = [own for own in (hint, *get_args(hint)) if isinstance(own, type) and is_dataclass(own)]
     return found[0] if len(found) == 1 else None
 
 
 def _explain(kind: type[Any], problems: Sequence[Mapping[str, Any]], where: str) -> str:
-    """One sentence a key; what a union would have taken is told together."""
+    """Return one sentence for each key. The types of a union share one sentence."""
     by_key: dict[str, list[Mapping[str, Any]]] = {}
     for problem in problems:
         by_key.setdefault(_path(kind, problem["loc"]), []).append(problem)
@@ -93,7 +93,7 @@ def _sentence(path: str, problems: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:
-    """The key's dotted name, without the branches of unions that pydantic puts in."""
+    """Return the key's dotted name, without the union branches that pydantic adds."""
     names: list[str] = []
     for part in location:
         if kind is None or part not in kind.__dataclass_fields__:
@@ -104,15 +104,15 @@ def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:
 
 
 def near(word: str, words: Iterable[str]) -> str:
-    """A hint at the nearest of these words, in brackets; empty where none is near."""
+    """Return a hint at the nearest of these words, in brackets, or an empty text if none is near."""
     found = [(likeness, own) for own in words if (likeness := _likeness(word, own)) > _NEAR]
-    # The first of equals in the alphabet: the hint is the same in every process.
+    # Ties go to the first in the alphabet, so that the hint is the same in every process.
     best = min(found, key=lambda pair: (-pair[0], pair[1]), default=None)
     return f" (did you mean `{best[1]}`?)" if best else ""
 
 
 def _likeness(one: str, other: str) -> float:
-    """The share of letters in common, 0 to 1; 1 more for words of one family, such as fedpro and fedprof."""
+    """Return the fraction of common letters, 0 to 1, plus 1 if one word begins with the other."""
     one, other = ("".join(filter(str.isalnum, own.casefold())) for own in (one, other))
     family = bool(one and other) and (one.startswith(other) or other.startswith(one))
     share = SequenceMatcher(None, one, other).ratio()

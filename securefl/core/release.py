@@ -1,7 +1,7 @@
-"""A release: a value that depends on data, sealed together with the charge of opening it.
+"""Releases: a value that depends on data, together with the privacy charge for opening it.
 
 A mechanism returns a `Release`. Its numbers leave the data holder in two ways only: `Ledger.send` (bytes for
-a peer) and `Ledger.open` (the value, for a foreign training loop). Both commit the charge first.
+a peer) and `Ledger.open` (the value, for a training loop that is not ours). Both commit the charge first.
 `wire.encode` refuses a release without the ledger's permit.
 """
 
@@ -19,14 +19,14 @@ from securefl.core.keys import Guarded
 from securefl.core.sparse import sparse
 from securefl.core.text_safety import require_legible
 
-if TYPE_CHECKING:  # to load it takes seconds, which a command that only reads keys need not wait
+if TYPE_CHECKING:  # loading it takes seconds, and a command that only reads keys should not wait
     from dp_accounting import DpEvent
 
 Unit = Literal["record", "client"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]
-"""Zero-out: a client's contribution becomes nothing. Cohort and weights are public, and stay."""
+"""Zero-out: a client's contribution becomes zero. Cohort and weights are public, and stay the same."""
 Form = Literal["open", "masked", "encrypted", "sparse"]
-"""Sparse: open, and written to a peer without its zeros."""
+"""Sparse: an open value that is written to a peer without its zeros."""
 
 SERVER: Final = "server"
 KEY_HOLDER: Final = "key-holder"
@@ -35,11 +35,11 @@ PARTIES: Final = (SERVER, KEY_HOLDER, OTHERS)
 
 
 def neighbours_missing(unit: Unit, adjacency: Adjacency) -> str | None:
-    """Return why this unit has no neighbours of this kind, or None if it has."""
+    """Return why this unit and this adjacency do not fit together, or None if they do."""
     if unit == "client" and adjacency == "add-remove":
         return (
             'Expected adjacency = "zero-out" (or "replace-one") with unit = "client", got "add-remove": a '
-            "client's contribution becomes nothing, while cohort and weights, which are public, stay."
+            "client's contribution becomes zero, while cohort and weights, which are public, stay the same."
         )
     if unit == "record" and adjacency == "zero-out":
         return 'Expected adjacency = "add-remove" or "replace-one" with unit = "record", got "zero-out".'
@@ -48,9 +48,17 @@ def neighbours_missing(unit: Unit, adjacency: Adjacency) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """The cost of opening a release against each party, as events of dp-accounting.
+    """The privacy cost of opening a release, for each party as a `DpEvent` of dp-accounting. Raises nothing.
 
-    `others` are the other clients and everybody who sees the broadcast model.
+    Attributes:
+        server, key_holder: the event that describes this party's view.
+        others: the view of the other clients and of everybody else who sees the broadcast model.
+
+    >>> from dp_accounting import GaussianDpEvent, NoOpDpEvent
+    >>> from securefl.accounting import Charge
+    >>> charge = Charge(server=GaussianDpEvent(2.0), key_holder=NoOpDpEvent(), others=GaussianDpEvent(2.0))
+    >>> list(charge.by_party())
+    ['server', 'key-holder', 'others']
     """
 
     server: DpEvent
@@ -63,7 +71,7 @@ class Charge:
 
 @dataclass(frozen=True, order=True)
 class ReleaseKey:
-    """The name of one release for ever: a second release under it is a replay."""
+    """The permanent name of one release. The ledger treats a second release of this name as a replay."""
 
     holder: str
     session: bytes
@@ -83,15 +91,23 @@ class ReleaseKey:
 @final
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Release(Guarded):
-    """A sealed value with its charge.
+    """A sealed value with its charge. `protect` makes it, and only the ledger opens it.
 
     Attributes:
-        key: who releases what, where in the protocol.
-        unit: what one neighbouring data set differs in.
-        form: open or sparse (already noised, or unprotected by name), masked or encrypted.
-        charge: what opening it costs against each party.
-        content: a fingerprint of the protected value, under a secret of its holder. It is empty if a
-            repetition needs no check.
+        key: the data holder, the place in the protocol and the value's name.
+        unit: neighbouring data sets differ in one record or in one client.
+        form: open or sparse (noised already, or without noise because the plan says so), masked or encrypted.
+        charge: the cost of opening it, for each party.
+        content: a fingerprint of the protected value under a secret of its holder; empty if a repetition
+            needs no check.
+
+    Raises:
+        LocalProtocolError: if a caller pickles or copies it.
+        UnaccountedRelease: if a message carries it without a committed charge.
+
+    >>> from securefl.sums import Release
+    >>> sorted(name for name in Release.__annotations__ if not name.startswith("_"))
+    ['charge', 'content', 'form', 'key', 'unit']
     """
 
     _instead: ClassVar[str] = "hand it to Ledger.send or Ledger.open"
@@ -104,13 +120,13 @@ class Release(Guarded):
     _sealed: bytes = b""
     content: bytes = b""
 
-    # without numbers and bytes: a release that is printed or logged must not be released by it
+    # without numbers and bytes, so that a print or a log line does not disclose the value
     def __repr__(self) -> str:
         return f"Release({self.key.holder}, {self.key.name!r}, {self.form}, <sealed>)"
 
     @staticmethod
     def all_in(body: Any) -> Iterator[Release]:
-        """The releases in the fields of a message, those inside tuples too."""
+        """Yield the releases in the fields of a message, also those inside tuples."""
         for own in fields(body):
             value = getattr(body, own.name)
             for item in value if isinstance(value, tuple) else (value,):
@@ -121,7 +137,7 @@ class Release(Guarded):
 @final
 @dataclass(frozen=True)
 class Delivered:
-    """A release as its receiver decodes it: numbers and sealed bytes, no charge, no trust."""
+    """A release as its receiver decodes it: numbers and sealed bytes, without a charge. It is not trusted."""
 
     name: str
     form: Form
@@ -129,13 +145,13 @@ class Delivered:
     sealed: bytes
 
 
-# Whoever makes a Permit must hold this very object. Python hides nothing: it stops slips, not malice.
+# `Permit` checks that its caller has this object. The check stops mistakes, not malice: Python hides nothing.
 _LEDGER_ONLY = object()
 
 
 @final
 class Permit:
-    """Proof that charges are committed. Only the ledger makes one."""
+    """Proof that charges are committed. Only the ledger makes a permit."""
 
     __slots__ = ("_keys",)
 
@@ -147,8 +163,8 @@ class Permit:
         self._keys = keys
 
     def contents(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
-        """The sealed value. Raises UnaccountedRelease unless its charge is committed."""
-        # By key, not once for all: a permit for one release must not open another beside it.
+        """Return the sealed value. Raises UnaccountedRelease unless its charge is committed."""
+        # The check is by key, so that a permit for one release does not open another.
         if release.key not in self._keys:
             raise UnaccountedRelease(
                 f"Expected a committed charge, got none for {release!r}. Send it through Ledger.send."
@@ -156,6 +172,6 @@ class Permit:
         return release._numbers, release._sealed
 
     def written(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
-        """The sealed value as a message bears it. Raises as `contents`."""
+        """Return the sealed value as a message carries it. Raises UnaccountedRelease as `contents` does."""
         numbers, sealed = self.contents(release)
         return (numbers[:0], sparse(numbers)) if release.form == "sparse" else (numbers, sealed)

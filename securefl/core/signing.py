@@ -1,4 +1,4 @@
-"""Signatures (Ed25519) and sealing to one receiver (X25519, HKDF-SHA-256, ChaCha20-Poly1305)."""
+"""Signatures (Ed25519) and encryption to one receiver (X25519, HKDF-SHA-256, ChaCha20-Poly1305)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Verify = Callable[[PublicKey, Signature, bytes], None]
 
 @dataclass(frozen=True)
 class SigningKey:
-    """An Ed25519 key. `public` goes to whoever checks signatures."""
+    """An Ed25519 key. The parties that check signatures get `public`."""
 
     secret: SecretKey
 
     @classmethod
     def generate(cls) -> SigningKey:
-        """A fresh key, from the operating system's randomness."""
+        """Return a fresh key from the operating system's randomness."""
         return cls(SecretKey(os.urandom(_KEY_BYTES)))
 
     @cached_property
@@ -54,15 +54,15 @@ _SMALL_ORDER: Final = {0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8}
 
 def has_small_order(public: PublicKey) -> bool:
     """Whether an Ed25519 key is a point of small order, in any of its encodings."""
-    # the top bit is the sign of x; y may be written unreduced
+    # the top bit is the sign of x; y may be encoded without reduction modulo the prime
     y = int.from_bytes(public.raw, "little") & ~(1 << 255)
     return y % _PRIME in _SMALL_ORDER
 
 
 def verify(public: PublicKey, signature: Signature, message: bytes) -> None:
-    """Raises CryptoError unless the owner of `public` signed this message.
+    """Raise CryptoError unless the owner of `public` signed this message.
 
-    A key of small order is refused: under it one signature fits every message, so it names no owner.
+    A key of small order is refused: one signature verifies under it for every message, so it has no owner.
     """
     if has_small_order(public):
         raise CryptoError("Expected a signing key, got a point of small order, under which anybody signs.")
@@ -74,13 +74,13 @@ def verify(public: PublicKey, signature: Signature, message: bytes) -> None:
 
 @dataclass(frozen=True)
 class AgreementKey:
-    """An X25519 key: the receiver's of sealed messages, or one side of an agreement."""
+    """An X25519 key of a receiver of sealed messages, or of one side of a key agreement."""
 
     secret: SecretKey
 
     @classmethod
     def generate(cls) -> AgreementKey:
-        """A fresh key, from the operating system's randomness."""
+        """Return a fresh key from the operating system's randomness."""
         return cls(SecretKey(os.urandom(_KEY_BYTES)))
 
     @cached_property
@@ -88,7 +88,7 @@ class AgreementKey:
         return PublicKey(self._own.public_key().public_bytes_raw())
 
     def agree(self, other: PublicKey, purpose: bytes) -> SecretKey:
-        """32 bytes that the two owners alone know, for one purpose. CryptoError for a weak key."""
+        """Return 32 bytes for one purpose that only the owners know. Raises CryptoError for a weak key."""
         try:
             shared = self._own.exchange(X25519PublicKey.from_public_bytes(other.raw))
         except ValueError:
@@ -101,29 +101,26 @@ class AgreementKey:
 
 
 class Agree(Protocol):
-    """How the owner of a key comes to the secret that it shares with another, for one purpose."""
+    """A function that derives the secret which the owners of two keys share, for one purpose."""
 
     def __call__(self, own: AgreementKey, other: PublicKey, purpose: bytes, /) -> SecretKey: ...
 
 
 def seal(to: PublicKey, plain: bytes, context: bytes, *, secret: SecretKey | None = None) -> bytes:
-    """Seal `plain` for the owner of `to` alone, bound to `context`: a fresh public key and the AEAD's output.
+    """Encrypt `plain` for the owner of `to` alone, bound to `context`.
 
-    With a `secret` the same arguments give the same bytes. The fresh key then follows from the secret,
-    receiver, context and plain text together, so that no key ever seals two messages. Raises CryptoError for
-    a weak receiver's key.
+    The result is a fresh public key and the output of the AEAD. If a `secret` is given, the same arguments
+    give the same bytes. The fresh key then follows from secret, receiver, context and plain text together, so
+    that no key ever seals two messages. Raises CryptoError if the receiver's key is weak.
     """
     fresh = AgreementKey.generate() if secret is None else AgreementKey(_again(secret, to, plain, context))
     key = fresh.agree(to, _purpose(fresh.public, to))
-    # The key is used once, so the nonce may be constant.
+    # each key is used once, so the nonce may be constant
     return fresh.public.raw + ChaCha20Poly1305(key.reveal()).encrypt(bytes(12), plain, context)
 
 
 def unseal(own: AgreementKey, sealed: bytes, context: bytes) -> bytes:
-    """The inverse of `seal`.
-
-    Raises CryptoError for bytes that were not sealed to this key in this context.
-    """
+    """Decrypt the output of `seal`. Raises CryptoError unless it was sealed to this key in this context."""
     fresh = PublicKey(sealed[:_KEY_BYTES])
     key = own.agree(fresh, _purpose(fresh, own.public))
     try:
@@ -138,5 +135,5 @@ def _again(secret: SecretKey, to: PublicKey, plain: bytes, context: bytes) -> Se
 
 
 def _purpose(fresh: PublicKey, to: PublicKey) -> bytes:
-    # both keys are bound in, so a box cannot be passed on as one for another receiver
+    # the derivation covers both keys, so that a sealed message cannot be passed on to another receiver
     return b"securefl/seal/1|" + fresh.raw + to.raw

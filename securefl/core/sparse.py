@@ -1,10 +1,10 @@
-"""Vectors of integers with many zeros, as bytes: a bit for each entry, and what is not 0.
+"""Compact encoding of integer vectors with many zeros: one bit for each entry, then the nonzero values.
 
-| bytes | what |
+| bytes | content |
 |---|---|
-| 1 | how many bytes a value has: 4, or 0 if all values are 1 |
-| ceil(d / 8) | a bit for each entry, from the highest bit of the first byte on: whether it is not 0 |
-| 4 n or 0 | the n values that are not 0, little-endian |
+| 1 | the number of bytes of a value: 4, or 0 if all nonzero values are 1 |
+| ceil(d / 8) | one bit for each entry, 1 if it is not 0, from the highest bit of the first byte on |
+| 4 n or 0 | the n nonzero values, little-endian |
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VALUES: Final = 4
 
 
 def sparse(numbers: NDArray[Any]) -> bytes:
-    """A vector (d,) of int32."""
+    """Encode a vector (d,) of int32."""
     there = numbers != 0
     values = numbers[there]
     ones = bool((values == 1).all())
@@ -28,12 +28,12 @@ def sparse(numbers: NDArray[Any]) -> bytes:
 
 
 def most_bytes(size: int) -> int:
-    """The most bytes that a vector of this length takes."""
+    """Return the largest number of bytes that a vector of this length takes."""
     return 1 + -(-size // 8) + 4 * size
 
 
 def dense(data: bytes, size: int) -> NDArray[np.int32]:
-    """The vector (size,). Raises ValueError for bytes that `sparse` never makes of such a vector."""
+    """Decode a vector (size,). Raises ValueError for bytes that `sparse` makes of no such vector."""
     bits = -(-size // 8)
     width, mask, body = data[:1], data[1 : 1 + bits], data[1 + bits :]
     if width not in (bytes([_ONES]), bytes([_VALUES])) or len(mask) < bits:
@@ -43,7 +43,7 @@ def dense(data: bytes, size: int) -> NDArray[np.int32]:
     if there[size:].any() or len(body) != width[0] * count:
         raise ValueError(f"Expected {width[0]} bytes for each of {count} values, got {len(body)}.")
     values = np.frombuffer(body, "<i4") if width[0] else np.ones(count, np.int32)
-    # One vector has one form. A choice between two could tell something.
+    # Each vector has exactly one encoding: a choice between two could carry hidden information.
     if width[0] and ((values == 0).any() or (values == 1).all()):
         raise ValueError("Expected values that are not 0, and not all 1, got others.")
     numbers = np.zeros(size, np.int32)

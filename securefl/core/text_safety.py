@@ -1,4 +1,4 @@
-"""Text for people: names that cannot deceive the eye, and cells that no spreadsheet runs."""
+"""Text safety: checks against invisible or look-alike names, and against formulas in CSV cells."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ _INVISIBLE: Final = re.compile(
 )
 """The characters of Unicode's Default_Ignorable_Code_Point outside the categories "other"."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""A cell that begins with one of these is a formula.
+"""A spreadsheet may run a cell that begins with one of these characters as a formula.
 
-The last four are wide forms, which some spreadsheets take.
+The last four are full-width forms, which some spreadsheets accept.
 """
 
 
 @lru_cache(maxsize=4096)  # names come back in every round
 def is_legible(text: str) -> bool:
-    """Whether a text has no character that a terminal obeys or a reader cannot see."""
-    # `isprintable` refuses the categories "other" (Cc, Cf with the overrides of direction, Co, Cs, Cn) and
-    # "separator" (Zl, Zp, Zs) except the plain space. Some letters and marks that it accepts are drawn as
-    # nothing.
+    """Whether a text has no control character and no invisible character."""
+    # `isprintable` refuses the categories "other" (Cc, Cf with the direction overrides, Co, Cs, Cn) and
+    # "separator" (Zl, Zp, Zs) except the plain space. It accepts some letters and marks that are invisible.
     return text.isprintable() and not _INVISIBLE.search(text)
 
 
 def require_legible(name: str, what: str) -> None:
-    """Raises ConfigError for a name that could show as another one, or write on a terminal."""
+    """Raise ConfigError if a name has characters that hide from a reader or control a terminal."""
     if not is_legible(name):
         raise ConfigError(
             f"Expected {what} of printable letters and plain spaces, got {name!r}; choose another name."
@@ -39,12 +38,12 @@ def require_legible(name: str, what: str) -> None:
 
 
 def folded(name: str) -> str:
-    """The name without case, and with each letter written in one way. Names that look alike have one."""
+    """Return the name without case, in Unicode's compatibility form. Names that look alike become equal."""
     return normalize("NFKC", normalize("NFKC", name).casefold())
 
 
 def require_distinct(names: Iterable[str], what: str) -> None:
-    """Raises ConfigError for two different names that `folded` makes one: one person would count as two."""
+    """Raise ConfigError if `folded` makes two different names equal: one person could then count as two."""
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(folded(name), name)) != name:
@@ -55,12 +54,12 @@ def require_distinct(names: Iterable[str], what: str) -> None:
 
 
 def escaped(text: str) -> str:
-    """A text of several lines in a form that is safe to print, whoever wrote it."""
+    """Return a text of several lines in a form that is safe to print, even if an attacker wrote it."""
     return "".join(c if is_legible(c) or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def cell(value: object) -> object:
-    """A value of a table for CSV. Text that a spreadsheet would run gets a quote in front."""
+    """Return a table value for CSV. Text that a spreadsheet would run gets a quote in front."""
     if isinstance(value, str) and value.startswith(_FORMULA) and not _is_number(value):
         return "'" + value
     return value

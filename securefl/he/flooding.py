@@ -1,4 +1,4 @@
-"""Integer noise without structure: wide Gaussians whose every bit is random."""
+"""Flooding noise: wide Gaussian integers of which every bit is random."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _FLOAT_BITS: Final = 40
 
 
 def wide_gaussian(sigma: float, rng: random.Random) -> int:
-    """An integer near N(0, sigma^2), for sigma of any size.
+    """Draw an integer near N(0, sigma^2), for sigma of any size.
 
-    A float has 53 bits. The low bits of a wide one would be zero, and show the value that the noise covers.
+    A float has 53 bits. The low bits of a wide float are zero, and would reveal the value that it covers.
     So the bits below 2^-40 sigma are drawn uniformly.
     """
     low = max(0, floor(log2(max(sigma, 1.0))) - _FLOAT_BITS)

@@ -1,10 +1,9 @@
-"""Our own wire form for ring elements, and the gate that every inbound one passes.
+"""The wire form of ring elements, and the checks that every received element passes.
 
-Nothing of SEAL's serialisation ever comes from a peer. Hostile headers crash it, make it over-read, or pass
+Bytes of a peer never reach SEAL's own deserialisation: hostile headers crash it, make it over-read, or pass
 unnoticed. A message is a tag and RNS residues: little-endian integers of as many bytes as their prime needs,
-in an exact length. Sizes, scales, parameter ids and flags do not travel, so they cannot be wrong. The tag
-binds kind, version, key and terms. It guards against mix-ups, not against forgers: authenticated channels do
-that.
+in an exact length. Sizes, scales, parameter ids and flags are not sent, so a peer cannot forge them. The tag
+binds kind, version, key and terms. It detects mix-ups. Authenticated channels stop forgery.
 """
 
 from __future__ import annotations

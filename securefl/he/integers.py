@@ -1,4 +1,4 @@
-"""Single coefficients of a product with the secret, exactly, in numpy alone."""
+"""Exact computation of single coefficients of a polynomial's product with the secret key, in numpy."""
 
 from __future__ import annotations
 

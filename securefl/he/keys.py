@@ -1,8 +1,8 @@
-"""The key holder's pair. There are no keys for rotation or relinearisation, here or anywhere.
+"""The key holder's CKKS key pair. No keys for rotation or relinearisation exist.
 
-Both halves have our own form. The public key is raw residues, which pass the gate before SEAL sees them. The
-secret is its ternary coefficients. Public bytes are loaded into a context of our own making. So they bring
-neither foreign parameters nor a hidden secret, and no public object can decrypt.
+The package encodes both halves itself. The public key is raw residues, which `gate` checks before SEAL reads
+them. The secret is its ternary coefficients. Public bytes are loaded into a context of this process. So they
+cannot bring foreign parameters or a hidden secret, and no public object can decrypt.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EncryptionKey:
 
 def checked(parameters: Parameters, raw: bytes) -> EncryptionKey:
     """The public key in bytes that its owner signed. Raises CryptoError for bytes that are no key."""
-    # The owner may have signed anything: found later, it would be a fault of whoever uses the key.
+    # The owner may have signed any bytes. If the check came later, the key's user would be blamed.
     key = EncryptionKey(parameters, PublicKey(raw))
     try:
         key.residues()

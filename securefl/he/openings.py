@@ -1,7 +1,7 @@
-"""The openings of a key: counted, capped, and repeated with the same answer. With a file they are durable.
+"""Count of a key's openings, with a cap. A repeated request gets the same reply. With a file it is durable.
 
-Noise is sized for the cap, so a semi-honest evaluator learns nothing of the key. The cap does not stop a
-malicious evaluator, which reads the whole key within a few hundred openings (see `linear.evaluator`).
+The flooding noise is sized for the cap, so a semi-honest evaluator learns nothing about the key. The cap does
+not stop a malicious evaluator, which reads the whole key within a few hundred openings (`linear.evaluator`).
 """
 
 from __future__ import annotations

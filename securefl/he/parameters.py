@@ -1,4 +1,4 @@
-"""Pinned CKKS parameter sets: nobody takes parameters, or a context, from a peer.
+"""Pinned CKKS parameter sets. No party takes parameters or a context from a peer.
 
 The moduli are written out, so that no peer, file or other TenSEAL can bring its own. They have 128-bit
 security by the homomorphic encryption standard. SEAL refuses to build anything weaker.

@@ -1,4 +1,4 @@
-"""The only module that hands peers' values to TenSEAL, and that knows how SEAL 4 lays out its objects.
+"""CKKS ring operations with TenSEAL. This module alone gives peers' values to TenSEAL or reads SEAL's layout.
 
 TenSEAL binds SEAL's save and load to file names and offers no view of the coefficients. So residues go in and
 out through an anonymous memory file. The bytes that go in are written here, header and all; none of them come

@@ -1,1 +1,1 @@
-"""Tables, figures and the page of a run, from numbers alone."""
+"""Reports of a study: tables, figures and the HTML page, made from numbers only."""

@@ -1,6 +1,6 @@
-"""The figures of a study that show every client: how often each took part, and how far each diverges.
+"""Figures that show every client: its participation, its profile divergence, and its place in an embedding.
 
-One figure is a map of where a protocol places its clients. It colours each by the label that it has most of.
+The embedding colours each client by the most frequent label of its records.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MOST_BARS = 2000
 
 
 def participation(participation: pd.DataFrame, *, colours: Mapping[str, str] | None = None) -> Figure:
-    """How often each client took part, clients grouped by data quality (FedProf v2, Fig. 6); a panel per arm.
+    """Plot each client's participation by data quality (FedProf v2, Fig. 6), with a panel for each arm.
 
     participation: columns arm, client, quality, answered (rounds taken part in). Inside a group the bars fall
     from the busiest client on, so that the shape is readable at 500 clients too; the line is the mean of the
     group, its number stands below.
-    colours: of the qualities, where they are not those of `QUALITY_COLOURS`.
+    colours: of qualities that differ from `QUALITY_COLOURS`.
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(participation, ("arm", "client", "quality", "answered"))
@@ -123,7 +123,7 @@ def _divergence_panel(
 ) -> QuadMesh:
     quality = data.groupby("client")["quality"].first()
     table = data.pivot_table(index="client", columns="round", values="divergence")
-    # A number holds until the client's next one, also through rounds in which nobody's changed.
+    # A number holds until the client's next one, also through rounds without a change.
     table = table.reindex(columns=range(int(table.columns.min()), last + 1)).ffill(axis=1)
     median = table.median(axis=1)
     place = {name: i for i, name in enumerate(qualities)}
@@ -160,7 +160,7 @@ def _edges(centres: NDArray[np.float64]) -> NDArray[Any]:
 
 
 def embedding(places: pd.DataFrame) -> Figure:
-    """The clients at their places in the plane (FedCor, Fig. 7, without t-SNE); a panel per arm.
+    """Plot the clients in the plane (FedCor, Fig. 7, without t-SNE), with a panel for each arm.
 
     places: columns arm, client, label (the most frequent one of its records), first, second. Directions are
     those of the largest spread, so neighbours in the figure are neighbours in the embedding; the axes have no

@@ -1,7 +1,7 @@
-"""How normal the outputs of a layer are, element by element (FedProf v2, Fig. 2 and Propositions 1 and 2).
+"""Normality of the outputs of a layer, element by element (FedProf v2, Fig. 2, Propositions 1 and 2).
 
-A profile keeps mean and variance of each element alone, and its divergence takes them for normal. Here is how
-far that is from what a model puts out.
+A profile keeps only mean and variance of each element, and its divergence assumes a normal distribution. This
+module measures how far a model's outputs are from that assumption.
 """
 
 from __future__ import annotations

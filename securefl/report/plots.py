@@ -1,4 +1,4 @@
-"""The curves of a study, from tidy data frames: one row per observation, one function per figure.
+"""Figures of accuracy, bytes and time, from tidy data frames with one row per observation.
 
 All figures are built on matplotlib's object interface and touch no global state (see `style`).
 """
@@ -24,7 +24,7 @@ SHARE = "accuracy (share, 0 to 1)"
 _WHOSE = {"global": "one global model", "personal": "personal models"}
 _NOTE: Mapping[str, Any] = {"fontsize": 9.0, "loc": "left"}
 _MARKS = 10
-"""About as many marks a curve has, whatever its length."""
+"""About the number of marks of a curve of any length."""
 
 
 def accuracy(
@@ -139,7 +139,7 @@ def bytes_and_time(
     for place, arm in enumerate(arms):
         curve = _by_round(data[data["arm"] == arm], ["accuracy", "megabytes", "seconds"])
         cost = {"megabytes": curve["megabytes"].cumsum(), "minutes": curve["seconds"].cumsum() / 60}
-        # Costs add up over all rounds, also over those in which nobody measured accuracy.
+        # Costs add up over all rounds, also over rounds without a measured accuracy.
         seen = curve.index.isin(evaluated(data[data["arm"] == arm])["round"])
         gap = max(1, int(seen.sum()) // _MARKS)
         for axes, (name, total) in zip(panels, cost.items(), strict=True):

@@ -1,4 +1,4 @@
-"""The report of a study: one HTML file that needs no network and no script.
+"""The HTML report of a study: one file that needs no network and no script.
 
 Everything is escaped, figures are embedded as images, and a content policy in the page forbids loading or
 running anything, so that a report may be mailed around and opened anywhere. The three sentences at its top
@@ -50,9 +50,8 @@ class ArmSummary:
     None if the arm never reached the target. megabytes_up, megabytes_down: of the whole run, all clients
     together (1 MB = 1e6 bytes). seconds_model, watt_hours: of the whole run, by the cost model. wall_seconds:
     the time of the run here. epsilon: the cost of each party's view to a data holder, by party, inf if
-    nothing protects it. sparse: whether sums were sent without their zeros. models: whose accuracy it is,
-    that of the "global" model or of the clients' "personal" ones. Raises ConfigError for rounds to a target
-    without a target.
+    nothing protects it. sparse: whether sums were sent without their zeros. models: "global" or "personal",
+    the models that have this accuracy. Raises ConfigError for rounds to a target without a target.
     """
 
     name: str
@@ -80,7 +79,7 @@ class ArmSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyRow:
-    """One line of the privacy card, with the arms it holds for.
+    """One line of the privacy card, with the arms to which it applies.
 
     `epsilon` is text, see `accounting.figures`.
     """
@@ -93,9 +92,9 @@ class PrivacyRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportFigure:
-    """A figure with its heading and caption. The caption is also its text for people who cannot see it.
+    """A figure with its heading and caption. The caption is also the alternative text of the image.
 
-    private: whether it is not for publication, which is said beside it. note: a sentence beside it.
+    private: whether it must not be published; the page then says so. note: a sentence beside it.
     """
 
     title: str
@@ -107,7 +106,7 @@ class ReportFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class ReasonRow:
-    """Why parts of clients are missing in one arm. clients: how many; 0 if it is a server's reason."""
+    """A reason for missing values in one arm. clients: the number of clients; 0 for a server's reason."""
 
     arm: str
     who: str
@@ -157,9 +156,9 @@ def write(path: Path, data: ReportData) -> None:
 
 
 def render(data: ReportData) -> str:
-    """The report as one HTML text."""
-    # Names come from files that anybody may have written: all text is escaped. StrictUndefined stops a
-    # template that asks for what is not there.
+    """Return the report as one HTML text."""
+    # Names come from untrusted files, so all text is escaped. StrictUndefined raises if a template uses an
+    # unknown name.
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

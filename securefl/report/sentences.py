@@ -1,4 +1,4 @@
-"""The three sentences at the top of a report: who won, by how much, and at what cost."""
+"""The three sentences at the top of a report: the winning arm, its lead, and its cost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from securefl.report.run_page import ArmSummary, number_text
 
 
 def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tuple[str, str, str]:
-    """Who won, by how much, and what it cost in bytes and privacy: three sentences.
+    """Return three sentences: the winning arm, its lead, and its cost in bytes and privacy.
 
-    Only arms of the same aggregation are compared, and only global models with global ones; with several
-    such groups each sentence has a clause for each. The first to the target wins; where nobody reached it, or
-    there was none, the highest final accuracy does.
-    subject: the protocol the study is about. Where one of its arms does not win, the sentences say so and
-    compare it with the winner; else the winner is compared with the best arm of another protocol.
+    Only arms of the same aggregation are compared, and only global models with global ones. If there are
+    several such groups, each sentence has a clause for each. The first arm at the target wins. If no arm
+    reached it, or there is no target, the arm with the highest final accuracy wins.
+    subject: the protocol of the study. If none of its arms wins, the sentences say so and compare its best
+    arm with the winner. If one wins, it is compared with the best arm of another protocol.
     Raises ConfigError for an empty summary.
     """
     if not summary:

@@ -1,8 +1,8 @@
-"""How every figure of a study looks: its colours, its frame, its legend.
+"""Style of all figures: colours, markers, frame and legend.
 
-Colours are those of Okabe and Ito (2008), safe for colour-blind readers: one for each kind of data quality,
-and one for each arm with a mark beside it, given in the order of the arms; hand the same `looks` to every
-figure of a report to keep them.
+The colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart. Each kind of data
+quality has one colour. Each arm has a colour and a mark, in the order of the arms. Pass the same `looks` to
+every figure of a report, so that an arm looks the same in all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WIDTH = 9.0
 
 @dataclass(frozen=True)
 class Look:
-    """How one series is drawn: its colour (hex) and its mark."""
+    """The style of one series: its colour (hex) and its mark."""
 
     colour: str
     marker: str
@@ -65,7 +65,7 @@ def blank(*, height: float) -> Figure:
 
 
 def light_frame(axes: Axes) -> None:
-    """No lines but the axes and faint ones to read heights by."""
+    """Draw only the axes and faint horizontal lines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -79,7 +79,7 @@ def legend(figure: Figure, labels: Sequence[str]) -> None:
 
 
 def checked(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """The frame, if it has these columns and a row; else DataError."""
+    """Return the frame. Raises DataError unless it has these columns and a row."""
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Tables and plots as files."""
+"""Writing of tables (CSV, Parquet) and plots (PNG) to files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> 
     head = "".join(f"# {' '.join(line.split())}\n" for line in comments)
     body = safe.to_csv(index=False)
     if head and "#" in body:
-        # Whoever leaves out comments would lose the rest of the line behind a "#" that is not in quotes.
+        # A reader without comments would lose the rest of the line behind a "#" that is not in quotes.
         body = safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
     write(path, head + body)
 

@@ -1,17 +1,16 @@
 """Secure aggregation: the server learns the sum over the survivors and nothing else.
 
-SPEC.md has every byte, `phases.py` who says what when and what is checked.
+The protocol is that of Bonawitz et al. 2017 (active adversaries), on the sparse graphs of Bell et al. 2020.
+SPEC.md defines every byte. `phases.py` lists the messages of each phase and their checks.
 
-After Bonawitz et al. 2017 (active adversaries), on the sparse graphs of Bell et al. 2020.
+Possible attacks, and the checks against them:
 
-Who could lie:
-
-- The server may show different clients different rosters, dealers or survivors. A quorum signs one set, and
-  each share is opened for a client that signed the same dealers.
-- It may replay messages, or ask twice. Clients keep a record, and refuse, over attempts, rounds and restarts
-  (`acts`).
-- A client may deal or open wrong shares. Hashes tell which of the two it was.
-- A client may send any vector. Values out of range cannot be seen under masks.
+- The server may show clients different rosters, dealers or survivors. A quorum signs one set, and a client
+  opens a share only for clients that signed the same dealers.
+- The server may replay messages or ask twice. Each client keeps a record, and refuses a second answer, over
+  attempts, rounds and restarts (`acts`).
+- A client may deal wrong shares or open wrong shares. Published hashes show which of the two it did.
+- A client may send any vector. No check sees a value out of range under masks.
 """
 
 from securefl.core.lazy import lazy

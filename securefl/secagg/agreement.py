@@ -1,8 +1,8 @@
-"""The agreement of the members of one masked sum, and how it enters every hash and key.
+"""The agreement of one masked sum, its closed roster, and the members' pairwise secrets.
 
-`Agreement.context` names the place and everything a client acts on. It goes into every signature, key
-derivation and hash. Once the roster of round 0 is closed, `ClosedRoster.context` adds the roster's digest.
-That digest covers a fresh nonce of every member.
+`Agreement.context` names the place and everything on which a client acts. Every signature, key derivation
+and hash contains it. After the roster of round 0 is closed, `ClosedRoster.context` adds the roster's digest,
+which covers a fresh nonce of every member.
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ from securefl.secagg.policy import Parameters
 
 
 class Channels:
-    """The secrets that one client shares with each other member, agreed once per session."""
+    """The secrets that one client shares with each other member, derived once in a session.
+
+    Raises:
+        ConfigError: if the roster does not have the client with its own keys.
+
+    >>> from securefl.secagg import Channels, Identity, Roster
+    >>> one, two = Identity.generate("client-0000"), Identity.generate("client-0001")
+    >>> roster = Roster((one.member(), two.member()))
+    >>> Channels(one, roster, bytes(32)).secret(1) == Channels(two, roster, bytes(32)).secret(0)
+    True
+    """
 
     def __init__(self, identity: Identity, roster: Roster, session: bytes) -> None:
         self.identity = identity
@@ -38,7 +48,7 @@ class Channels:
         self._secrets: dict[int, SecretKey] = {}
 
     def secret(self, other: int) -> SecretKey:
-        """32 bytes that only the two know. CryptoError for a weak key."""
+        """Return 32 bytes that only the two members know. Raises CryptoError for a weak key."""
         if other not in self._secrets:
             # smaller number first, so that both members derive the same secret
             pair = u32(min(self.own, other), max(self.own, other))
@@ -50,10 +60,20 @@ class Channels:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement(agreement.Agreement):
-    """The agreement of one masked sum, with the parameters that every client works out itself.
+    """The agreement of one masked sum, with the parameters that every client computes itself.
 
     Raises:
-        ConfigError: the cohort's size is not the parameters', or a sum could wrap around.
+        ConfigError: if the parameters are for another number of clients, or if a sum could wrap around.
+
+    >>> from securefl.secagg import Agreement, Identity, Roster, Vector, parameters
+    >>> from securefl.sums import Header
+    >>> members = tuple(Identity.generate(f"client-{number:04d}").member() for number in range(3))
+    >>> agreement = Agreement(
+    ...     header=Header(session=bytes(32), round=1, attempt=1, stage=0), roster=Roster(members),
+    ...     vectors=(Vector(name="update", length=4, bits=32, bound=100),), plan=bytes(32), task=bytes(32),
+    ...     parameters=parameters(3, corrupt=0.0, dropout=0.0, mode="active"))
+    >>> len(agreement.context)
+    72
     """
 
     parameters: Parameters
@@ -64,7 +84,7 @@ class Agreement(agreement.Agreement):
         if clients != self.parameters.clients:
             raise ConfigError(f"Expected a roster of {self.parameters.clients} clients, got {clients}.")
         for vector in self.vectors:
-            # Checked before anybody sends: a sum that wraps around looks like any other. One bit is the sign.
+            # Checked before a client sends: a sum that wraps around looks like any other. One bit is a sign.
             if clients * vector.bound >= 1 << (vector.bits - 1):
                 raise ConfigError(
                     f"Expected room for {clients} clients of at most {vector.bound} each, got the "
@@ -85,25 +105,25 @@ class Entry:
     signature: Signature
 
     def check(self, agreement: Agreement, member: int) -> None:
-        """Raises CryptoError unless lengths are right and the pinned member signed this for this place."""
+        """Raise CryptoError unless lengths are right and the pinned member signed this for this place."""
         if len(self.key.raw) != 32 or len(self.nonce.raw) != 32 or len(self.signature.raw) != 64:
             raise CryptoError("Expected a key and a nonce of 32 bytes and a signature of 64.")
         agreement.check(member, self.signature, advertised(agreement, member, self.key, self.nonce))
 
 
 def advertised(agreement: Agreement, member: int, key: PublicKey, nonce: Commitment) -> bytes:
-    """The bytes that a member signs in round 0."""
+    """Return the bytes that a member signs in round 0."""
     return _advertised(agreement.context, member, key.raw, nonce.raw)
 
 
-# Remembered: all of it is public and follows from its arguments alone, and a party may stand for many members
-# who each read all the others'.
+# Cached: the result is public and follows from the arguments alone. In a simulation one process checks the
+# same advertisements for many members.
 @lru_cache(maxsize=2048)
 def _advertised(context: bytes, member: int, key: bytes, nonce: bytes) -> bytes:
     return tagged(b"advertise", context, u32(member), key, nonce)
 
 
-# Remembered: it follows from its arguments alone, and a party may stand for many members.
+# Cached: the result follows from the arguments alone, and one process may simulate many members.
 @lru_cache(maxsize=4)
 def _closed_context(context: bytes, entries: tuple[tuple[int, Entry], ...]) -> bytes:
     parts = [fields(u32(member), one.key.raw, one.nonce.raw, one.signature.raw) for member, one in entries]
@@ -127,38 +147,32 @@ class ClosedRoster:
 
     @cached_property
     def graph(self) -> Graph:
-        # The seed depends on every member's signed nonce. A server that tries many sessions changes nothing;
-        # the parameters keep 60 bits against one that tries many rosters.
+        # The seed depends on every member's signed nonce. So a server gains nothing by trying many sessions.
+        # If it tries many rosters, the parameters have a margin of 60 bits.
         seed = digest(b"graph", self.context)
         return draw(self.members, self.agreement.parameters.neighbours, seed)
 
     def mask_seed(self, own: int, key: AgreementKey, other: int) -> SecretKey:
-        """The seed of the mask that two members share. Raises CryptoError for a weak key."""
+        """Return the seed of the mask that two members share. Raises CryptoError for a weak key."""
         pair = u32(min(own, other), max(own, other))
         purpose = tagged(b"mask", self.context, pair)
         return self.agreement.roster.agree(key, self.entries[other].key, purpose)
 
     def input_of(self, member: int, dealers: Sequence[int]) -> bytes:
-        """The bytes that a member signs with its masked input.
-
-        They name the dealers whose masks are on it.
-        """
+        """Return the bytes that a member signs with its masked input. They name the dealers of its masks."""
         return tagged(b"input", self.context, u32(member), listed(dealers))
 
     def survival(self, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
-        """The bytes that every member signs in round 3.
-
-        They name the dealers and the survivors among them.
-        """
+        """Return the bytes that every member signs in round 3. They name the dealers and the survivors."""
         return tagged(b"survivors", self.context, listed(dealers), listed(survivors))
 
     def lonely(self, survivors: Sequence[int]) -> int | None:
         """Return a survivor with too few surviving neighbours, or None if there is none."""
-        # A dropped neighbour's mask is reconstructed and taken off. An input whose neighbours all dropped or
-        # collude would have no secret mask left but its own, which is opened for every survivor.
+        # The server reconstructs and removes a dropped neighbour's mask. If all neighbours of an input
+        # dropped or collude, only its self-mask is secret, and that is opened for every survivor.
         neighbours, least = self.graph.neighbours, self.agreement.parameters.least_degree
         dropped = set(self.members).difference(survivors)
-        # Counted from who dropped, who are few. The graph is symmetric: each of them is one neighbour less to
-        # each of its own.
+        # Counted over the dropped members, because they are few. The graph is symmetric: each dropped member
+        # is one neighbour less to each of its neighbours.
         lost = Counter(near for member in dropped for near in neighbours[member])
         return next((one for one in survivors if len(neighbours[one]) - lost[one] < least), None)

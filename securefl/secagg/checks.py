@@ -1,7 +1,7 @@
-"""A client's checks of the server's messages. It believes nothing that it cannot check itself.
+"""A client's checks of the server's messages in secure aggregation.
 
-Each function reads one message of the server and returns what follows from it. Otherwise it raises
-`RemoteProtocolError`, which names the server and the phase.
+Each function checks one message and returns its content. If a check fails, it raises `RemoteProtocolError`,
+which names the server and the phase.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ ADVERTISE, SHARE, MASK, CONSISTENCY, UNMASK = "advertise", "share", "mask", "con
 
 
 def refusal(phase: str, reason: str) -> RemoteProtocolError:
-    """The server's fault."""
+    """Return the error for a message of the server that fails a check."""
     return RemoteProtocolError(reason, sender=SERVER, phase=phase)
 
 
 def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClosed) -> ClosedRoster:
-    """Check the closed roster.
-
-    It holds pinned members only, each with a signature for this place, and our own entry as we sent it.
-    """
+    """Check that the closed roster has pinned members only, their signatures, and our unchanged entry."""
     members = roster.members
     if len({len(members), len(roster.keys), len(roster.nonces), len(roster.signatures)}) > 1:
         raise refusal(ADVERTISE, "Expected a key, a nonce and a signature for each member.")
@@ -41,7 +38,7 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
             f"Expected at least {agreement.parameters.least_survivors} members, got {len(members)}.",
         )
     entries = roster.entries
-    # The loop below verifies the signatures of the others alone, so ours must be the entry that we sent.
+    # The loop below verifies only the signatures of the others, so our entry must be the one that we sent.
     if entries.get(own) != entry:
         raise refusal(ADVERTISE, "Expected our own key, nonce and signature among those of the roster.")
     for member, other in entries.items():
@@ -59,10 +56,7 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
 
 @dataclass(frozen=True, repr=False)
 class Opened:
-    """The shares dealt to a client.
-
-    Pairs by dealer, and the message keys of those that are provably wrong.
-    """
+    """The shares dealt to a client: pairs by dealer, and message keys that prove that shares are wrong."""
 
     dealers: tuple[int, ...]
     pairs: Mapping[int, Pair]
@@ -70,7 +64,7 @@ class Opened:
 
 
 def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened:
-    """Open the shares of the neighbours that this client derived itself, and check each against its hash."""
+    """Open the shares from this client's neighbours, and check each against its published hash."""
     own, dealers = channels.own, dealt.dealers
     least = closed.agreement.parameters.least_survivors
     if not _ascending(dealers, closed.members) or own not in dealers or len(dealers) < least:
@@ -88,8 +82,8 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
             check_pair(pair, marks, closed, dealer, own)
             pairs[dealer] = pair
         except CryptoError:
-            # The key is shown only for shares that their dealer signed. Shown for shares that the server
-            # altered, it would let the server open the right ones.
+            # The client reveals the key only for shares that their dealer signed. If the server altered the
+            # shares, the key would let the server open the right ones.
             try:
                 check_evidence(closed, dealer, own, marks, sealed, evidence)
             except CryptoError:
@@ -103,12 +97,9 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
 def read_survivors(
     closed: ClosedRoster, own: int, dealers: Sequence[int], came: Survivors
 ) -> tuple[int, ...]:
-    """Check the survivors.
-
-    Survivors and dropped partition the dealers, enough survive, and none is isolated.
-    """
-    # Of a survivor its seed is opened, of a dropped client its mask key. Both of one client open its input,
-    # so the two sets must be disjoint, and complete: whoever is in neither could be put into either later.
+    """Check that survivors and dropped partition the dealers, that enough survive, and none is isolated."""
+    # For a survivor the seed is opened, for a dropped client the mask key. Both together open a client's
+    # input. So the sets must be disjoint, and complete: the server could put an omitted client into either.
     survivors, dropped = came.survivors, came.dropped
     if not _ascending(survivors, dealers) or not _ascending(dropped, dealers):
         raise refusal(UNMASK, "Expected distinct, ascending dealers as survivors and as dropped.")
@@ -130,7 +121,7 @@ def read_survivors(
         raise refusal(
             UNMASK,
             f"Expected survivors with enough surviving neighbours, got member {lonely}: its "
-            "input could be told.",
+            "input could be inferred.",
         )
     return survivors
 
@@ -138,10 +129,10 @@ def read_survivors(
 def read_quorum(
     closed: ClosedRoster, own: int, dealers: Sequence[int], survivors: Sequence[int], came: Quorum
 ) -> None:
-    """Check for enough signatures on our set, and for one of each surviving neighbour under our dealers.
+    """Check that a quorum signed our set of survivors, and that each surviving neighbour signed our dealers.
 
-    A quorum makes the set the only one that is ever opened. The neighbours' signatures protect a client that
-    was shown other dealers: its input lacks the masks that we count on, and must not be opened.
+    With a quorum, no other set can be opened. The neighbours' signatures protect a client to which the server
+    showed other dealers: its input lacks masks that we expect, and must not be opened.
     """
     if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
         raise refusal(CONSISTENCY, "Expected one signature for each name.")
@@ -153,8 +144,8 @@ def read_quorum(
     near = set(closed.graph.neighbours[own]) & set(survivors)
     if near - {*came.signers, *came.others}:
         raise refusal(CONSISTENCY, "Expected every surviving neighbour's signature.")
-    # Signatures take most of a client's time in a large cohort, so no more than a quorum is verified. Those
-    # of neighbours come first, since we hold their shares. Our own counts, and needs no check.
+    # Signatures take most of a client's time in a large cohort, so only a quorum is verified. Neighbours come
+    # first, because we hold their shares. Our own signature counts without a check.
     ours = [member for member in came.signers if member in near]
     rest = [member for member in came.signers if member not in near and member != own]
     wanted = {*ours, *rest[: max(0, quorum - len(ours) - (own in came.signers))]}

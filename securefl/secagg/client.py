@@ -1,8 +1,8 @@
-"""A client of secure aggregation.
+"""The client's state machine in secure aggregation.
 
-It begins an attempt, advertises, deals shares, sends its masked input, signs the survivors (in active mode)
-and answers one request to unmask. The host trains, quantises, adds noise and keeps the ledger. `phases` has
-which event does what, `client_rounds` what the client does then.
+The client begins an attempt, advertises keys, deals shares, sends its masked input, signs the survivors (in
+active mode) and answers one request to unmask. The host trains, quantises, adds noise and keeps the ledger.
+`phases` maps events to functions of `client_rounds`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,32 @@ from securefl.secagg.policy import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Client(Rounds):
-    """A client of one aggregation.
+    """The machine of one client in one aggregation.
+
+    Its result is "answered", "abstained", "missed", "complained" (a dealer was bad) or "refused" (by the
+    client's record).
 
     Args:
-        agreement: from this client's own configuration and the order it was given, not from the server.
-        channels: its keys and its secrets with the others, kept over the rounds of a session.
-        policy: what it insists on. With weaker parameters it does not begin (ConfigError).
-        patience: deadlines that may pass in one state before it gives up.
+        agreement: built from this client's own plan and the server's order, never taken from the server.
+        channels: the client's keys and its secrets with the other members, for all rounds of a session.
+        policy: the client's demands.
+        patience: the number of deadlines that may pass in one state before the client gives up.
 
-    Results: "answered", "abstained", "missed", "complained" (a dealer was bad), "refused" (on record).
+    Raises:
+        ConfigError: if the parameters are weaker than the policy, or the channels are of another session.
+
+    >>> from securefl.secagg import *
+    >>> from securefl.sums import Header
+    >>> own = [Identity.generate(f"client-{number:04d}") for number in range(3)]
+    >>> roster = Roster(tuple(identity.member() for identity in own))
+    >>> agreement = Agreement(
+    ...     header=Header(session=bytes(32), round=1, attempt=1, stage=0), roster=roster,
+    ...     vectors=(Vector(name="update", length=4, bits=32, bound=100),), plan=bytes(32), task=bytes(32),
+    ...     parameters=parameters(3, corrupt=0.0, dropout=0.0, mode="active"))
+    >>> policy = Policy(mode="active", corrupt=0.0, dropout=0.0)
+    >>> channels = Channels(own[0], roster, bytes(32))
+    >>> type(Client(agreement=agreement, channels=channels, policy=policy).begin().need.order).__name__
+    'Begin'
     """
 
     policy: Policy
@@ -49,10 +66,10 @@ class Client(Rounds):
         return Expects(self.agreement.header, from_server(self.agreement))
 
     def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
-        """Take in a message of the server.
+        """Process a message of the server. A repeated message is ignored.
 
-        A message that came before is ignored. RemoteProtocolError for one that is not due, not signed, or
-        contradicts what was shown before.
+        Raises RemoteProtocolError if the message is not due yet, lacks a signature, or contradicts an
+        earlier message.
         """
         if sender != SERVER:
             raise RemoteProtocolError(
@@ -67,7 +84,7 @@ class Client(Rounds):
         return Step(state) if does is None else does(self, state, message)
 
     def provide(self, state: ClientState, answer: Any) -> Step[ClientState]:
-        """Take in the host's answer to the last need. It is ignored once the client is out."""
+        """Process the host's answer to the last need. It is ignored after the client has finished."""
         if isinstance(state, Finished):
             return Step(state)
         does = CLIENT.answered(state)
@@ -79,8 +96,8 @@ class Client(Rounds):
         return does(self, state, answer)
 
     def deadline(self, state: ClientState) -> Step[ClientState]:
-        """A deadline passed. The client gives up once more than `patience` passed in one state."""
-        # An answered client awaits nothing more, and cannot miss it: `answered` is its result already.
+        """Process a deadline. The client gives up after more than `patience` deadlines in one state."""
+        # A client that has answered awaits no message: `answered` is its result already.
         does = CLIENT.handler(state, DEADLINE)
         if does is None:
             return Step(state)

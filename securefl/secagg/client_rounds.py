@@ -1,8 +1,8 @@
-"""What a client of secure aggregation knows in each phase, and what it does when an event comes.
+"""The client's states in secure aggregation, and its reaction to each event.
 
-`phases` has which event does what. Everything the client draws comes from a secret that its record keeps for
-the attempt. So a client that is started again says the same, or nothing. It asks for masked releases and
-never sees an integer.
+`phases` maps events to these functions. Everything that the client draws is derived from a secret that its
+record keeps for the attempt. So a restarted client sends the same messages, or none. The client orders masked
+releases from its host, and never sees the integers.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from securefl.secagg.packing import Masker
 from securefl.secagg.shamir import SECRET_BYTES
 
 Awaited = type[Any] | Act
-"""A message, the order of slow or guarded work, or for a `RecordAct` its act."""
+"""A class of message, a class of order to the host, or the act of a `RecordAct`."""
 
-# What it knows ----------------------------------------------------------------------------------
+# States -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """`waited` counts the deadlines that passed."""
+    """Base of all states. `waited` counts the deadlines that passed in this state."""
 
     waited: int = 0
 
     @property
     def awaits(self) -> tuple[Awaited, ...]:
-        """The one event that moves it on: a message, or the host's answer. None at the end."""
+        """The one event that moves the client on: a message, or the host's answer. Empty at the end."""
         return ()
 
 
@@ -66,9 +66,9 @@ class Beginning(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Advertised(Waiting):
-    """Its keys are out.
+    """The client has sent its keys.
 
-    `closed` is the roster it was shown, while the host records that it deals under it.
+    `closed` is the roster that the server showed, while the host records that the client deals under it.
     """
 
     secret: SecretKey
@@ -83,9 +83,9 @@ class Advertised(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Dealing(Waiting):
-    """Its shares are out.
+    """The client has sent its shares.
 
-    `opened` are the others' shares, while the host records under whose masks it sends.
+    `opened` are the others' shares, while the host records the dealers under whose masks the client sends.
     """
 
     key: AgreementKey
@@ -101,7 +101,7 @@ class Dealing(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Holding(Waiting):
-    """It holds the shares of its dealers. The host masks; with `sent` the input is out, and it waits."""
+    """The client holds the shares of its dealers. If `sent`, its masked input has left."""
 
     closed: ClosedRoster = field(repr=False)
     dealers: tuple[int, ...]
@@ -115,9 +115,9 @@ class Holding(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Agreeing(Waiting):
-    """It was shown the survivors.
+    """The server has shown the survivors.
 
-    `signed` and `answered` say whether it signed them and opened its shares.
+    `signed` and `answered` say whether the client has signed them and has opened its shares.
     """
 
     held: Holding
@@ -140,18 +140,18 @@ class Finished(Waiting):
 ClientState = Beginning | Advertised | Dealing | Holding | Agreeing | Finished
 
 
-# What it does -----------------------------------------------------------------------------------
+# Events -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """What a client does: one function for each event that moves it.
+    """The client's reactions: one function for each event.
 
-    Each is of the state and of what came, a message or the host's answer.
+    Each function takes the state and a message or the host's answer.
 
     Args:
-        agreement: from this client's own configuration and the order it was given, not from the server.
-        channels: its keys and its secrets with the others, kept over the rounds of a session.
+        agreement: built from this client's own plan and the server's order, never taken from the server.
+        channels: the client's keys and its secrets with the other members, for all rounds of a session.
     """
 
     agreement: Agreement
@@ -162,12 +162,12 @@ class Rounds:
         return self.channels.identity.name
 
     def begin(self) -> Step[ClientState]:
-        """The record says whether it may enter, and keeps its secret."""
+        """Ask the record whether the client may enter, and for its secret."""
         order = entering(self.name, self.agreement, self.agreement.parameters.signers)
         return Step(Beginning(), need=Need(order))
 
     def advertise(self, state: Beginning, secret: SecretKey | bool | None) -> Step[ClientState]:
-        """It may enter: its keys go out."""
+        """The client may enter. Send its keys."""
         if not isinstance(secret, SecretKey):
             return _refused()
         own = self.channels.own
@@ -179,14 +179,14 @@ class Rounds:
         return self._say(Advertised(secret=secret, key=key, entry=Entry(key.public, nonce, signature)), said)
 
     def shown_roster(self, state: Advertised, came: RosterClosed) -> Step[ClientState]:
-        """The roster is closed."""
+        """The server closed the roster. Check it."""
         closed = checks.read_roster(self.agreement, self.channels.own, state.entry, came)
-        # On record before any share leaves: after a restart it may not deal under another roster.
+        # Recorded before a share leaves, so that a restarted client does not deal under another roster.
         need = self._record("deal", digest(b"record", b"", closed.context))
         return Step(replace(state, closed=closed, waited=0), need=need)
 
     def deal(self, state: Advertised, recorded: bool | None) -> Step[ClientState]:
-        """The roster is on record: its shares go out."""
+        """The roster is on record. Send the shares."""
         if not recorded:
             return _refused()
         closed = state.closed
@@ -203,7 +203,7 @@ class Rounds:
         return self._say(Dealing(key=state.key, seed=seed, closed=closed, own=own), said)
 
     def open(self, state: Dealing, dealt: Dealt) -> Step[ClientState]:
-        """The others' shares came: each is right, or its dealer is accused."""
+        """The others' shares came. Check them, and accuse the dealer of any wrong share."""
         opened = checks.read_dealt(state.closed, self.channels, dealt)
         if opened.complaints:
             return self._say(Finished(), Complaint(keys=opened.complaints), result="complained")
@@ -214,7 +214,7 @@ class Rounds:
         )
 
     def hold(self, state: Dealing, recorded: bool | None) -> Step[ClientState]:
-        """The dealers are on record: the host hides its values under their masks."""
+        """The dealers are on record. Order masked releases from the host."""
         if not recorded:
             return _refused()
         opened = state.opened
@@ -232,15 +232,14 @@ class Rounds:
             seeds = {other: state.closed.mask_seed(own, state.key, other) for other in near}
         except CryptoError:
             raise checks.refusal(checks.MASK, "A mask key cannot be agreed with.") from None
-        # Of a pair the member with the smaller number adds the mask and the other one subtracts it, so that
-        # it falls out of their sum. The self-mask covers an input that arrives after its sender was called
-        # dropped.
+        # In a pair, the member with the smaller number adds the mask and the other subtracts it, so that it
+        # cancels in their sum. The self-mask covers an input that arrives after its sender counts as dropped.
         plus = [seed for other, seed in seeds.items() if own < other]
         minus = [seed for other, seed in seeds.items() if other < own]
         return Masker(self.agreement.vectors, (*plus, state.seed), tuple(minus))
 
     def send(self, state: Holding, releases: tuple[Release, ...] | None) -> Step[ClientState]:
-        """Its masked input goes out."""
+        """The host masked the values. Send the masked input."""
         if releases is None:
             return Step(Finished(), result="abstained")
         wanted = [(vector.name, "masked") for vector in self.agreement.vectors]
@@ -251,23 +250,23 @@ class Rounds:
         return self._say(replace(state, sent=True, waited=0), said)
 
     def shown(self, state: Holding, came: Survivors) -> Step[ClientState]:
-        """The survivors are named."""
+        """The server named the survivors. Check them."""
         survivors = checks.read_survivors(state.closed, self.channels.own, state.dealers, came)
         text = state.closed.survival(state.dealers, survivors)
         shown = Agreeing(held=replace(state, waited=0), survivors=survivors)
         return Step(shown, need=self._record("sign", digest(b"record", b"", text)))
 
     def shown_again(self, state: Agreeing, came: Survivors) -> Step[ClientState]:
-        """The survivors are named a second time."""
+        """The server named survivors again. Refuse a different set."""
         dropped = tuple(dealer for dealer in state.held.dealers if dealer not in state.survivors)
         if (came.survivors, came.dropped) != (state.survivors, dropped):
             raise checks.refusal(checks.UNMASK, "We were shown other survivors before; one set is opened.")
         return Step(state)
 
     def _shares(self, state: Agreeing) -> tuple[Share, ...]:
-        """For every dealer whose shares are held: of its seed if it survived, of its key if it dropped."""
-        # Never both: a survivor's key and seed together open its input. The record of the survivors, made
-        # before this, holds that over restarts.
+        """Return a share for every dealer: of its seed if it survived, of its key if it dropped."""
+        # Never both: a survivor's key and seed together open its input. The earlier record of the survivors
+        # enforces that over restarts.
         alive = set(state.survivors)
         return tuple(
             Share(pair.seed if dealer in alive else pair.key)
@@ -275,7 +274,7 @@ class Rounds:
         )
 
     def sign(self, state: Agreeing, recorded: bool | None) -> Step[ClientState]:
-        """The survivors are on record: it signs them, or in semi-honest mode opens its shares at once."""
+        """The survivors are on record. Sign them, or in semi-honest mode open the shares at once."""
         if not recorded:
             return _refused()
         if self.agreement.parameters.mode == "semi-honest":
@@ -285,13 +284,13 @@ class Rounds:
         return self._say(replace(state, signed=True, waited=0), Consistent(signature=signature))
 
     def unmask(self, state: Agreeing, came: Quorum) -> Step[ClientState]:
-        """A quorum signed the same survivors: it opens its shares."""
+        """A quorum signed the same survivors. Open the shares."""
         held = state.held
         checks.read_quorum(held.closed, self.channels.own, held.dealers, state.survivors, came)
         return self._unmask(state)
 
     def miss(self, state: ClientState) -> Step[ClientState]:
-        """Its patience is over."""
+        """Too many deadlines passed. Give up."""
         return Step(Finished(), result="missed")
 
     # Parts of the rounds ----------------------------------------------------------------------------
@@ -317,5 +316,5 @@ class Rounds:
 
 
 def _refused() -> Step[ClientState]:
-    """The record holds something else."""
+    """End the attempt: the record forbids the act."""
     return Step(Finished(), result="refused")

@@ -1,8 +1,8 @@
-"""One client deals the shares of its two secrets: the seed of its self-mask and its mask key.
+"""Verifiable dealing of secret shares: a client shares the seed of its self-mask and its mask key.
 
 Each holder gets both shares, each with a salt, sealed for it alone. The server gets a salted hash of each
 share, a hash of the seed, and one signature over the root of a tree. A leaf of the tree binds a holder's
-hashes to the bytes sealed for it. So a holder that opens what its dealer signed can prove a bad dealing.
+hashes to its sealed bytes. So a holder can prove that its dealer signed wrong shares.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Dealing:
 def deal(
     closed: ClosedRoster, channels: Channels, seed: SecretKey, key: SecretKey, random: Random
 ) -> tuple[Dealing, Pair]:
-    """Share the two secrets among the dealer's holders. Returns the dealing, and the dealer's own pair."""
+    """Share the two secrets among the dealer's holders. Return the dealing and the dealer's own pair."""
     own = channels.own
     holders = closed.graph.holders(own)
     threshold = closed.agreement.parameters.threshold
@@ -100,7 +100,7 @@ def deal(
 
 
 def share_key(closed: ClosedRoster, channels: Channels, dealer: int, holder: int) -> SecretKey:
-    """The key of the one message from dealer to holder, derived by either of them."""
+    """Derive the key of the one message from dealer to holder. Both of them can."""
     other = holder if channels.own == dealer else dealer
     return extracted(channels.secret(other).reveal(), _bound(closed, dealer, holder))
 
@@ -118,7 +118,7 @@ def unseal(sealed: Share, key: SecretKey, closed: ClosedRoster, dealer: int, hol
 
 
 def check_pair(pair: Pair, marks: Commitment, closed: ClosedRoster, dealer: int, holder: int) -> None:
-    """Raises CryptoError unless both shares are field elements and match the published hashes."""
+    """Raise CryptoError unless both shares are field elements and match the published hashes."""
     parse(pair.seed[SALT_BYTES:])
     parse(pair.key[SALT_BYTES:])
     if pair.marks(closed.context, dealer, holder) != marks:
@@ -128,8 +128,8 @@ def check_pair(pair: Pair, marks: Commitment, closed: ClosedRoster, dealer: int,
 def _seal(
     pair: Pair, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int, random: Random
 ) -> Share:
-    # A key seals one message, so a fixed nonce would do. A dealer that is restored from an older state seals
-    # another message under the same key, and needs another nonce.
+    # A key seals one message, so a fixed nonce would be enough. But a dealer that is restored from an older
+    # state can seal a second message under the same key, and then needs another nonce.
     nonce = random(_NONCE_BYTES)
     aad = _bound(closed, dealer, holder)
     return Share(nonce + ChaCha20Poly1305(key.reveal()).encrypt(nonce, pair.seed + pair.key, aad))
@@ -180,7 +180,7 @@ class Published:
 def check_evidence(
     closed: ClosedRoster, dealer: int, holder: int, marks: Commitment, sealed: Share, evidence: bytes
 ) -> None:
-    """Raises CryptoError unless the dealer signed these hashes and these sealed bytes for this holder."""
+    """Raise CryptoError unless the dealer signed these hashes and these sealed bytes for this holder."""
     # The leaf's encoding holds the lengths too. This check does not rely on it.
     if len(marks.raw) != MARKS_BYTES or len(sealed.raw) != SEALED_BYTES:
         raise CryptoError("Expected hashes and sealed shares of the agreed lengths.")
@@ -212,27 +212,27 @@ def published(closed: ClosedRoster, dealer: int, dealing: Dealing) -> Published:
 def judge(
     closed: ClosedRoster, dealt: Mapping[int, Published], holder: int, keys: Sequence[Share]
 ) -> Iterator[tuple[int, bool]]:
-    """A holder says that its shares are wrong: yield each accused dealer, and whether it is proven bad.
+    """Check a holder's complaint: yield each accused dealer, and whether it is proven bad.
 
-    The holder shows the key of that one message. What the dealer sealed and signed can then be opened: shares
-    that do not match their hashes prove the dealer bad, shares that do match prove the holder a liar. If
-    nothing opens, either may have lied about the key.
+    The holder reveals the key of that one message, so that the server can open the signed shares. If they do
+    not match their hashes, the dealer is proven bad. If they match, the holder lied. If the key opens
+    nothing, either of them may have lied about the key.
 
     Raises:
-        CryptoError: the holder accuses nobody, a stranger, or a dealer whose shares are right.
+        CryptoError: if the holder accuses no dealer, a stranger, or a dealer whose shares are right.
     """
     if not keys:
         raise CryptoError("Expected a dealer to be accused.")
     for shown in keys:
         dealer = int.from_bytes(shown.raw[:4], "little")
-        # A dealing has no box for its own dealer, so who accuses itself would be refused below in any case.
+        # A dealing has no box for its own dealer, so a dealer that accuses itself would be refused anyway.
         if len(shown.raw) != 36 or dealer not in dealt or dealer == holder:
             raise CryptoError("Expected the number of another dealer and a key of 32 bytes.")
         box = dealt[dealer].boxes.get(holder)
         if box is None:
             raise CryptoError(f"It holds no shares of {dealer}.")
-        # A key that opens nothing proves nothing: the dealer may have sealed under another key, or the holder
-        # may show another one.
+        # If the key opens nothing, the dealer may have sealed under another key, or the holder may reveal
+        # another one.
         try:
             pair = unseal(box, SecretKey(shown.raw[4:]), closed, dealer, holder)
         except CryptoError:

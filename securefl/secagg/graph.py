@@ -1,4 +1,4 @@
-"""Who masks with whom: a graph that every party derives itself from the closed, signed roster.
+"""The masking graph: the neighbours with which each client masks, derived from the closed, signed roster.
 
 The graph is complete for small cohorts. For larger ones it is circulant: position p is joined to p + o and
 p - o for each of k/2 offsets. A permutation from the public seed deals the positions to the members, after
@@ -34,7 +34,7 @@ class Graph:
     neighbours: dict[int, tuple[int, ...]]
 
     def holders(self, member: int) -> tuple[int, ...]:
-        """Who holds shares of this member's secrets: its neighbours and itself, ascending."""
+        """Return the holders of this member's shares: its neighbours and itself, ascending."""
         return tuple(sorted((*self.neighbours[member], member)))
 
 
@@ -46,7 +46,7 @@ def draw(members: Sequence[int], degree: int, seed: bytes) -> Graph:
     return Graph(dict(_neighbours(tuple(members), degree, seed)))
 
 
-# Remembered: it follows from its arguments alone, nobody can change it, and a party may be many members.
+# Cached: the result is immutable and follows from the arguments alone; a process may simulate many members.
 @lru_cache(maxsize=4)
 def _neighbours(members: tuple[int, ...], degree: int, seed: bytes) -> Mapping[int, tuple[int, ...]]:
     count = len(members)
@@ -69,7 +69,7 @@ def _neighbours(members: tuple[int, ...], degree: int, seed: bytes) -> Mapping[i
 @lru_cache(maxsize=4096)
 def offsets_of(count: int, degree: int) -> tuple[int, ...]:
     """degree/2 distinct offsets of the circulant graph on `count` positions, the same in all sessions."""
-    # Fixed offsets: the spectral gap is then known when the parameters are chosen, not left to a seed.
+    # The offsets are fixed, so that the spectral gap is known when the parameters are chosen.
     choices = list(range(1, (count - 1) // 2 + 1))
     if degree % 2 or not 0 < degree // 2 <= len(choices):
         raise LocalProtocolError(f"Expected an even degree below {count}, got {degree}.")

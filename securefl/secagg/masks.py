@@ -1,4 +1,4 @@
-"""Masks: the keystream of AES-256-CTR, added to or taken from a vector of machine words in place.
+"""Masking of vectors: the keystream of AES-256-CTR, added to or subtracted from machine words in place.
 
 The key is a 32-byte seed that is used for nothing else. The upper half of the initial counter block is the
 number of the vector, so one seed masks several vectors. Words are little-endian. Arithmetic is modulo the
@@ -29,11 +29,24 @@ _ZEROS: Final = bytes(_BLOCK_BYTES)
 def apply_masks(
     words: Words, vector: int, *, add: Sequence[SecretKey] = (), subtract: Sequence[SecretKey] = ()
 ) -> None:
-    """Add the masks of some seeds to `words` and subtract those of others, in place.
+    """Add the masks of some seeds to `words` and subtract the masks of others, in place.
 
     Args:
-        words: one-dimensional, contiguous, uint32 or uint64.
-        vector: the number of the vector among those that the seeds mask.
+        words: (d,), contiguous, uint32 or uint64.
+        vector: the number of the vector among the vectors that the seeds mask.
+        add, subtract: 32-byte seeds. Each seed masks a vector number once.
+
+    Raises:
+        LocalProtocolError: if `words` has another type, shape or layout.
+
+    >>> import numpy as np
+    >>> from securefl.core.keys import SecretKey
+    >>> from securefl.secagg import apply_masks
+    >>> vector, seed = np.array([1, 2], np.uint32), SecretKey(bytes(32))
+    >>> apply_masks(vector, 0, add=[seed])
+    >>> apply_masks(vector, 0, subtract=[seed])
+    >>> vector
+    array([1, 2], dtype=uint32)
     """
     if words.dtype not in (np.uint32, np.uint64) or words.ndim != 1 or not words.flags.c_contiguous:
         raise LocalProtocolError(f"Expected a flat, contiguous uint32 or uint64 vector, got {words.dtype}.")

@@ -1,4 +1,4 @@
-"""The messages of secure aggregation, with the most that each may hold.
+"""The messages of secure aggregation, with their size limits.
 
 round 0   client --Advertise-->    server --Roster------>  everybody who advertised
 round 1   client --Shares------>   server --Dealt------->  everybody who dealt
@@ -38,7 +38,7 @@ class Advertise:
 @message("secagg-roster", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class RosterClosed:
-    """Everybody who advertised in time."""
+    """The members that advertised in time."""
 
     members: tuple[int, ...]
     keys: tuple[PublicKey, ...]
@@ -67,7 +67,7 @@ class Shares:
 @message("secagg-dealt", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
-    """Who dealt. From each neighbour among them sealed shares, hashes and the proof that it signed them."""
+    """The dealers; from each neighbour among them sealed shares, hashes and the proof that it signed them."""
 
     dealers: tuple[int, ...]
     sealed: tuple[Share, ...]
@@ -89,7 +89,7 @@ class Complaint:
 @message("secagg-masked-input", version=1, sender="client")
 @dataclass(frozen=True, kw_only=True)
 class MaskedInput:
-    """One masked release per vector, and a signature over the dealers among whose masks it stands."""
+    """One masked release for each vector, and a signature over the dealers of its masks."""
 
     releases: tuple[Release, ...]
     signature: Signature
@@ -98,7 +98,7 @@ class MaskedInput:
 @message("secagg-survivors", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Survivors:
-    """Whose inputs are in the sum, and which dealers are not."""
+    """The members whose inputs are in the sum, and the other dealers."""
 
     survivors: tuple[int, ...]
     dropped: tuple[int, ...]
@@ -107,7 +107,7 @@ class Survivors:
 @message("secagg-consistent", version=1, sender="client")
 @dataclass(frozen=True, kw_only=True)
 class Consistent:
-    """A signature over the dealers and survivors this client was shown."""
+    """A signature over the dealers and survivors that the server showed to this client."""
 
     signature: Signature
 
@@ -115,7 +115,7 @@ class Consistent:
 @message("secagg-quorum", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Quorum:
-    """Signatures on the one set of survivors. For survivors who did not sign, those of their inputs."""
+    """Signatures on the one set of survivors; for survivors that did not sign, those of their inputs."""
 
     signers: tuple[int, ...]
     signatures: tuple[Signature, ...]

@@ -1,4 +1,4 @@
-"""Vectors modulo 2^b as words in memory (uint32 up to b = 32, uint64 above) and as b bits a value in bytes.
+"""Packing of vectors modulo 2^b from words in memory (uint32 up to b = 32, else uint64) to b bits a value.
 
 Value i occupies the bits i*b .. i*b + b - 1 of the bytes read as one little-endian number; the bits
 after the last value are zero. If b is the word's width, packing is a view.
@@ -29,7 +29,23 @@ def word(bits: int) -> np.dtype[Any]:
 
 
 def words(integers: NDArray[Any], bits: int) -> Words:
-    """A new vector of words: each integer modulo the word (not yet modulo 2^bits)."""
+    """Return integers as machine words, each modulo the word's size (not yet modulo 2^bits).
+
+    Args:
+        integers: (d,), any integer type.
+        bits: 8 to 64.
+
+    Returns:
+        A new (d,) array: uint32 for up to 32 bits, else uint64.
+
+    Raises:
+        LocalProtocolError: if `integers` is not a flat array of integers, or `bits` is out of range.
+
+    >>> import numpy as np
+    >>> from securefl.secagg import words
+    >>> words(np.array([1, -1]), 32)
+    array([         1, 4294967295], dtype=uint32)
+    """
     if integers.dtype.kind not in "iu" or integers.ndim != 1:
         raise LocalProtocolError(f"Expected a flat vector of integers, got {integers.dtype}.")
     fresh: Words = integers.astype(word(bits), casting="unsafe")
@@ -37,13 +53,28 @@ def words(integers: NDArray[Any], bits: int) -> Words:
 
 
 def reduce(vector: Words, bits: int) -> None:
-    """Each word modulo 2^bits, in place."""
+    """Reduce each word modulo 2^bits, in place."""
     if bits < 8 * vector.itemsize:
         np.bitwise_and(vector, vector.dtype.type((1 << bits) - 1), out=vector)
 
 
 def centred(vector: Words, bits: int) -> NDArray[np.int64]:
-    """The integers of smallest magnitude that are congruent to the words modulo 2^bits: int64."""
+    """Return the integers of smallest magnitude that are congruent to the words modulo 2^bits.
+
+    Args:
+        vector: (d,) uint32 or uint64 words, such as a total of `Summed`.
+        bits: 8 to 64, the bits of the `Vector`.
+
+    Returns:
+        (d,) int64.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.secagg import centred
+    >>> centred(np.array([1, 255], np.uint32), 8)
+    array([ 1, -1])
+    """
     # shifting up drops the words' upper bits, and shifting a signed integer down repeats its sign
     shift = np.int64(64 - bits)
     lifted: NDArray[np.int64] = (vector.astype(np.int64) << shift) >> shift
@@ -85,7 +116,7 @@ def masked(
     if integers.shape != (vector.length,):
         raise LocalProtocolError(f"Expected {vector.length} integers, got the shape {integers.shape}.")
     if int(integers.max()) > vector.bound or int(integers.min()) < -vector.bound:
-        # without the value: an exception may be logged, and the integers are a client's
+        # without the value: an exception may be logged, and a client's integers are private
         raise LocalProtocolError(
             f"Expected magnitudes up to {vector.bound} in {vector.name!r}, got a larger one. Clip before "
             "masking."
@@ -97,10 +128,10 @@ def masked(
 
 
 def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
-    """The inverse of `pack`; a view where `pack` is one.
+    """Invert `pack`. The result is a view if `pack` gives one.
 
     Raises:
-        CryptoError: not `packed_bytes` bytes, or bits after the last value are set.
+        CryptoError: if there are not `packed_bytes` bytes, or if bits after the last value are set.
     """
     if packed.dtype != np.uint8 or packed.shape != (packed_bytes(length, bits),):
         raise CryptoError(
@@ -119,7 +150,7 @@ def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
         out[:, lane] |= _shifted(wide[:, at], shift)
     out &= _WIDE.type((1 << bits) - 1)
     vector: Words = out.astype(word(bits), copy=False).reshape(-1)
-    # A vector has one encoding: other bytes that would decode to it are refused.
+    # Each vector has one encoding: this check refuses other bytes that would decode to it.
     if packed_bytes(length, bits) * 8 > length * bits and _tail(packed, length * bits):
         raise CryptoError("Bits are set after the last value.")
     return vector[:length]
@@ -151,7 +182,7 @@ def _shifted(values: NDArray[Any], shift: int) -> NDArray[Any]:
 
 
 class Masker:
-    """Masks each vector once."""
+    """A function that masks each vector once. A second call for one vector raises LocalProtocolError."""
 
     def __init__(
         self, vectors: tuple[Vector, ...], add: tuple[SecretKey, ...], subtract: tuple[SecretKey, ...]
@@ -165,7 +196,7 @@ class Masker:
         if number not in self._left:
             raise LocalProtocolError(
                 f"Expected a vector that is not masked yet, got number {number}. A mask serves once: two "
-                "vectors under one mask would show their difference."
+                "vectors under one mask would reveal their difference."
             )
         hidden = masked(self._vectors[number], number, integers, add=self._add, subtract=self._subtract)
         self._left.remove(number)

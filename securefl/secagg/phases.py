@@ -1,10 +1,11 @@
-"""The phases of secure aggregation as two tables, which drive the machines of client and server.
+"""The phases of secure aggregation: two transition tables, which drive the machines of client and server.
 
-A machine looks up what an event does in its state. An event that the state does not await is ignored if it
-was due before: it is late, or comes a second time. One that is due later is refused. So is one that fails a
-check, and the state stands. A client hears and answers the server alone.
+A machine looks up an event's function for its state. If the state does not await the event, there are two
+cases. An event that was due earlier is ignored: it is late or repeated. An event that is due later is
+refused. An event that fails a check is refused too, and the state stays the same. A client exchanges messages
+with the server only.
 
-A row also says what is checked and what follows. A test takes the machines through every row.
+A row also states its condition and its effects. A test takes the machines through every row.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ BEGIN: Final = "begin"
 DEADLINE: Final = "deadline"
 
 Handler = Callable[..., Step[Any]]
-"""What a party does: a function of the party or what it agreed on, its state, and what came."""
+"""The reaction to an event: a function of the party or its agreement, the state, and the event itself."""
 
 Asked = type[Any] | Act
-"""Slow or guarded work, by its order; a `Record` by its act."""
+"""Slow or guarded work: the class of its order, or the act of a `RecordAct`."""
 Event = type[Any] | Act | Literal["begin", "deadline"]
-"""A message that comes, the host's answer to what it was asked for, the beginning or a deadline."""
+"""A message, the host's answer to an order, the beginning, or a deadline."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,14 @@ class Row:
     Attributes:
         state: one class or several; None before the beginning.
         event: one or several.
-        does: what the machine calls then, for each event; None where it only counts the deadline.
-        again: whether the event has this effect also once it came before.
-        checked: the condition; it tells rows of one state and event apart.
-        follows: class of the next state; None where nothing changes but the deadlines that were counted.
-        sends: kind of the message, and to whom: the server, or everybody whose message of this kind came.
-        asks: what the host is asked for.
-        result: of the server "summed", "aborted", or "named" where a proven culprit caused it.
+        does: the function that the machine calls, for each event; None if it only counts the deadline.
+        again: whether a repeated event has this effect too.
+        checked: the condition. It distinguishes rows of one state and event.
+        follows: the class of the next state; None if only the count of deadlines changes.
+        sends: the kind of the message and its receivers: the server, or all senders of a kind of message.
+        asks: the work that the host is ordered to do.
+        result: the machine's result; of the server "summed", "aborted", or "named" if a client is proven
+            guilty.
     """
 
     state: type[Any] | tuple[type[Any], ...] | None
@@ -85,7 +87,7 @@ class Row:
 
     @property
     def handlers(self) -> Iterator[tuple[type[Any] | None, Event, Handler]]:
-        """What is called in each state on each event."""
+        """Yield each state and event with its function."""
         if self.does is not None:
             does = self.does if isinstance(self.does, tuple) else (self.does,)
             for state in self.states:
@@ -93,7 +95,7 @@ class Row:
 
 
 class State(Protocol):
-    """A state that knows which events move it next. None does at the end."""
+    """A state with the events that it awaits, none at the end."""
 
     @property
     def awaits(self) -> tuple[Any, ...]: ...
@@ -119,7 +121,7 @@ class Table:
         return self._handlers[None, BEGIN]
 
     def handler(self, state: State, event: Event) -> Handler | None:
-        """What an event does in a state. None for an event that came before; NotDue for one that is early."""
+        """Return an event's function in a state, or None for a late event. Raises NotDue for an early one."""
         awaits, key = state.awaits, (type(state), event)
         if event in awaits or key in self._again or (event == DEADLINE and awaits):
             return self._handlers.get(key)
@@ -128,12 +130,12 @@ class Table:
         return None
 
     def answered(self, state: State) -> Handler | None:
-        """What the host's answer does in a state. None where the host was asked for nothing."""
+        """Return the function for the host's answer in a state, or None if the state awaits no answer."""
         asked = [event for event in state.awaits if not _sent(event)]
         return self._handlers[type(state), asked[0]] if asked else None
 
     def due(self, state: State) -> str:
-        """The name of the message that is due next. Something is awaited."""
+        """Return the name of the message that is due next. The state must await an event."""
         now = self._order[state.awaits[0]]
         coming = (event for event in list(self._order)[now:] if isinstance(event, type) and _sent(event))
         return next(coming).__name__
@@ -148,13 +150,13 @@ class Table:
 
     @cached_property
     def _order(self) -> dict[Event, int]:
-        """Which event is due before which."""
+        """The position of each event in the sequence of the protocol."""
         events = dict.fromkeys(event for row in self.rows for event in row.events if event != DEADLINE)
         return {event: at for at, event in enumerate(events)}
 
 
 def _sent(event: Event) -> bool:
-    """Whether it is a message. Anything else that is awaited is an answer of the host."""
+    """Whether the event is a message. Any other awaited event is an answer of the host."""
     return hasattr(event, "__wire__")
 
 

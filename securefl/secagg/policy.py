@@ -1,7 +1,7 @@
-"""How many neighbours, shares and signatures a cohort needs, and what that achieves.
+"""Parameters of secure aggregation: the neighbours, shares and signatures that a cohort needs.
 
-The corrupt clients are chosen before the graph is known; the server, which may lie, sees the graph and
-then says who dropped. With n clients of which c are corrupt and d may drop:
+The corrupt clients are fixed before the graph is known. The server, which may lie, sees the graph and then
+names the dropped clients. Of n clients, c are corrupt and d may drop:
 
 - *complete graph*: semi-honest t > max(n/2, c); active 2t > n + c, and the quorum T = t.
 - *sparse graph*: t exceeds the corrupt neighbours of every client (hypergeometric tail over all
@@ -14,11 +14,11 @@ has at most t - 1 corrupt neighbours, so at least least_degree - t + 1 in X. Hae
 lemma 6.1) says |X| |Y| <= r^2 (m - |X|)(m - |Y|) on m members with spectral ratio r: the calculator
 checks that this fails for every size X can have and every m a roster can shrink to.
 
-*Attempts.* A client that took part in opening one attempt of a question enters no later one. So of all sums
-of one question that are ever opened, each has `signers` contributors that no later one has, and any integer
-combination of them keeps at least `signers - corrupt` honest ones: those of its first sum. That is why a
-later attempt, over fewer clients, keeps the corrupt clients, the quorum and the least survivors of the
-cohort that was ordered.
+*Attempts.* After a client has helped to open one attempt of a question, it enters no later attempt. So each
+opened sum of a question has `signers` contributors that no later opened sum has. Any integer combination of
+opened sums keeps at least `signers - corrupt` honest contributors: those of its first sum. For this reason a
+later attempt over fewer clients keeps the corrupt clients, the quorum and the least survivors of the ordered
+cohort.
 """
 
 from __future__ import annotations
@@ -45,22 +45,30 @@ _LABEL: Final = b"securefl/secagg/3|parameters|"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters that all parties agree on. Make them with `parameters`, never take them from a server.
+    """The parameters of one sum, equal for all parties. Compute them with `parameters`; trust no server's.
 
     Attributes:
-        mode: "active" holds against a server that lies, "semi-honest" against a curious one.
-        ordered: size of the cohort that was ordered. A later attempt may have fewer clients.
-        clients: size of the pinned cohort of this attempt, n.
-        corrupt: how many of the ordered cohort may collude with the server. All of them may be in this
-            attempt.
-        neighbours: degree of the graph, k; n - 1 stands for the complete graph.
-        threshold: shares that open a secret, t.
-        quorum: signatures on one set of survivors, T; 0 in semi-honest mode.
-        least_survivors: with fewer survivors nothing is opened.
-        least_degree: surviving neighbours that each survivor must have.
-        failure: probability that a round fails although no more than the declared share drops.
-        security: bits that remain after grinding over the graph's seed. Infinite for a complete graph, which
-            leaves nothing to chance.
+        mode: "active" protects against a server that lies, "semi-honest" against a curious server.
+        ordered: the size of the ordered cohort. A later attempt may have fewer clients.
+        clients: n, the size of the pinned cohort of this attempt.
+        corrupt: the number of clients of the ordered cohort that may collude with the server. All of them may
+            be in this attempt.
+        neighbours: k, the degree of the graph; n - 1 means the complete graph.
+        threshold: t, the number of shares that open a secret.
+        quorum: T, the number of signatures on one set of survivors; 0 in semi-honest mode.
+        least_survivors: if fewer clients survive, no sum is opened.
+        least_degree: the number of surviving neighbours that each survivor must have.
+        failure: the probability that a round fails although at most the declared fraction drops.
+        security: the bits that remain after grinding over the graph's seed. Infinite for a complete graph,
+            which has no random choice.
+
+    Raises:
+        ConfigError: if the numbers do not protect an input, for example if the quorum is no majority.
+
+    >>> from securefl.secagg import parameters
+    >>> found = parameters(10, corrupt=0.2, dropout=0.2, mode="active")
+    >>> found.complete, found.signers
+    (True, 7)
     """
 
     mode: Mode
@@ -86,7 +94,7 @@ class Parameters:
             )
         if self.complete and self.threshold < majority:
             raise ConfigError(f"Expected a threshold of at least {majority}, got {self.threshold}.")
-        # c + 2: with one honest survivor the sum less what the corrupt know is that survivor's own input
+        # c + 2: if one honest client survives, the sum minus the corrupt clients' inputs is its input
         if self.least_survivors < max(self.quorum, self.threshold, c + 2) or self.least_survivors > n:
             raise ConfigError(
                 f"Expected at least {max(self.quorum, self.threshold, c + 2)} survivors of {n} clients, two "
@@ -95,7 +103,7 @@ class Parameters:
 
     @property
     def complete(self) -> bool:
-        """Whether everybody is everybody's neighbour."""
+        """Whether all clients are neighbours of each other."""
         return self.neighbours == self.clients - 1
 
     @property
@@ -111,8 +119,8 @@ class Parameters:
         return -(-self.least_survivors * self.threshold // (self.neighbours + 1))
 
     def digest(self) -> bytes:
-        """SHA-256 over everything that a party acts on."""
-        # without `failure` and `security`, which are reported and which nobody acts on
+        """Return the SHA-256 over all parameters on which a party acts."""
+        # without `failure` and `security`, which are only reported
         numbers = (
             MODES.index(self.mode),
             self.ordered,
@@ -139,19 +147,25 @@ def parameters(
     grinding: int = 60,
     failure: float = 2.0**-30,
 ) -> Parameters:
-    """The cheapest parameters for a cohort.
+    """Return the cheapest parameters for a cohort.
 
     Args:
-        corrupt: share of the clients that may collude with the server, rounded up.
-        dropout: share of the clients that may fall silent in all phases together, rounded down.
-        ordered: size of the cohort that was ordered, for a later attempt over fewer clients. Corrupt clients,
+        clients: the number of clients in this attempt.
+        corrupt: the fraction of the clients that may collude with the server, rounded up.
+        dropout: the fraction of the clients that may drop out in all phases together, rounded down.
+        mode: "active" or "semi-honest".
+        ordered: the size of the ordered cohort, for a later attempt over fewer clients. Corrupt clients,
             quorum and least survivors are computed from it.
-        complete_up_to: largest cohort that gets the complete graph although a sparse one would do.
-        security: bits that must remain after `grinding` bits of choice over the graph's seed.
-        failure: bound on the probability that a sparse graph fails under that much drop-out.
+        complete_up_to: the largest cohort that gets the complete graph although a sparse one would suffice.
+        security: the bits that must remain after `grinding` bits of choice over the graph's seed.
+        failure: a bound on the probability that a sparse graph fails under the declared drop-out.
 
     Raises:
-        ConfigError: no parameters meet these demands.
+        ConfigError: if no parameters meet these demands.
+
+    >>> from securefl.secagg import parameters
+    >>> parameters(10, corrupt=0.2, dropout=0.2, mode="active").threshold
+    7
     """
     if mode not in MODES:
         raise ConfigError(f"Expected a mode of {MODES}, got {mode!r}.")
@@ -184,7 +198,7 @@ def parameters(
 
 
 def _majority(mode: Mode, clients: int, corrupt: int) -> int:
-    # Active: 2t > n + c. Two sets of t share more than c clients, so an honest one, who signs one set only.
+    # Active: 2t > n + c. Two sets of t clients share more than c, so an honest client, which signs one set.
     return (clients + corrupt) // 2 + 1 if mode == "active" else max(clients // 2, corrupt) + 1
 
 
@@ -199,7 +213,7 @@ def _sparse(
     grinding: int,
     failure: float,
 ) -> Parameters | None:
-    """The sparse graph of smallest degree that will do, or None."""
+    """Return the parameters with the sparse graph of smallest sufficient degree, or None."""
     quorum = _majority(mode, ordered, corrupt) if mode == "active" else 0
     # It saves the search alone: the complete graph, or `Parameters`, refuses the same survivors. One survivor
     # more would change nothing either: of two honest ones each has one honest neighbour at most.
@@ -260,13 +274,17 @@ def _falls_apart(clients: int, survivors: int, corrupt: int, degree: int, group:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A client's demands, from its own copy of the plan.
+    """A client's demands on a sum, from its own copy of the plan. Raises nothing before `check` is called.
 
     Attributes:
-        mode, corrupt, dropout: the figures from which parameters are computed.
-        min_cohort_size: least number of clients in an attempt. With fewer the client takes no part.
-        min_honest: least number of honest contributors that any combination of opened sums must keep.
-        least_survivors: least number of survivors in a sum. With fewer the client takes no part.
+        mode, corrupt, dropout: the inputs of `parameters`.
+        min_cohort_size: the smallest number of clients in an attempt. If there are fewer, the client refuses.
+        min_honest: the smallest number of honest contributors in any combination of opened sums.
+        least_survivors: the smallest number of survivors in a sum. If there may be fewer, the client refuses.
+
+    >>> from securefl.secagg import Policy
+    >>> policy = Policy(mode="active", corrupt=0.2, dropout=0.2, min_cohort_size=10)
+    >>> policy.check(policy.parameters(10))
     """
 
     mode: Mode
@@ -277,11 +295,11 @@ class Policy:
     least_survivors: int = 2
 
     def parameters(self, clients: int, ordered: int | None = None) -> Parameters:
-        """The parameters of an attempt over so many clients. Raises ConfigError if no parameters will do."""
+        """Return the parameters of an attempt over so many clients. Raises ConfigError if there are none."""
         return parameters(clients, self.corrupt, self.dropout, self.mode, ordered=ordered)
 
     def check(self, given: Parameters) -> None:
-        """Raises ConfigError unless these are the client's own parameters, and protect enough for it."""
+        """Raise ConfigError unless these are the client's own parameters and meet its demands."""
         if given != self.parameters(given.clients, given.ordered):
             raise ConfigError(
                 f"Expected the parameters that follow from this client's plan, got {given}: these parameters "

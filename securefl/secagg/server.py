@@ -1,8 +1,9 @@
-"""The server of secure aggregation: closes each phase when everybody answered or at its deadline.
+"""The server's state machine in secure aggregation.
 
-A client that is silent in a phase has dropped from there on. Vectors are added as they arrive, and late ones
-are discarded. A bad message costs its sender its place. A proof against a dealer ends the attempt with the
-dealer's name. `phases` has which event does what, `server_rounds` what the server does then.
+The server closes each phase when all clients have answered, or at the deadline. A client that is silent in a
+phase counts as dropped from then on. The server adds vectors as they arrive, and discards late ones. A client
+whose message fails a check loses its place. If a dealer is proven bad, the attempt ends and names it.
+`phases` maps events to functions of `server_rounds`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,22 @@ from securefl.secagg.unmasking import Aborted, Summed
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """The server of one aggregation. Its result is `Summed` or `Aborted`.
+    """The machine of the server in one aggregation. Its result is `Summed` or `Aborted`. Raises nothing.
 
-    `patience` is how many deadlines a phase lets pass: 0 for an engine that starts its clock with each phase.
-    An engine whose clock runs through needs 1, so that no phase is cut short.
+    Attributes:
+        agreement: the agreement of this attempt.
+        patience: the number of deadlines that a phase lets pass. It is 0 for an engine that starts its clock
+            with each phase. An engine with one running clock needs 1, so that no phase is cut short.
+
+    >>> from securefl.secagg import *
+    >>> from securefl.sums import Header
+    >>> members = tuple(Identity.generate(f"client-{number:04d}").member() for number in range(3))
+    >>> agreement = Agreement(
+    ...     header=Header(session=bytes(32), round=1, attempt=1, stage=0), roster=Roster(members),
+    ...     vectors=(Vector(name="update", length=4, bits=32, bound=100),), plan=bytes(32), task=bytes(32),
+    ...     parameters=parameters(3, corrupt=0.0, dropout=0.0, mode="active"))
+    >>> Server(agreement=agreement).begin().state.phase
+    'advertise'
     """
 
     agreement: Agreement
@@ -37,10 +50,10 @@ class Server:
         return Expects(self.agreement.header, from_clients(self.agreement))
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
-        """Take in a client's message.
+        """Process a client's message. A repeated or late message is ignored.
 
-        A message that came before, or comes late, is ignored. RemoteProtocolError for one that is not due or
-        fails a check: it costs its sender the place in the attempt.
+        Raises RemoteProtocolError if the message is not due yet or fails a check. Its sender then loses its
+        place in the attempt.
         """
         number = self.agreement.roster.numbers.get(sender)
         if number is None:
@@ -59,12 +72,12 @@ class Server:
                 sender=sender,
                 phase=state.phase,
             ) from None
-        # Checks know what failed. Whose fault it is only the sender of the message says.
+        # The checks do not know the sender, so its name is added here.
         except CryptoError as error:
             raise RemoteProtocolError(str(error), sender=sender, phase=state.phase) from None
 
     def provide(self, state: ServerState, answer: Summed | Aborted) -> Step[ServerState]:
-        """Take in what `Unmasking.run` returned."""
+        """Process the result of `Unmasking.run`."""
         does = SERVER.answered(state)
         if does is None:
             raise LocalProtocolError(
@@ -74,7 +87,7 @@ class Server:
         return does(self.agreement, state, answer)
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
-        """Go on with the clients that answered, or abort with the reason."""
+        """Continue with the clients that answered, or abort with the reason."""
         does = SERVER.handler(state, DEADLINE)
         if does is None:
             return Step(state)

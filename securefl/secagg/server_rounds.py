@@ -1,7 +1,7 @@
-"""What the server of secure aggregation knows in each phase, and what it does when an event comes.
+"""The server's states in secure aggregation, and its reaction to each event.
 
-`phases` has which event does what. A round has one function for what comes, and one for its end. Each is of
-what all parties agreed on, the state and what came.
+`phases` maps events to these functions. Each round has one function for its message and one for its end. A
+function takes the agreement, the state and the message.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from securefl.secagg.messages import (
 from securefl.secagg.packing import unpack, word
 from securefl.secagg.unmasking import Aborted, Summed, Unmasking
 
-_PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))  # any key tells a weak one of the other side
+_PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))  # any key detects a weak key of the other side
 
-# What it knows ----------------------------------------------------------------------------------
+# States -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Advertising:
     """Round 0: the members' advertisements.
 
-    In every phase `awaits` are the messages, or the answer, that move it. `waited` counts the deadlines that
-    passed. A member that was `heard` is not heard again.
+    In every phase, `awaits` are the messages or the answer that move the server on. `waited` counts the
+    deadlines that passed. A second message of a member that was `heard` is ignored.
     """
 
     phase: ClassVar[str] = ADVERTISE
@@ -87,8 +87,8 @@ class Sharing:
 class Summing:
     """Round 2: the running sums, and the signature of each input in them.
 
-    `gone` are the holders that complained and left. `accused` has, for each dealer, who accused it without
-    proof.
+    `gone` are the holders that complained and left. `accused` has, for each dealer, the holders that accused
+    it without proof.
     """
 
     phase: ClassVar[str] = MASK
@@ -129,7 +129,7 @@ class Agreeing:
 
 @dataclass(frozen=True)
 class Opening:
-    """Round 4: who answered, and the opened shares of each dealer by holder."""
+    """Round 4: the clients that answered, and the opened shares of each dealer by holder."""
 
     phase: ClassVar[str] = UNMASK
     awaits: ClassVar[tuple[type[Any], ...]] = (Unmask,)
@@ -145,7 +145,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Working:
-    """The host takes the masks off."""
+    """The host removes the masks."""
 
     phase: ClassVar[str] = "unmasking"
     awaits: ClassVar[tuple[type[Any], ...]] = (Unmasking,)
@@ -153,7 +153,7 @@ class Working:
 
 @dataclass(frozen=True)
 class Closing:
-    """It is over."""
+    """The attempt is over."""
 
     phase: ClassVar[str] = "closed"
     awaits: ClassVar[tuple[type[Any], ...]] = ()
@@ -171,10 +171,10 @@ def begin(agreement: Agreement) -> Step[ServerState]:
 
 
 def advertised(agreement: Agreement, state: Advertising, number: int, said: Advertise) -> Step[ServerState]:
-    """A client's key and nonce came; the roster closes when everybody's did."""
+    """A client's key and nonce came. The roster closes when all clients have advertised."""
     entry = Entry(said.key, said.nonce, said.signature)
     entry.check(agreement, number)
-    # A weak key would fail at every neighbour, after the roster closed; here it costs its sender alone.
+    # Checked here, so that a weak key costs only its sender: later it would fail at every neighbour.
     _PROBE.agree(said.key, b"probe")
     state = replace(state, entries=state.entries.having(number, entry))
     everybody = len(state.entries) == agreement.parameters.clients
@@ -182,7 +182,7 @@ def advertised(agreement: Agreement, state: Advertising, number: int, said: Adve
 
 
 def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
-    """Show who advertised to all of them, if they are enough."""
+    """Send the closed roster to its members if they are enough."""
     if len(state.entries) < agreement.parameters.least_survivors:
         return _too_few(agreement, ADVERTISE, "advertised", len(state.entries))
     closed = ClosedRoster(agreement, state.entries)
@@ -200,7 +200,7 @@ def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
 
 
 def shared(agreement: Agreement, state: Sharing, number: int, said: Shares) -> Step[ServerState]:
-    """A client's shares came; dealing is over when everybody of the roster dealt."""
+    """A client's shares came. Dealing is over when all members of the roster have dealt."""
     _admit(agreement, number, state.closed.members, SHARE)
     dealing = Dealing(said.seed, said.marks, said.sealed, said.signature)
     dealt = state.dealt.having(number, published(state.closed, number, dealing))
@@ -209,7 +209,7 @@ def shared(agreement: Agreement, state: Sharing, number: int, said: Shares) -> S
 
 
 def close_dealing(agreement: Agreement, state: Sharing) -> Step[ServerState]:
-    """Hand each dealer what the others sealed for it, if enough dealt."""
+    """Send each dealer the shares that the others sealed for it, if enough members dealt."""
     dealers = tuple(sorted(state.dealt))
     if len(dealers) < agreement.parameters.least_survivors:
         return _too_few(agreement, SHARE, "dealt shares", len(dealers))
@@ -229,9 +229,10 @@ def _dealt(state: Sharing, holder: int, dealers: tuple[int, ...]) -> Dealt:
 
 
 def complained(agreement: Agreement, state: Summing, number: int, said: Complaint) -> Step[ServerState]:
-    """A proof ends the attempt. Without a proof the holder leaves. More accusers than may lie are a proof.
+    """A holder complained. A proof against a dealer ends the attempt. Without a proof the holder leaves.
 
-    A single accuser is never a proof, even if `corrupt` is 0: it is one word against another.
+    If more holders accuse a dealer than may be corrupt, that is a proof. A single accuser never is, even if
+    `corrupt` is 0: the accuser or the dealer may lie.
     """
     _admit(agreement, number, state.dealers, SHARE)
     accused, liars = dict(state.accused), max(agreement.parameters.corrupt, 1)
@@ -250,12 +251,12 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
 
 
 def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput) -> Step[ServerState]:
-    """A masked input came, which is added at once; the sums close with the last one."""
+    """A masked input came. It is added at once. The sums close with the last input."""
     _admit(agreement, number, state.dealers, MASK)
     vectors: tuple[Any, ...] = said.releases
     pieces = _unpacked(agreement, vectors)
-    # The clients ask for this signature in round 3, for a survivor that did not sign. An input whose sender
-    # was shown other dealers would stop the whole opening there, so it is left out here.
+    # In round 3 clients require this signature of a survivor that did not sign. If the sender saw other
+    # dealers, its input would stop the whole opening there, so it is left out here.
     text = state.closed.input_of(number, state.dealers)
     agreement.check(number, said.signature, text)
     sums = tuple(total + piece for total, piece in zip(state.sums, pieces, strict=True))
@@ -278,7 +279,7 @@ def _all_in(state: Summing) -> bool:
 
 
 def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
-    """Show the survivors to each of them, if their masks can be taken off."""
+    """Send the survivors to each of them if their masks can be removed."""
     survivors = state.survivors
     if len(survivors) < agreement.parameters.least_survivors:
         return _too_few(agreement, MASK, "sent a masked input", len(survivors))
@@ -305,7 +306,7 @@ def signed(agreement: Agreement, state: Agreeing, number: int, said: Consistent)
 
 
 def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]:
-    """Show a quorum of signatures to those who gave them: only they open anything."""
+    """Send a quorum of signatures to the signers. Only they open shares."""
     if len(state.signatures) < agreement.parameters.quorum:
         return _abort(
             CONSISTENCY,
@@ -327,12 +328,12 @@ def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]
 
 
 def _opening(state: Summing, asked: tuple[int, ...]) -> Opening:
-    """Nobody answered yet."""
+    """Return the state before the first answer."""
     return Opening(state, asked, frozenset(), {dealer: AppendMap() for dealer in state.dealers})
 
 
 def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> Step[ServerState]:
-    """A survivor opened its shares, each of which its dealer published a hash of."""
+    """A survivor opened its shares. Check each against the hash that its dealer published."""
     _admit(agreement, number, state.asked, UNMASK)
     summed = state.summed
     held = [dealer for dealer in summed.closed.graph.holders(number) if dealer in summed.dealt]
@@ -348,11 +349,11 @@ def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> S
 
 
 def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None:
-    """Raises CryptoError for a share without its dealer's published hash. That is the holder's fault."""
+    """Raise CryptoError unless the share matches its dealer's published hash. A mismatch is the holder's."""
     marks = state.dealt[dealer].marks(holder).raw
-    # Of a survivor its self-mask, of a dropped client its mask key. Both together would open its input.
+    # For a survivor the self-mask, for a dropped client the mask key. Both together would open its input.
     kind, wanted = (SEED, marks[:32]) if dealer in state.inputs else (KEY, marks[32:])
-    # Another length has another hash. A dealer that published the hash of one is named at the opening.
+    # A share of another length has another hash. If a dealer published such a hash, the opening names it.
     if len(share.raw) != OPENED_BYTES:
         raise CryptoError(f"Expected {OPENED_BYTES} bytes of salt and share, got {len(share.raw)}.")
     if mark(kind, state.closed.context, dealer, holder, share.raw) != wanted:
@@ -360,7 +361,7 @@ def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None
 
 
 def close_shares(agreement: Agreement, state: Opening) -> Step[ServerState]:
-    """Let the host take the masks off, if every secret has shares enough."""
+    """Order the host to remove the masks if every secret has enough shares."""
     summed, threshold = state.summed, agreement.parameters.threshold
     fewest = min(len(shares) for shares in state.shares.values())
     if fewest < threshold:
@@ -377,7 +378,7 @@ def close_shares(agreement: Agreement, state: Opening) -> Step[ServerState]:
 
 
 def unmasked(agreement: Agreement, state: Working, answer: Summed | Aborted) -> Step[ServerState]:
-    """The masks are off, or a dealer is named."""
+    """The host removed the masks, or named a dealer."""
     return Step(Closing(), result=answer)
 
 
@@ -385,7 +386,7 @@ def unmasked(agreement: Agreement, state: Working, answer: Summed | Aborted) -> 
 
 
 def _admit(agreement: Agreement, number: int, allowed: tuple[int, ...], phase: str) -> None:
-    """RemoteProtocolError for a client that has no place in this phase."""
+    """Raise RemoteProtocolError if a client has no place in this phase."""
     if number not in allowed:
         name = agreement.roster.members[number].name
         raise RemoteProtocolError(
@@ -400,7 +401,7 @@ def _to(agreement: Agreement, members: tuple[int, ...], message: Any) -> Outgoin
 
 
 def _too_few(agreement: Agreement, phase: str, did: str, number: int) -> Step[ServerState]:
-    """Abort for want of clients."""
+    """Abort because too few clients remain."""
     least = agreement.parameters.least_survivors
     return _abort(phase, f"Expected at least {least} clients, got {number} that {did}.")
 

@@ -22,12 +22,13 @@ _DRAW_BYTES: Final = 48  # reduced modulo the prime, 384 bits are uniform up to 
 
 
 def split(secret: bytes, points: Sequence[int], threshold: int, random: Random) -> tuple[bytes, ...]:
-    """One share for each point. Any `threshold` of them give the secret back.
+    """Return one share for each point. Any `threshold` shares reconstruct the secret.
 
     Args:
         secret: 32 bytes.
         points: distinct integers in 1 .. 2^32.
-        random: gives that many uniform bytes.
+        threshold: the number of shares that reconstruct the secret.
+        random: a source of uniform bytes.
     """
     if len(secret) != SECRET_BYTES or not 1 <= threshold <= len(points):
         raise LocalProtocolError(
@@ -48,10 +49,10 @@ def split(secret: bytes, points: Sequence[int], threshold: int, random: Random) 
 
 
 def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret, from the shares at the `threshold` smallest points.
+    """Return the secret, from the shares at the `threshold` smallest points.
 
     Raises:
-        CryptoError: there are too few shares, one is no field element, or they belong to no 32-byte secret.
+        CryptoError: if there are too few shares, if one is no field element, or if no 32-byte secret fits.
     """
     points = tuple(sorted(shares))[:threshold]
     if len(points) < threshold:
@@ -75,7 +76,7 @@ def parse(share: bytes) -> int:
 @lru_cache(maxsize=4096)
 def weights_at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's weights: the value at zero is the sum of weight times share."""
-    # Remembered by the points: in a complete graph one set of holders answers for every dealer.
+    # Cached by the points: in a complete graph one set of holders answers for every dealer.
     everything = math.prod(points)
     return tuple(_weight(everything, points, point) for point in points)
 

@@ -1,4 +1,4 @@
-"""The server's slow work at the end: open the secrets, take the masks off, name a bad dealer."""
+"""Unmasking: the server reconstructs the secrets, removes the masks, and names a bad dealer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from securefl.secagg.shamir import combine
 
 @dataclass(frozen=True, kw_only=True)
 class Summed:
-    """The sums over the survivors, vector by vector: uint32 or uint64 words modulo 2^bits.
+    """The sums over the survivors, for each vector uint32 or uint64 words modulo 2^bits. Raises nothing.
 
-    `packing.centred` gives the signed integers.
+    `centred` gives the signed integers.
+
+    >>> import numpy as np
+    >>> from securefl.secagg import Summed, centred
+    >>> summed = Summed(totals={"update": np.array([3, 255], np.uint32)}, survivors=("client-0000",))
+    >>> centred(summed.totals["update"], 8)
+    array([ 3, -1])
     """
 
     totals: Mapping[str, Words] = field(repr=False)
@@ -28,7 +34,14 @@ class Summed:
 
 @dataclass(frozen=True, kw_only=True)
 class Aborted:
-    """Nothing was opened. `culprit` is a client that provably caused it. Retry without it."""
+    """The attempt ended and no sum was opened. Raises nothing.
+
+    `culprit` is a client that is proven to have caused it, or None. The next attempt leaves it out.
+
+    >>> from securefl.secagg import Aborted
+    >>> Aborted(phase="share", reason="Expected at least 3 clients, got 2 that dealt shares.").culprit is None
+    True
+    """
 
     phase: str
     reason: str
@@ -37,9 +50,13 @@ class Aborted:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Unmasking:
-    """Slow work of the server. `run` it anywhere, and provide what it returns.
+    """The server's slow work. The host calls `run` anywhere, and provides its return value. Raises nothing.
 
     `shares` holds, for each dealer, the opened shares by point. They match their published hashes.
+
+    >>> from securefl.secagg import Unmasking
+    >>> sorted(Unmasking.__annotations__)
+    ['closed', 'dealers', 'seeds', 'shares', 'sums', 'survivors']
     """
 
     closed: ClosedRoster
@@ -50,9 +67,9 @@ class Unmasking:
     sums: tuple[Words, ...]
 
     def run(self) -> Summed | Aborted:
-        """Open all secrets, then take all masks off.
+        """Open all secrets, then remove all masks.
 
-        It takes one copy of the sums, however many masks there are.
+        The memory is one copy of the sums, for any number of masks.
         """
         alive = set(self.survivors)
         own: dict[int, SecretKey] = {}
@@ -89,9 +106,9 @@ class Unmasking:
     def _pairwise(
         self, alive: set[int], dropped: Mapping[int, AgreementKey]
     ) -> tuple[list[SecretKey], list[SecretKey]]:
-        """Seeds of the masks that survivors share with the dropped: to be added, to be subtracted.
+        """Return the seeds of masks between survivors and dropped clients: those to add, those to subtract.
 
-        The member with the smaller number added the mask, the other one subtracted it.
+        The member with the smaller number added the mask, and the other one subtracted it.
         """
         plus: list[SecretKey] = []
         minus: list[SecretKey] = []

@@ -1,8 +1,8 @@
-"""A party's counter: a folder outside its own, with notes of how far ledger, journal and sessions got.
+"""Rollback protection for a party's folder: a counter outside of it notes the newest head and round.
 
-A party's folder that is restored from a backup has an older ledger and an older journal. They do not know
-what left since, or what was done. The counter does: such a folder is refused. The counter belongs where the
-folder's backup does not reach. Two copies of a folder have one counter, which one process holds at a time.
+If a party's folder is restored from a backup, its ledger and journal lack the latest releases and acts. The
+counter still has their numbers, so `require` refuses such a folder. Keep the counter outside the folder's
+backup. Two copies of a folder share one counter, which one process holds at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def default(name: str) -> Path:
 
 
 def require_outside(counter: Path, folder: Path) -> None:
-    """Raises ConfigError for a counter inside the folder, where it would be restored with it."""
+    """Raise ConfigError for a counter inside the folder: a backup would restore both together."""
     if folder.resolve() in (counter.resolve(), *counter.resolve().parents):
         raise ConfigError(
             f"Expected a counter outside {folder}, got {counter}: a backup of the folder would bring it back "
@@ -36,11 +36,11 @@ def require_outside(counter: Path, folder: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """How far a party got.
+    """A party's progress.
 
     Attributes:
-        sessions: how many it entered.
-        released, acted: the newest round of the last of them in its ledger and in its journal, or 0.
+        sessions: the number of sessions that it entered.
+        released, acted: the newest round of the last session in its ledger and in its journal, or 0.
     """
 
     sessions: int = 0
@@ -48,7 +48,7 @@ class Place:
     acted: int = 0
 
     def reaches(self, noted: Place) -> bool:
-        """Whether a party that was at `noted` can be here now."""
+        """Whether this progress is at or after `noted`."""
         if self.sessions != noted.sessions:
             return self.sessions > noted.sessions
         return self.released >= noted.released and self.acted >= noted.acted
@@ -70,7 +70,7 @@ class Counter:
 
     @property
     def there(self) -> bool:
-        """Whether it was begun, and is not lost."""
+        """Whether the counter was begun and its note exists."""
         return (self.folder / _PLACE).is_file()
 
     def begin(self) -> None:
@@ -79,7 +79,7 @@ class Counter:
         self.note(Place())
 
     def note(self, place: Place) -> None:
-        """Note how far the party got."""
+        """Note the party's progress."""
         body = b"".join(number.to_bytes(_NUMBER, "little") for number in astuple(place))
         file = os.open(self.folder / _PLACE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -88,7 +88,7 @@ class Counter:
             os.close(file)
 
     def place(self) -> Place:
-        """What was noted last. Raises ConfigError where the note is gone."""
+        """Return the last note. Raises ConfigError if it is missing."""
         path = self.folder / _PLACE
         if not self.there:
             raise ConfigError(
@@ -107,7 +107,7 @@ class Counter:
         )
 
     def require(self, own: Place) -> None:
-        """Raises DataError for a party that got less far than was noted."""
+        """Raise DataError if the party's progress is behind the note."""
         noted = self.place()
         if not own.reaches(noted):
             raise DataError(

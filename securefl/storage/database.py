@@ -1,13 +1,12 @@
-"""SQLite files that outlive a process. They are made whole or not at all, and say in a sentence what is
-wrong.
+"""Durable SQLite files: atomic creation, integrity checks, and errors that explain the damage.
 
-Every commit is on disk before anything follows from it. A file opens only if it has the tables of its kind
-and version and passes SQLite's own check. Rows carry a `seal`, a digest of their values, since SQLite does
-not see a flipped bit in a value. A seal shows damage, not malice: whoever can write can seal anew.
+Every commit is on disk before the call returns. A file opens only if it has the tables of its kind and
+version and passes SQLite's own check. Rows carry a `seal`, a digest of their values, because SQLite does not
+detect a flipped bit in a value. A seal shows damage, not malice: an attacker with write access can compute a
+new seal.
 
-`connect` opens a SQLite file for everything that reads or writes one. A writer decides itself where a
-transaction begins, and waits for its turn. A reader says how much of SQLite's own way it wants, and never
-makes a file.
+`writable` and `readable` open every SQLite file of the package. A writer begins its transactions itself, and
+waits for the lock. A reader never creates a file.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PATIENCE: Final = 60
 
 
 def writable(path: Path | str) -> sqlite3.Connection:
-    """The file at `path`, made where there is none; every commit is on disk before it returns."""
+    """Open the file at `path`, or create it. Every commit is on disk before it returns."""
     db = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
     try:
         _write_ahead(db)
@@ -44,7 +43,7 @@ def writable(path: Path | str) -> sqlite3.Connection:
 
 
 def readable(path: Path, how: str) -> sqlite3.Connection:
-    """The file at `path`, opened as the parameters of an SQLite URI say."""
+    """Open the file at `path` with these parameters of an SQLite URI."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=_PATIENCE)
 
 
@@ -96,7 +95,7 @@ class Kind:
 
 
 class Damaged(Exception):
-    """Something in a file is not as it was written. It becomes a DataError in `explaining`."""
+    """Raised if content of a file is not as it was written. `explaining` turns it into a DataError."""
 
 
 def seal(*parts: Value) -> bytes:
@@ -201,9 +200,9 @@ def _no_room(path: Path | str) -> bool:
 
 
 class Database:
-    """One open file of a kind. Every method raises DataError for whatever is wrong with the file.
+    """One open file of a kind. Every method raises DataError if the file is damaged or unusable.
 
-    The file is made if there is none, readable by its owner alone. Safe under two processes and kill -9.
+    A missing file is created, readable by its owner alone. Safe under two processes and kill -9.
     """
 
     def __init__(self, path: Path | str, kind: Kind) -> None:
@@ -269,7 +268,7 @@ def _only_for_its_owner(path: Path, kind: Kind) -> None:
     try:
         if os.fstat(file).st_mode & 0o077:
             os.fchmod(file, 0o600)
-    except PermissionError:  # somebody else's, who lets us write
+    except PermissionError:  # another user's file, which we may write
         pass
     finally:
         os.close(file)

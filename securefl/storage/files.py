@@ -1,10 +1,10 @@
-"""Writing files: whole or not at all, and never through somebody else's link.
+"""Atomic writing of files and folders, which never follows symbolic links.
 
-A file is written beside its place, brought to disk, and moved there in one step. If something else than a
-regular file stands there, it is refused. Through a link that others planted we would write where it points.
-To replace a link would break one that its owner wants (and, for a superuser, `/dev/stdout`). A link that
-comes between the check and the move is replaced itself; its target is never written. A kill leaves a file
-called `.<name>.<8 hex digits>.part`, which nothing reads.
+A file is written beside its final path, synced to disk, and moved there in one step. If the path holds
+anything but a regular file, `replacing` refuses it: through another user's link we would write to the link's
+target, and replacing a link would break it for its owner (and, for a superuser, `/dev/stdout`). If a link
+appears between the check and the move, the move replaces the link and never writes its target. A killed
+process can leave a file called `.<name>.<8 hex digits>.part`, which no code reads.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def filling(folder: Path) -> Iterator[None]:
             else:
                 path.unlink()
         for path in new:
-            with suppress(OSError):  # somebody else has put something there meanwhile
+            with suppress(OSError):  # another process created it meanwhile
                 path.rmdir()
         raise
 

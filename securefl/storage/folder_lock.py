@@ -1,10 +1,9 @@
-"""One process a folder: a lock of the operating system, and in its file a note of who holds it.
+"""A lock that lets one process at a time use a folder, with a note about the holding process.
 
-The lock is flock(2): it ends with its process, however that ends, so neither a process number that was given
-again nor a clock decides whether it is held. It reaches other hosts where the file system's locks do, as NFS
-version 4's. The file stays when the lock is given back: removed, it could be locked twice, by who has opened
-it before and by who makes it anew. The library `filelock` has no shared lock, by which a folder that cannot
-be written is asked whether it is in use.
+The lock is flock(2). It always ends with its process, so it does not depend on process numbers or clocks. It
+excludes other hosts if the file system's locks do, as those of NFS version 4. The lock file stays after the
+release: if it were removed, one process could lock the old file and another one a new file. The library
+`filelock` has no shared lock, which shows whether a read-only folder is in use.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ class Holder:
 
 @contextmanager
 def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None]:
-    """Hold the folder, which is made if there is none. Forked children do not hold it.
+    """Hold the folder, which is created if it is missing. Forked children do not hold it.
 
-    say: is told whose lock is taken over, if a process ended without giving it back.
+    say: receives a sentence if the last holder ended without a release.
     Raises ConfigError if another process holds the folder, and DataError if it cannot be locked.
     """
     try:
@@ -93,16 +92,16 @@ def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None
 
 
 def require_idle(folder: Path) -> None:
-    """Raises ConfigError if a process holds the folder. It writes nothing."""
+    """Raise ConfigError if a process holds the folder. Nothing is written."""
     try:
         number = os.open(folder / LOCK, os.O_RDONLY | _OPEN)
-    except OSError:  # nobody has run here since there are locks, or only its owner may ask
+    except OSError:  # no lock file yet, or only its owner may open it
         return
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigError(f"{folder} is in use by {_named(folder)}; ask again when that has ended.") from None
-    except OSError:  # a file system without locks, where nobody can run
+    except OSError:  # a file system without locks, where no process can run
         return
     finally:
         os.close(number)
@@ -192,7 +191,7 @@ def _refusal(folder: Path, error: OSError) -> DataError:
 
 
 def _named(folder: Path) -> str:
-    """Who holds the folder, in words."""
+    """Describe the process that holds the folder."""
     try:
         number = os.open(folder / LOCK, os.O_RDONLY | _OPEN)
     except OSError:
@@ -217,5 +216,5 @@ def _noted(number: int) -> Holder | None:
 
 
 def _shown(text: str) -> str:
-    """A note's text without control characters: whoever can write in the folder can write the note."""
+    """A note's text without control characters. A note is not trusted: others may write in the folder."""
     return "".join(char if char.isprintable() else "?" for char in text)[:_SHOWN]

@@ -1,4 +1,4 @@
-"""The record of the parties' acts. Each is on disk before it is done. The rules are those of `acts`."""
+"""The journal: a durable record of the parties' acts, written before each act. `core.acts` has the rules."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class _Row(NamedTuple):
 
 
 class Journal:
-    """The acts of all parties at hand. Safe under two processes and kill -9.
+    """The acts of all parties of this process. Safe under two processes and kill -9.
 
-    A restored copy forgets the acts after it. A party that restores one begins a new session.
+    A restored backup lacks the later acts, so a party that restores one must begin a new session.
 
-    random: the source of secrets, the operating system's outside of tests.
+    random: the source of secrets; outside of tests, the operating system's.
     """
 
     def __init__(self, path: Path | str = ":memory:", *, random: Callable[[int], bytes] = os.urandom) -> None:
@@ -90,7 +90,7 @@ class Journal:
 
     @property
     def identity(self) -> str:
-        """A number drawn when the journal was made. One that was lost and begun anew has another number."""
+        """A random number, drawn when the journal was made. It tells this journal from a replacement."""
         return str(self._db.rows("SELECT identity FROM journal")[0][0])
 
     def sessions(self) -> list[bytes]:
@@ -113,9 +113,9 @@ class Journal:
         self.close()
 
     def record(self, acts: Sequence[Begin | RecordAct]) -> list[Answer]:
-        """Write a wave of acts in one durable transaction. Returns the answer to each (see `acts`).
+        """Write a batch of acts in one durable transaction, and return the answer to each (see `acts`).
 
-        Raises DataError if the disk refuses. Then nothing was written, and nothing must be done.
+        Raises DataError if the write fails. Then no act is recorded, and the parties must do none of them.
         """
         with self._db.transaction():
             return [self._begin(act) if isinstance(act, Begin) else self._do(act) for act in acts]
@@ -126,7 +126,7 @@ class Journal:
             return [self._lasting(party, session) for party in parties]
 
     def secrets(self, parties: Sequence[str], session: bytes, number: int) -> list[SecretKey | None]:
-        """The secrets that the parties draw from in a round, durably. None for a round below the newest."""
+        """Return the parties' stored secrets for a round's draws. None for a round below the newest."""
         with self._db.transaction():
             return [self._secret(party, session, number) for party in parties]
 
@@ -233,7 +233,7 @@ class Journal:
         )
 
     def _elsewhere(self, party: str, question: Question, here: tuple[int, int, int]) -> bool:
-        """Whether this unchanging value was signed in another round or ask, or entered at a later place."""
+        """Whether this constant value was signed in another round or query, or entered at a later place."""
         where = "party = ? AND session = ? AND name = ? AND again = ? AND (round, ask) != (?, ?)"
         same = (party, question.session, question.name, question.again, question.round, question.ask)
         rows = self._db.rows(f"SELECT * FROM questions WHERE {where}", same)

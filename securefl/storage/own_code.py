@@ -1,8 +1,8 @@
-"""Code that a study names as `module:name`: where it is, and how it is imported.
+"""Import of a user's code that a study names as `module:name`.
 
-It comes from an installed package, or from the study's own folder. The file is looked up before anything of
-it runs, and links are followed: a module that lies elsewhere is refused. Afterwards `sys.path` and
-`sys.modules` are as they were, so that a folder's `helpers` is not another folder's.
+The code comes from an installed package, or from the study's own folder. The file is located before any of
+it runs, and links are followed: a module elsewhere is refused. After the import, `sys.path` and `sys.modules`
+are restored, so that two folders can each have a module `helpers`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One party's pages of a journal: what it may read and write of the record, and nothing of anybody else's."""
+"""Access to one party's own entries of a journal, and to no other party's."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from securefl.storage.journal import Answer, Journal
 
 @dataclass(frozen=True, repr=False)
 class OwnRecord:
-    """A party's record. In a simulation the parties' records share one file, and each has this door to it.
+    """One party's view of a journal. In a simulation the records of all parties share one file.
 
-    enrolled: lasting keys that a roster has; without them every session has keys of its own.
-    LocalProtocolError where it is asked for what is another party's.
+    enrolled: long-term keys that a roster pins. Without them, every session has its own keys.
+    Raises LocalProtocolError if the caller asks for another party's entries.
     """
 
     party: str
@@ -26,25 +26,25 @@ class OwnRecord:
     enrolled: Identity | None = None
 
     def lasting(self, session: bytes) -> SecretKey:
-        """What this party's own keys are made from, the same for the whole session, durably."""
+        """Return the stored secret from which this party's keys of a session are derived."""
         (secret,) = self.journal.lasting([self.party], session)
         return secret
 
     def identity(self, session: bytes) -> Identity:
-        """This party's own keys in a session."""
+        """Return this party's own keys in a session."""
         return self.enrolled or Identity.of(self.party, self.lasting(session))
 
     def secret(self, session: bytes, number: int) -> SecretKey | None:
-        """What this party draws from in a round, durably; None for a round below its newest."""
+        """Return the stored secret for this party's draws in a round; None for a round below its newest."""
         (secret,) = self.journal.secrets([self.party], session, number)
         return secret
 
     def said(self, at: Header, name: str, make: Callable[[], bytes]) -> bytes:
-        """What this party says under this name in a round: made once, then the same."""
+        """Return this party's bytes of this name in a round. They are made once, and stored."""
         return self.journal.said(self.party, at, name, make)
 
     def record(self, acts: Sequence[Begin | RecordAct]) -> list[Answer]:
-        """Write a wave of acts in one durable transaction."""
+        """Write a batch of acts in one durable transaction."""
         others = {act.client for act in acts} - {self.party}
         if others:
             raise LocalProtocolError(f"Expected acts of {self.party}, got acts of {sorted(others)}.")
@@ -53,7 +53,14 @@ class OwnRecord:
 
 @dataclass(frozen=True, repr=False)
 class Own:
-    """What server or key holder have to themselves in a session, and the pinned keys of all."""
+    """The server's or the key holder's own keys and record in a session, and the pinned keys of all parties.
+
+    Raises nothing.
+
+    >>> from securefl.sums import Own
+    >>> list(Own.__annotations__)
+    ['identity', 'record', 'directory']
+    """
 
     identity: Identity
     record: OwnRecord

@@ -1,12 +1,13 @@
-"""The folder of a run, or of a sweep, for what is not for publication.
+"""The private folder of a run or a sweep, for files that must not be published.
 
-One rule sorts all that is written. Outside of this folder lies what follows from public settings, from what
-was sent, and from the server's own test records. All else that a client's records move lies in it: who
-answered, why parts are missing, figures of an observer, times, digests of records, and the databases that a
-run goes on from. The rule is the same without noise, where epsilon is infinite.
+One rule decides where a file is written. A file outside of this folder depends only on public settings, on
+sent messages, and on the server's own test records. Every other file that depends on clients' records is in
+this folder: the clients that answered, the reasons for missing parts, an observer's figures, times, digests
+of records, and the databases from which a run resumes. The same rule holds without noise, if epsilon is
+infinite.
 
 Every text file in it begins with a line that says so. A database, a picture and a Parquet file have no first
-line: `README.txt` beside them speaks for them.
+line: `README.txt` beside them says it.
 """
 
 from __future__ import annotations

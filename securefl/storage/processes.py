@@ -1,7 +1,8 @@
-"""Processes that this one starts: how many there may be, what they say and hear, and how they ended.
+"""Supervision of worker processes: start, messages, stop, and exit codes.
 
-A `Supervisor` starts them, hears them, and ends them however its own work ends. They hear no signal:
-terminals and service managers signal a whole group, and the process that started the others tells them.
+A `Supervisor` starts worker processes, receives their messages, and ends them when its own work ends, also
+after an error. The workers ignore signals: terminals and service managers signal the whole group, and the
+parent process then tells its workers to stop.
 """
 
 from __future__ import annotations
@@ -108,22 +109,22 @@ class Line:
     _stop: Connection
 
     def tell(self, news: Any) -> None:
-        """Tell it something that JSON can hold."""
+        """Send the parent a message that JSON can hold."""
         self._ours.send_bytes(json.dumps(news).encode())
 
     def orders(self) -> Iterator[Any]:
-        """What it orders, as long as it lives."""
+        """Yield the parent's orders, as long as it lives."""
         while True:
             yield json.loads(self._ours.recv_bytes())
 
     def stopping(self) -> bool:
-        """Whether it asked all its processes to stop."""
+        """Whether the parent asked all its processes to stop."""
         return self._stop.poll()
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A process ended. code: None under a launcher that ignores SIGCHLD, where nobody learns it."""
+    """A process ended. code: its exit code; None under a launcher that ignores SIGCHLD, which hides it."""
 
     code: int | None
 
@@ -134,7 +135,7 @@ Work = Callable[..., int | None]
 
 
 class Supervisor(Generic[Name]):
-    """A context for processes with names. At its end, however it comes, all are killed and waited for.
+    """A context for named processes. When it ends, also after an error, it kills all of them and waits.
 
     Args:
         method: "fork" for copies of this process, which inherit all that they work on. They print nowhere.
@@ -144,7 +145,7 @@ class Supervisor(Generic[Name]):
     def __init__(self, method: Literal["fork", "spawn"]) -> None:
         self._context: Any = multiprocessing.get_context(method)
         self._forks = method == "fork"
-        # Nobody reads from this pipe, so one word in it is seen by every process, and there is no lock that
+        # No process reads this pipe, so one word in it is seen by every process, and there is no lock that
         # one which is killed could keep.
         self._hears, self._tells = self._context.Pipe(duplex=False)
         self._lines: dict[Connection, tuple[BaseProcess, Name]] = {}
@@ -189,7 +190,7 @@ class Supervisor(Generic[Name]):
         return True
 
     def order(self, name: Name, what: Any) -> None:
-        """Order something of a process, that JSON can hold. If it has ended, `hear` will tell."""
+        """Send a process an order that JSON can hold. If it has ended, `hear` reports that."""
         line = next(line for line, (_, known) in self._lines.items() if known == name)
         with suppress(OSError):
             line.send_bytes(json.dumps(what).encode())
@@ -201,7 +202,7 @@ class Supervisor(Generic[Name]):
             self._stopped = True
 
     def hear(self) -> Iterator[tuple[Name, Any]]:
-        """What processes told, and `Ended` for each that has ended; nothing after a tenth of a second."""
+        """Yield messages, and `Ended` for each process that has ended. Wait a tenth of a second at most."""
         for line in connection.wait(list(self._lines), timeout=_BEAT):
             assert isinstance(line, Connection)
             process, name = self._lines[line]
@@ -241,18 +242,18 @@ def _inside(forked: bool, work: Work, line: Line, given: tuple[Any, ...]) -> NoR
 
 
 def _silent() -> None:
-    """Print nowhere from now on.
+    """Discard all further output of this process.
 
-    Whoever draws bars has put a writer with a lock in the place of these files. In the copy that lock may be
-    held for ever, and a warning would wait for it.
+    The parent's progress bars replaced these files by a writer with a lock. In the forked copy that lock may
+    be held for ever, and a warning would wait for it.
     """
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
 
 
 def _end_with_parent() -> None:
-    """End at once when the process that started this one has ended.
+    """End this process at once when its parent has ended.
 
-    A worker whose study was killed would go on writing into a folder that the next one resumes.
+    Otherwise a worker of a killed study would still write into a folder that the next process resumes.
     """
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 

@@ -1,6 +1,6 @@
 """Reading a SQLite file without writing beside it: on read-only media, and while another process writes.
 
-The newest commits may stand in the write-ahead log alone. A reader that ignores the log sees an earlier
+The newest commits may be in the write-ahead log only. A reader that ignores the log sees an earlier
 ledger, with a smaller epsilon. SQLite ignores the log of a file that is declared immutable. Otherwise it
 reads the log by an index (`-shm`), which it may have to make. Hence three ways:
 
@@ -53,7 +53,7 @@ def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def copy(path: Path, folder: Path) -> Path:
-    """Copy a database with its logs into `folder`; returns the copy. Nobody may write meanwhile."""
+    """Copy a database with its logs into `folder`; return the copy. No process may write meanwhile."""
     for end in ("", *_LOGS):
         part = path.with_name(path.name + end)
         if part.exists():

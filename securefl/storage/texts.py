@@ -1,6 +1,6 @@
-"""Reading texts of people and peers. Every text has a largest size and a largest depth.
+"""Reading of TOML and JSON texts from people and peers, with limits on size and depth.
 
-Sizes are checked before anything is parsed: a value of two bytes takes seventy as an object.
+Sizes are checked before a text is parsed, because a value of two bytes takes seventy bytes as an object.
 """
 
 from __future__ import annotations

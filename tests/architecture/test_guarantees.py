@@ -52,7 +52,7 @@ PROTECT = {
         """,
 }
 SEND = {
-    "A release leaves under its own reservation": """
+    "A release leaves only under its own reservation": """
         unit/accounting/test_ledger.py test_a_release_that_does_not_fit_its_reservation_does_not_leave
         """,
     "If one release of these messages may not leave": """
@@ -62,12 +62,12 @@ SEND = {
         properties/test_exchange.py test_the_ledger_is_on_disk_before_the_bytes_exist
         unit/accounting/test_ledger.py test_kill_9_forgets_nothing_that_left
         """,
-    "What was sent leaves again only": """
+    "A release that was sent leaves again only": """
         unit/accounting/test_ledger.py test_a_release_leaves_once
         unit/accounting/test_ledger.py
             test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing
         """,
-    "What was charged nothing": """
+    "A release with charge": """
         unit/accounting/test_ledger.py test_what_has_no_finite_price_is_repeated_without_a_fingerprint
         """,
     "No release is encoded in any other way": """

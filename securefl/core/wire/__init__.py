@@ -1,10 +1,10 @@
-"""Versioned, bounded, pickle-free encoding of messages.
+"""Wire format: versioned, bounded encoding of messages, without pickle.
 
 A message is a frozen dataclass marked with `message`. Its bytes are
 
     "SFL" version | kind | kind version | session | round | attempt | stage | field | field ...
 
-Numbers of an array begin at a multiple of their size, behind zeros.
+The numbers of an array begin at a multiple of their size. Zero bytes fill the gap before them.
 """
 
 from securefl.core.wire.coding import MAGIC, decode, encode, peek

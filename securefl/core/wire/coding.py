@@ -1,10 +1,10 @@
-"""The bytes of a message: strict, bounded and without pickle.
+"""Encoder and decoder of messages: strict, bounded and without pickle.
 
-All is little-endian. Numbers of an array begin at a multiple of their size: elsewhere they take twice as long
-to read. Every length is checked against the bytes that are left before anything is allocated. Nothing may
-follow the last field. The caller of `decode` says how many bytes a message may have, and how many elements
-all its tuples together: an empty element takes a few bytes here and hundreds as an object. There is one byte
-string per message: decode(encode(m)) = m and no other bytes decode to m.
+All numbers are little-endian. The numbers of an array begin at a multiple of their size, because unaligned
+numbers take twice as long to read. The decoder checks every length against the remaining bytes before it
+allocates memory. Nothing may follow the last field. The caller of `decode` limits the bytes of a message, and
+the elements of all its tuples together: an empty element takes a few bytes here and hundreds as an object.
+Each message has one byte string: decode(encode(m)) = m, and no other bytes decode to m.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Read = Callable[["_Reader"], Any]
 
 
 def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
-    """The bytes of `body`. Raises `UnaccountedRelease` for a release outside the permit."""
+    """Return the bytes of `body`. Raises `UnaccountedRelease` if a release is outside the permit."""
     spec: WireType = body.__wire__
     out: _Parts = [_head(spec.kind, spec.version, header)]
     for name, write in _fields(body.__class__, _writer):
@@ -46,7 +46,7 @@ def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
 
 @lru_cache(maxsize=64)
 def _head(kind: str, version: int, header: Header) -> bytes:
-    """What a message of this kind at this place begins with."""
+    """Return the first bytes of a message of this kind at this place."""
     if len(header.session) != 32:
         raise LocalProtocolError(f"Expected a session of 32 bytes, got {len(header.session)}.")
     name = kind.encode("ascii")
@@ -56,7 +56,7 @@ def _head(kind: str, version: int, header: Header) -> bytes:
 
 @cache
 def _fields(cls: Any, how: Callable[[Any], T]) -> tuple[tuple[str, T], ...]:
-    """The fields of a message class, each with how it is written, or read. They are looked into once."""
+    """Return the fields of a message class with the writer or reader of each. Cached, one lookup a class."""
     return tuple((name, how(hint)) for name, hint in cls.__wire__.fields)
 
 
@@ -73,7 +73,7 @@ def _pack(layout: str, *values: Any) -> bytes:
 
 
 def _writer(hint: Any) -> _Write:
-    """How a field of this type is written."""
+    """Return the writer of a field of this type."""
     if get_origin(hint) is tuple:
         return _tuple_writer(element(hint))
     if hint in _WRITERS:
@@ -130,7 +130,7 @@ def _write_array(out: _Parts, value: NDArray[Any]) -> None:
         due = f"{', '.join(_DTYPES)} with at most {_MAX_DIMENSIONS} axes"
         raise LocalProtocolError(f"Expected an array of {due}, got {code} with {value.ndim}.")
     out += [_pack("BB", _DTYPES.index(code), value.ndim), _pack(f"{value.ndim}I", *value.shape)]
-    # in one byte order and layout, so that equal arrays have equal bytes; copied once, into the message
+    # one byte order and layout, so that equal arrays have equal bytes; only the final join copies the data
     raw = np.ascontiguousarray(value, dtype=code).reshape(-1).view(np.uint8).data
     out += [bytes(-sum(map(len, out)) % value.itemsize), raw]
 
@@ -150,10 +150,10 @@ _WRITERS: Mapping[Any, _Write] = {
 class _Reader:
     def __init__(self, data: bytes, at: int = 0, elements: int = 0) -> None:
         self._data, self._size, self.at = memoryview(data), len(data), at
-        self.elements = elements  # how many more may come
+        self.elements = elements  # the number of tuple elements that may still come
 
     def count(self) -> int:
-        """The number of elements of a tuple, checked before any of them is made."""
+        """Read the number of elements of a tuple, and check it before any element is made."""
         (count,) = self.unpack("I")
         if count > self.elements:
             raise _Bad(f"{count} elements came where at most {self.elements} more are expected")
@@ -161,7 +161,7 @@ class _Reader:
         return int(count)
 
     def _next(self, count: int) -> int:
-        """Where the next `count` bytes begin, which are there."""
+        """Advance by `count` bytes, which must be there, and return the position of the first."""
         begin, end = self.at, self.at + count
         if end > self._size:
             raise _Bad(f"expected {count} more bytes, {self.left} are left")
@@ -170,7 +170,7 @@ class _Reader:
 
     def take(self, count: int) -> memoryview:
         begin = self._next(count)
-        # a view, not a copy: nothing is allocated for bytes that turn out to be wrong
+        # a view, not a copy: wrong bytes allocate no memory
         return self._data[begin : begin + count]
 
     def unpack(self, layout: str) -> tuple[Any, ...]:
@@ -178,11 +178,11 @@ class _Reader:
         return made.unpack_from(self._data, self._next(made.size))
 
     def block(self) -> bytes:
-        """Bytes with their length in front."""
+        """Read bytes with their length in front."""
         return bytes(self.take(*self.unpack("I")))
 
     def text(self, layout: str) -> str:
-        """Text with its length in front, in this layout."""
+        """Read text with its length in front, in this layout."""
         try:
             return str(self.take(*self.unpack(layout)), "utf-8")
         except UnicodeDecodeError:
@@ -198,12 +198,15 @@ class _Bad(Exception):
 
 
 def peek(data: bytes, sender: str) -> Header:
-    """The header alone, to tell a late message from a wrong one."""
+    """Decode the header alone, so that the caller can tell a late message from a wrong one."""
     return _guarded(lambda: _read_header(_Reader(data))[2], sender)
 
 
 def decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
-    """Decode a message that belongs at `header` and is one of `kinds`. Others raise RemoteProtocolError."""
+    """Decode a message at the place `header` whose class is one of `kinds`.
+
+    Raises RemoteProtocolError for any other message.
+    """
     return _guarded(lambda: _decode(data, header, kinds), sender)
 
 
@@ -225,7 +228,7 @@ def _read_header(reader: _Reader) -> tuple[str, int, Header]:
 def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
     for cls, most in kinds.items():
         spec: WireType = cls.__wire__  # type: ignore[attr-defined]
-        # A message replayed from another session, round or attempt is refused before a machine sees it.
+        # This check refuses a message that is replayed from another session, round or attempt.
         if not data.startswith(head := _head(spec.kind, spec.version, header)):
             continue
         if len(data) > most.bytes:
@@ -244,7 +247,7 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
 
 
 def _reader(hint: Any) -> _Read:
-    """How a field of this type is read."""
+    """Return the reader of a field of this type."""
     if get_origin(hint) is tuple:
         return _tuple_reader(element(hint))
     if hint in KEYS:
@@ -268,10 +271,10 @@ def _read_declared(kind: Any, reader: _Reader) -> NDArray[Any]:
 
 def _read_release(reader: _Reader) -> Delivered:
     name, (form,), numbers = reader.text("H"), reader.unpack("B"), _read_array(reader)
-    none = numbers.dtype == "<i4" and numbers.shape == (0,)  # a sparse release has all in the block
+    none = numbers.dtype == "<i4" and numbers.shape == (0,)  # a sparse release has its numbers in the block
     if form >= len(_FORMS) or (_FORMS[form] == "sparse" and not none):
         raise _Bad(f"a release of form {form} with numbers of {numbers.dtype}, {numbers.shape}")
-    if not is_legible(name):  # as for the releases that we send
+    if not is_legible(name):  # the rule that `ReleaseKey` holds for our own releases
         raise _Bad(f"a release of the name {name!r}")
     return Delivered(name, _FORMS[form], numbers, reader.block())  # type: ignore[arg-type]
 

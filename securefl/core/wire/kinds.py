@@ -1,7 +1,7 @@
-"""What may be a message at all, where it belongs, and how much it may hold.
+"""Message classes: their allowed fields, their place in the protocol, and their size limits.
 
-A message sent by a client may carry only releases, public keys, shares, signatures and commitments. That is
-checked when its class is defined: a bare array, count or loss has no way into the bytes.
+A message that a client sends may carry only releases, public keys, shares, signatures and commitments.
+`message` checks this when the class is defined: a bare array, count or loss cannot be a field.
 """
 
 from __future__ import annotations
@@ -25,9 +25,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Header:
-    """The place of a message: session (32 bytes), round, stage (which Ask of the round), attempt at its sum.
+    """The place of a message in the protocol. Raises nothing; `encode` checks the numbers.
 
-    Attempt 0 is the exchange of order and numbers. The attempts at a hidden sum count from 1.
+    Attributes:
+        session: 32 bytes, of the run.
+        round: the round, from 1; 0 for initial queries.
+        attempt: 0 for the exchange of order and values; attempts at a hidden sum count from 1.
+        stage: the number of the query within the round.
+
+    >>> from securefl.sums import Header
+    >>> Header(session=bytes(32), round=3, attempt=1, stage=0).place()
+    (3, 0, 1)
     """
 
     session: bytes
@@ -36,14 +44,19 @@ class Header:
     stage: int
 
     def place(self) -> tuple[int, int, int]:
-        """Position in the session, increasing with time."""
-        # Not in the order of the fields: stages follow each other, and attempts belong to one stage.
+        """Return the position in the session. It increases with time."""
+        # Stage before attempt, unlike the fields: stages follow each other, and attempts belong to one stage.
         return (self.round, self.stage, self.attempt)
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that a message may hold: bytes in all, and elements of all its tuples together."""
+    """The size limits of a message: its bytes, and the elements of all its tuples together. Raises nothing.
+
+    >>> from securefl.sums import Limit
+    >>> Limit(bytes=4096, elements=100).elements
+    100
+    """
 
     bytes: int
     elements: int
@@ -51,7 +64,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class WireType:
-    """What `message` notes of a class: its name in the bytes, who sends it, its fields in their order."""
+    """The wire type of a message class: its name in the bytes, its version, its sender and its fields."""
 
     kind: str
     version: int
@@ -60,7 +73,26 @@ class WireType:
 
 
 def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], type[T]]:
-    """Mark a frozen dataclass as a message; refuse a client message with an unaccounted field."""
+    """Return a decorator that marks a frozen dataclass as a message.
+
+    Args:
+        kind: the name of the message in its bytes.
+        version: the version of the message. A decoder refuses every other version.
+        sender: the party that may send it.
+
+    Raises:
+        LocalProtocolError: if a field is a tuple of another form than tuple[T, ...], or if a client's message
+            has a field that is no `Release`, `PublicKey`, `Share`, `Signature` or `Commitment`.
+
+    >>> from dataclasses import dataclass
+    >>> from securefl.sums import message
+    >>> @message("greeting", version=1, sender="server")
+    ... @dataclass(frozen=True)
+    ... class Greeting:
+    ...     words: str
+    >>> Greeting("hello").words
+    'hello'
+    """
 
     def mark(cls: type[T]) -> type[T]:
         hints = get_type_hints(cls)
@@ -83,11 +115,11 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
 
 
 def element(hint: Any) -> Any:
-    """Of what a tuple field has many; else the field's own type."""
+    """Return the element type of a tuple field, or the type itself of any other field."""
     return get_args(hint)[0] if get_origin(hint) is tuple else hint
 
 
 def scalar(hint: Any) -> Any:
-    """The class of an array's scalars, where a field's type is `NDArray[scalar]`."""
+    """Return the scalar class of a field type `NDArray[scalar]`."""
     found = get_args(get_args(hint)[1])[0]
     return np.generic if found is Any else found

@@ -200,7 +200,7 @@ def test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing(p
 
 def test_a_wave_that_was_rolled_back_reserved_nothing_anew(path: Path) -> None:
     with Ledger(path, TERMS) as ledger, Ledger(path, TERMS) as other:
-        with pytest.raises(LocalProtocolError, match="once in a wave"):
+        with pytest.raises(LocalProtocolError, match="once in a batch"):
             ledger.reserve([(key(), GAUSSIAN), (key(), GAUSSIAN)])
         other.reserve([(key(), GAUSSIAN)])
         send(other, release(key(), content=b"theirs"))
@@ -593,7 +593,7 @@ def test_releases_of_a_linear_query_are_counted_noised_or_not(path: Path, charge
         assert reserved(ledger, replace(key(), session=bytes(32))) == set()
         (why,) = ledger.reserve([(both[0], charge)], {both[0]: most}).values()
         assert "expected at most 3 releases of 'update' on this ledger, got 1 more after 3" in str(why)
-        assert "declare more (`max_releases`)" in str(why)
+        assert "Declare more (`max_releases`)" in str(why)
         assert reserved(ledger, key("b", 2), key(number=2, name="other")) == set()
         assert reserved(ledger, both[0], asked=Asked(max_releases=4)) == set()
         assert reserved(ledger, both[1], asked=Asked(max_releases=4)) == {"a"}

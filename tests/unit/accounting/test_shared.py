@@ -118,7 +118,7 @@ def _terms(path: Path) -> dict[str, str]:
 )
 def test_another_promise_is_refused(path: Path, other: dict[str, Any]) -> None:
     SharedLedger(path, TERMS, RECORDS).close()
-    with pytest.raises(ConfigError, match=f"expected {next(iter(other))} = .*do not add up"):
+    with pytest.raises(ConfigError, match=f"expected {next(iter(other))} = .*cannot be added"):
         SharedLedger(path, replace(TERMS, **other), RECORDS)
 
 

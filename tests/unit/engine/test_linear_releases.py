@@ -99,7 +99,7 @@ def test_as_many_queries_as_entries_read_the_vector_and_fewer_do_not(tmp_path: P
     for said in (
         f"expected at most {H - 1} releases of 'vector' on this ledger",
         f"1 more after {H - 1}",
-        "declare more (`max_releases`)",
+        "Declare more (`max_releases`)",
     ):
         assert said in why
 

@@ -110,7 +110,7 @@ def test_further_asks_are_counted_over_rounds() -> None:
         assert one.answers(place(number, 1), "step", number=1)
     assert one.answers(place(3), "step")
     assert not one.answers(place(3, 1), "step", number=1), "two were declared for the run"
-    assert "at most 2 declared further asks of 'step'" in one.party.log.abstained["client-0000"]
+    assert "at most 2 declared extra queries of 'step'" in one.party.log.abstained["client-0000"]
 
 
 def test_further_asks_are_counted_over_a_restart_and_anew_in_another_session(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_one_stream_is_not_drawn_for_two_models() -> None:
     one = Attacked()
     assert one.answers(place(), "step", model=1.0)
     assert not one.answers(place(stage=1), "step", model=2.0)
-    assert "expected one stage for each Ask of 'step' in round 1" in one.party.log.abstained["client-0000"]
+    assert "expected one stage for each query of 'step' in round 1" in one.party.log.abstained["client-0000"]
     assert one.answers(place(stage=2), "step", number=1, model=2.0)
     assert not one.answers(place(stage=3), "step", number=1, model=3.0)
     assert [model for *_, model, _ in one.seen] == [1.0, 2.0]

@@ -114,7 +114,7 @@ def test_introductions_are_counted_over_sessions(tmp_path: Path) -> None:
     for _ in range(2):
         with opened(tmp_path, spec=TRAINED) as aggregator:
             assert aggregator.query(query(TRAINED, initial=1)).survivors == EVERYBODY
-    done = "at most 2 declared introductions of 'step', got one more after 2"
+    done = "at most 2 declared initial queries of 'step', got one more after 2"
     with opened(tmp_path, spec=TRAINED) as aggregator, pytest.raises(BudgetExceeded, match=done):
         aggregator.query(query(TRAINED, initial=2))
     with opened(tmp_path, spec=TRAINED) as aggregator:

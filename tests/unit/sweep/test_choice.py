@@ -130,7 +130,7 @@ def test_all_cells_of_a_sweep_spend_one_ledger_or_none_begins(
     file.write_text(written(GRID, ledger=f'"{ledger}"', epsilon="1.0", budget="1.2"))
     code, _, err = command(capfd, "sweep", file, "--out", tmp_path / "a", "--workers", "1")
     assert code != 0
-    assert "got 2 runs that would bring epsilon" in err
+    assert "got 2 runs that would raise epsilon" in err
     assert not ledger.exists()
     file.write_text(written(GRID, ledger=f'"{ledger}"', epsilon="1.0", budget="1.6"))
     _, out, _ = command(capfd, "plan", file)
