@@ -1,1 +1,1 @@
-"""Published tables: figures as constants, the studies that measure them again, and both side by side."""
+"""Reproduces published tables: their figures as constants, studies that measure them, and a comparison."""

@@ -1,6 +1,6 @@
-"""Published figures beside measured ones: as lines for people, as a table for files, as JSON for scripts.
+"""Compares published figures with measured ones, seed by seed: as text, as CSV, and as JSON for scripts.
 
-What the runs of an arm come to is told in the measures of a table.
+The result of an arm's runs is given in the measures of its table.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from securefl.storage.texts import read_text
 
 CSV = "table.csv"
 _ALL_SIGNS = 2**20
-"""Up to twenty seeds every pattern of signs is counted, so that p is exact, with ties too."""
+"""Up to twenty seeds the test counts every pattern of signs, so p is exact, also with ties."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """A measure of one arm over its seeds.
 
-    values: one a seed, in the order of the seeds. A run that never reached the target counts its whole length
-    (its rounds, time or energy): a lower bound. reached: how many did reach it.
+    values: one for each seed, in the order of the seeds. If a run never reached the target, its value is that
+    of the whole run (its rounds, time or energy), a lower bound. reached: the number of runs that reached it.
     """
 
     values: tuple[float, ...]
@@ -43,19 +43,19 @@ class Sample:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation with n - 1, nan for one seed."""
+        """The standard deviation (over n - 1), nan for one seed."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else nan
 
     @property
     def bounded(self) -> bool:
-        """Whether the mean is a lower bound, since some run never reached the target."""
+        """Whether the mean is a lower bound: it is if a run never reached the target."""
         return self.reached < len(self.values)
 
 
 def sample(measure: Measure, metrics: pd.DataFrame, arm: str, target: float | None) -> Sample:
     """A measure of an arm, from the metrics of a study (`results.Results.metrics`).
 
-    Accuracies are shares, times those of the modelled devices.
+    Accuracies are between 0 and 1. Times are those of the modelled devices.
     """
     own = metrics[metrics["arm"] == arm]
     taken = [_of_run(measure, run.sort_values("round"), target) for _, run in own.groupby("seed")]
@@ -63,7 +63,7 @@ def sample(measure: Measure, metrics: pd.DataFrame, arm: str, target: float | No
 
 
 def _of_run(measure: Measure, run: pd.DataFrame, target: float | None) -> tuple[float, bool]:
-    """The value of one run, and whether it reached what the value is taken at."""
+    """The value of one run, and whether the run reached the target (always true for the best accuracy)."""
     if measure is Measure.BEST:
         return float(run["accuracy"].max()), True
     hits = run.loc[run["accuracy"] >= (nan if target is None else target), "round"]
@@ -83,9 +83,9 @@ def _spent(measure: Measure, rounds: pd.DataFrame) -> float:
 
 
 def signed_rank(one: Sequence[float], other: Sequence[float]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test over pairs of one seed each.
+    """Two-sided p of Wilcoxon's signed-rank test over pairs, one for each seed.
 
-    Pairs without a difference are left out. Of fewer than two others p is 1.
+    Pairs without a difference are left out. If fewer than two pairs remain, p is 1.
     """
     differences = np.subtract(one, other)
     differences = differences[differences != 0]
@@ -95,19 +95,19 @@ def signed_rank(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def least_p(seeds: int) -> float:
-    """The smallest p that so many pairs can give: both patterns of equal signs, of all patterns."""
+    """The smallest p of the test with this many pairs: two patterns (all signs equal) of 2^seeds."""
     return float(min(1.0, 2.0 ** (1 - seeds)))
 
 
 _NAMES, _COLUMN = 24, 20
-"""Widths in print: the systems and what stands in their lines, and a measure."""
+"""Widths in print: of the first two columns together, and of each measure's column."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One figure of a table: what the paper printed, if it did, and what the runs came to.
+    """One figure of a table: the published one, None if the paper prints none, and the measured one.
 
-    p: of Wilcoxon's signed-rank test, seed by seed, against the part's own system; None for that itself.
+    p: of Wilcoxon's signed-rank test, seed by seed, against the part's own system; None for that system.
     """
 
     part: str
@@ -119,7 +119,7 @@ class Pair:
 
 
 def beside(table: Table, metrics: Mapping[str, pd.DataFrame]) -> tuple[Pair, ...]:
-    """All figures of the table. metrics: of each part, by its name, from `run.run_table`."""
+    """All figures of the table. metrics: of each part's results (`run.run_table`), by the part's name."""
     found = []
     for part in table.parts:
         target = part.study.study.target
@@ -140,7 +140,7 @@ def beside(table: Table, metrics: Mapping[str, pd.DataFrame]) -> tuple[Pair, ...
 
 
 def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
-    """The table in lines: for each system what is published, what was measured, and p."""
+    """The table as lines of text: for each system the published figures, the measured ones, and p."""
     lines = [f"{table.title} ({table.source})"]
     for part in table.parts:
         target = part.study.study.target
@@ -153,7 +153,7 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
         "",
         f"Measured: mean ± standard deviation over seeds ({seeds}). p: Wilcoxon's signed-rank test against "
         f"the part's own system, seed by seed; it cannot be below {least_p(seeds):.3g}.",
-        "≥: some runs never reached the target, and count their whole length.",
+        "≥: some runs never reached the target, so the value is a lower bound from their whole length.",
         "Differences from the paper:",
         *(f"- {said}" for said in differences(table)),
     ]
@@ -161,7 +161,7 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
 
 
 def _of_row(pairs: Sequence[Pair]) -> list[str]:
-    """What is published of one system, what was measured, and p where it is compared with another."""
+    """The lines of one system: published figures, measured figures, and p if it is compared with another."""
     lines = [
         _line(pairs[0].row.label, "published", [_published(pair) for pair in pairs]),
         _line("", "measured", [_measured(pair) for pair in pairs]),
@@ -189,7 +189,7 @@ def _published(pair: Pair) -> str:
 
 
 def _padded(number: float, digits: int) -> str:
-    """A number with all its decimals, and at least so many; whole ones as such."""
+    """A number with all its decimals, and at least `digits` of them; a whole number without decimals."""
     own = "" if number == int(number) else repr(number).partition(".")[2]
     return f"{number:.{max(digits, len(own)) if own else 0}f}"
 
@@ -201,7 +201,7 @@ def _measured(pair: Pair) -> str:
 
 
 def as_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """A row a figure. Unknown numbers are None."""
+    """The figures as rows for JSON or CSV. Unknown numbers are None."""
     return [
         {
             "part": pair.part,
@@ -220,7 +220,7 @@ def as_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 
 
 def write(path: Path, name: str, table: Table, pairs: Sequence[Pair]) -> None:
-    """Write the figures as CSV. Above them stand the command, the table's version, and every difference."""
+    """Write the figures as CSV, below comments with the command, the table's version and all differences."""
     comments = [
         f"securefl reproduce {name}",
         _versioned(table),
@@ -235,15 +235,12 @@ def _versioned(table: Table) -> str:
 
 
 def read(path: Path, table: Table) -> pd.DataFrame:
-    """The figures in a file that `write` made.
-
-    Raises ConfigError if it is of another version of the table.
-    """
+    """The figures of a file that `write` made. Raises ConfigError for another version of the table."""
     lines = read_text(path).splitlines()
     came = next((line.removeprefix("# ") for line in lines if line.startswith("# version ")), "no version")
     if came != _versioned(table):
         raise ConfigError(
-            f"Expected {path} to be of this version of the table ({table.version}), got {came}: its studies "
-            "were others. Make it again with: securefl reproduce"
+            f"Expected {path} to be of this version of the table ({table.version}), got {came}: it is from "
+            "other studies. Make it again with: securefl reproduce"
         )
     return pd.read_csv(path, comment="#")

@@ -1,4 +1,4 @@
-"""The tables of installed packages (entry-point group `securefl.tables`), and what they need to run."""
+"""Finds the published tables in installed packages (entry-point group `securefl.tables`), and their data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tables() -> Mapping[str, Table]:
 def table_named(name: str) -> Table:
     """The table of that name.
 
-    Raises ConfigError for an unknown one, with the nearest name, and for one whose protocols are missing.
+    Raises ConfigError if the name is unknown (the error has the nearest one), or its protocols are missing.
     """
     known = _known()
     if name not in known:
@@ -39,7 +39,7 @@ def _known() -> dict[str, Table]:
 
 
 def _lacking(table: Table) -> list[str]:
-    """The protocols that the table names and no installed package has."""
+    """The protocols that the table names, but that no installed package has."""
     known = {point.name for point in entry_points(group="securefl.protocols")}
     named = {arm["protocol"] for part in table.parts for arm in toml(part.text)["arm"]}
     return sorted(named - known)
@@ -53,7 +53,7 @@ def data_of(table: Table) -> tuple[str, ...]:
 
 
 def missing(names: Sequence[str]) -> dict[str, str]:
-    """The data sets that cannot be read here, and why: which file, and how to fetch it."""
+    """The data sets that cannot be read here, each with a reason: the missing file, and how to fetch it."""
     found = {}
     for name in names:
         try:

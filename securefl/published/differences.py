@@ -1,4 +1,4 @@
-"""Where a table's studies differ from what its paper says: found from the studies, and said by the table."""
+"""Lists how a table's studies differ from its paper: as found in the studies, and as noted in the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from securefl.sweep.cells import show, value_at
 
 
 def differences(table: Table) -> tuple[str, ...]:
-    """A sentence for each difference of data, scale or method. Parts that differ alike share one."""
+    """A sentence for each difference of data, scale or method. Parts with the same difference share one."""
     found: dict[str, list[str]] = {}
     for part in table.parts:
         for sentence in _of_part(part):

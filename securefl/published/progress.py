@@ -1,4 +1,4 @@
-"""The progress of a table on a terminal: one bar over all its rounds."""
+"""The progress bar of a table on a terminal: one bar over all its rounds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from securefl.study.config import Arm
 
 
 class Bar:
-    """A context with a bar for the rounds of all cells.
-
-    Without a terminal it prints a line a finished cell.
+    """A context with a bar for the rounds of all cells. Without a terminal it prints a line for each finished
+    cell.
     """
 
     def __init__(self, table: Table, console: Console) -> None:

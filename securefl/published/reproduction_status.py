@@ -1,4 +1,4 @@
-"""How far a table has come in its folder, and whether the folder is of this version of it."""
+"""The status of a table's reproduction in its folder, and the check that the folder has this version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from securefl.study.folder import CONFIG
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """done of `of` cells, each an arm under a seed. begun: whether any round was played."""
+    """The status of a table: `done` of `of` cells, each an arm under a seed. begun: whether a round ran."""
 
     done: int
     of: int
@@ -35,9 +35,9 @@ def home(folder: Path, part: Part) -> Path:
 
 
 def standing(table: Table, folder: Path) -> Standing:
-    """How far the table has come. Nothing is written, and it may be running.
+    """The table's status. Only reads, also while the table is running.
 
-    Raises ConfigError if the folder is of another version of the table, and DataError for a damaged run.
+    Raises ConfigError if the folder has another version of the table, and DataError if a run is damaged.
     """
     require_own(table, folder)
     played = []

@@ -1,4 +1,4 @@
-"""Running the studies of a table, one after the other, each with its cells side by side."""
+"""Runs the studies of a published table one after the other, each with its arms and seeds in parallel."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def run_table(
 ) -> dict[str, Results]:
     """Run or resume all parts of a table in `folder`. Returns their results, by the part's name.
 
-    tell: is told every finished round, those of an earlier run included.
-    workers: processes that share a part's arms and seeds, by default as many as processors. stop, say: as for
-    `session.run_study`. Each part has a run folder of its own, with a report.
-    Raises DataError, before anything runs, if a file of any part is missing, and ConfigError if the folder is
-    of another version of the table.
+    tell: called with (part, arm, seed, record) for every finished round, those of an earlier run included.
+    workers: processes that share a part's arms and seeds, by default one for each processor. stop, say: as
+    for `session.run_study`. Each part has a run folder of its own, with a report.
+    Raises DataError, before anything runs, if a data file of any part is missing, and ConfigError if the
+    folder has runs of another version of the table.
     """
     stop = stop or Interruption()
     for why in missing(data_of(table)).values():

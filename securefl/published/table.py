@@ -1,4 +1,4 @@
-"""A published table as a frozen value: its figures, the studies that measure them again, what differs."""
+"""The types of a published table: its printed figures, the studies that measure them, and differences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from securefl.study.config import Study, parse, slug
 
 
 class Measure(StrEnum):
-    """A column of a table. All but the best accuracy are taken when a run first reaches its target."""
+    """A column of a table. All but the best accuracy count until a run first reaches its target."""
 
     BEST = "best accuracy"
     ROUNDS = "rounds"
@@ -32,7 +32,7 @@ class Measure(StrEnum):
 class Figure:
     """A published mean over runs, and its deviation if the paper prints one.
 
-    mean: None where the paper says that some runs never got there ("N/A").
+    mean: None if the paper says that some runs never reached the target ("N/A").
     """
 
     mean: float | None
@@ -43,8 +43,8 @@ class Figure:
 class Row:
     """A line of a published table.
 
-    label: the paper's word for the system. arm: the name of the arm that plays it. figures: as printed.
-    options: what the paper says of the system's options, by their names here.
+    label: the paper's name of the system. arm: the name of the arm that runs it. figures: as printed.
+    options: the paper's values of the system's options, by their names here.
     """
 
     label: str
@@ -58,8 +58,8 @@ class Part:
     """A group of a table whose rows are compared with each other.
 
     text: the study, as TOML. ours: the arm that all others are compared with. setting: the paper's values, by
-    dotted keys of the study; each that differs from the study's is told. seeds: the paper's number of runs,
-    None where it does not say.
+    dotted keys of the study; reports list those that differ from the study's. seeds: the paper's number of
+    runs, None if the paper does not say.
 
     Raises ValueError if `ours` or a row names no arm of the study.
     """
@@ -72,7 +72,7 @@ class Part:
     seeds: int | None = None
 
     def __post_init__(self) -> None:
-        # Not parsed: its protocols may come with a package that is not installed.
+        # Not parsed as a study: its protocols may be in a package that is not installed.
         arms = [arm["name"] for arm in toml(self.text)["arm"]]
         for name in (self.ours, *(row.arm for row in self.rows)):
             if name not in arms:
@@ -80,7 +80,7 @@ class Part:
 
     @cached_property
     def study(self) -> Study:
-        """Raises ConfigError if a protocol of the part is not installed."""
+        """The part's study. Raises ConfigError if one of its protocols is not installed."""
         return parse(self.text)
 
 
@@ -88,8 +88,9 @@ class Part:
 class Table:
     """A published table.
 
-    source: paper and table. minutes: on two cores, rounded up. differences: what no key of a study shows, a
-    sentence each. twin_of: the name of the table that this is a smaller twin of.
+    source: paper and table. minutes: the time to run it on two cores, rounded up. differences: sentences on
+    differences that no key of a study shows. twin_of: the name of the larger table of which this is a smaller
+    version; None if it is none.
 
     Raises ValueError for parts that would share a folder.
     """
@@ -111,10 +112,7 @@ class Table:
 
     @property
     def version(self) -> str:
-        """Twelve hex digits of SHA-256 over the studies.
-
-        Figures of two versions are not of one experiment.
-        """
+        """Twelve hex digits of SHA-256 over the studies. Figures of two versions are not comparable."""
         whole = hashlib.sha256()
         for part in self.parts:
             whole.update(f"{part.name}\0{part.text}\0".encode())

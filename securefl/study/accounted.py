@@ -1,7 +1,8 @@
-"""How the runs of a study are accounted: alone, or in a ledger that runs over the same records share.
+"""Accounts a study's runs alone, or in a shared ledger of all runs over the same records.
 
 A study names the ledger by `[privacy] ledger`. All its arms and seeds are reserved there before the first of
-them begins, and each again before its own first round: a run that is on file is charged nothing twice.
+them begins, and each again before its own first round. The ledger charges a run once: a second reservation of
+the same run costs nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from securefl.study.config import Arm, Study
 from securefl.study.seeded import World
 
 NOTE: Final = "accounting.txt"
-"""In a run folder: what its epsilons cover, if it was chosen among others."""
+"""The file of a run folder that says what its epsilons cover, if the run was chosen among others."""
 ALONE: Final = "Accounted alone: other runs over the same records are not in this epsilon."
-"""Of a run without a shared ledger. Another arm, seed or cell is another run."""
+"""The sentence of a run without a shared ledger. Another arm, seed or cell is another run."""
 
 
 def ledger_of(study: Study) -> Path | None:
-    """The shared ledger that the study names, below the study's own folder.
+    """The path of the study's shared ledger, relative to the study's own folder; None if it names none.
 
-    Raises ConfigError for a relative path of a text without a file.
+    Raises ConfigError if the path is relative, and the study is a text without a file.
     """
     named = study.privacy.ledger
     if named is None:
@@ -42,16 +43,16 @@ def ledger_of(study: Study) -> Path | None:
     path = Path(named).expanduser()
     if study.home is None and not path.is_absolute():
         raise ConfigError(
-            f"[privacy] Expected a whole path of `ledger` in a study that is no file, got {named!r}. Write "
-            "it from the root, or save the study as a file beside the ledger."
+            "[privacy] Expected an absolute path of `ledger` in a study without a file, got "
+            f"{named!r}. Write it from the root, or save the study as a file beside the ledger."
         )
     return path if study.home is None else study.home / path
 
 
 def sentence(study: Study, folder: Path | None = None) -> str:
-    """How a run of this study was accounted, for its reports.
+    """A sentence for reports on what a run's epsilons cover.
 
-    folder: of the run, which has a note if the run was chosen among others.
+    folder: the run's. It has a note if the run was chosen among others.
     """
     if folder is not None and (folder / NOTE).is_file():
         return read_text(folder / NOTE)
@@ -59,23 +60,23 @@ def sentence(study: Study, folder: Path | None = None) -> str:
         return ALONE
     return (
         f"Accounted in the ledger {study.privacy.ledger}: its budget of {study.privacy.budget:g} holds over "
-        "all runs in it together. An epsilon here is of one arm and seed. What all have spent, says: "
+        "all runs in it together. An epsilon here is of one arm and seed. For the epsilon of all runs: "
         f"securefl ledger runs {study.privacy.ledger}"
     )
 
 
 def require_in_one_process(study: Study) -> None:
-    """Raises ConfigError for a shared ledger of parties that each have a folder and a ledger of their own."""
+    """Raises ConfigError if a deployment's study names a shared ledger: each party has its own ledger."""
     if study.privacy.ledger is not None:
         raise ConfigError(
-            "[privacy] Expected no `ledger` where parties run apart, got "
+            "[privacy] Expected no `ledger` if parties run on machines of their own, got "
             f"{study.privacy.ledger!r}: a party's folder has one ledger, which counts all its sessions of "
             "all studies. Leave it out."
         )
 
 
 def allotted(study: Study, arm: Arm, seed: int, made: tuple[Algorithm, Plan], run: str) -> Allotment:
-    """All that one arm under one seed may release of any client. run: the identity of its ledger."""
+    """All releases that one arm under one seed may make of any client. run: the identity of its ledger."""
     algorithm, plan = made
     return Allotment(
         run=run,
@@ -85,11 +86,11 @@ def allotted(study: Study, arm: Arm, seed: int, made: tuple[Algorithm, Plan], ru
 
 
 def reserve(study: Study, plan: Plan, records: str, wants: Sequence[Allotment]) -> None:
-    """Reserve runs of the study in its shared ledger: all, or none. A run on file is charged nothing.
+    """Reserve runs of the study in its shared ledger: all, or none. A run that is in it costs nothing.
 
     records: the digest of the study's records (`Marks.records`).
-    Raises BudgetExceeded where the budget does not bear them, and ConfigError for a ledger of other terms or
-    records.
+    Raises BudgetExceeded if the runs would exceed the budget, and ConfigError if the ledger has other terms
+    or records.
     """
     path = ledger_of(study)
     if path is None or not wants:
@@ -99,9 +100,9 @@ def reserve(study: Study, plan: Plan, records: str, wants: Sequence[Allotment]) 
 
 
 def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
-    """Reserve these arms in these worlds together, each with the folder of its own ledger.
+    """Reserve several runs together. pairs: for each run its arm, its world, and its own ledger's folder.
 
-    Raises as `reserve`. Nothing was trained or released then.
+    Raises the errors of `reserve`, before anything was trained or released.
     """
     if study.privacy.ledger is None:
         return
@@ -111,8 +112,8 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
         if plan is not None and world.marks.records != records:
             raise ConfigError(
                 "[privacy] Expected the same records under every seed with a `ledger`, got others: "
-                f"{study.data.source or 'what is handed over'} makes them from the seed. Run each seed as a "
-                "study of its own, with a ledger of its own."
+                f"{study.data.source or 'the function from Python'} makes them from the seed. Run each seed "
+                "as a study of its own, with a ledger of its own."
             )
         plan, records = made[1], world.marks.records
         with Ledger(home / "ledger.sqlite", plan.terms()) as own:
@@ -124,7 +125,7 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
 def foreseen(study: Study, made: Sequence[tuple[Arm, tuple[Algorithm, Plan]]]) -> list[Allotment]:
     """The allotments of all arms under all seeds, before any of them has a ledger of its own.
 
-    Seeds are taken to be alike.
+    All seeds of an arm are assumed to have the same plan.
     """
     return [
         allotted(study, arm, seed, own, f"{arm.name} {seed}")
@@ -144,9 +145,9 @@ def begun(study: Study, folder: Path) -> dict[str, str]:
 
 
 def account(study: Study, world: World, plan: Plan) -> Account | None:
-    """What the study's shared ledger holds now; None if it names none. Nothing is made or changed.
+    """The present contents of the study's shared ledger; None if it names none. Only reads.
 
-    Raises ConfigError for a ledger of other terms or records.
+    Raises ConfigError if the ledger has other terms or records.
     """
     path = ledger_of(study)
     if path is None:
@@ -155,7 +156,7 @@ def account(study: Study, world: World, plan: Plan) -> Account | None:
 
 
 def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
-    """What the study would add to its shared ledger, in sentences and for scripts."""
+    """The charges that the study would add to its shared ledger, in sentences and as a value for scripts."""
     if study.privacy.ledger is None:
         return [ALONE], {"ledger": None}
     alone = replace(study, privacy=replace(study.privacy, ledger=None))

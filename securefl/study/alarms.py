@@ -1,4 +1,4 @@
-"""What a person must not overlook in a finished run: silence, divergence, and models that learnt nothing."""
+"""Warnings about a finished run: rounds without an answer, divergence, and models that learnt nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Records = Sequence[Mapping[str, Any]]
 class Alarm:
     """A warning about one arm, in a sentence or two that name it.
 
-    learnt: False if the arm has learnt nothing, or stopped learning in the first half of its rounds: nobody
-    answered, or the model diverged. True for all that a person should know beside that.
+    learnt: False if the arm has learnt nothing, or stopped learning in the first half of its rounds, since no
+    client answered or the model diverged. True for any other warning.
     """
 
     arm: str
@@ -31,7 +31,7 @@ class Alarm:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """One thing of one arm under one seed. kind: what several seeds can have in common."""
+    """One warning about one arm under one seed. kind: warnings of one kind are merged over seeds."""
 
     kind: str
     words: str
@@ -39,7 +39,7 @@ class _Found:
 
 
 def alarms(runs: Sequence[ArmRun]) -> tuple[Alarm, ...]:
-    """All warnings of these finished arms and seeds. What several seeds of an arm share is told once."""
+    """All warnings about these finished arms and seeds. Seeds with the same warning share one."""
     told = []
     for name in dict.fromkeys(run.arm.name for run in runs):
         own = [run for run in runs if run.arm.name == name]
@@ -55,7 +55,7 @@ def alarms(runs: Sequence[ArmRun]) -> tuple[Alarm, ...]:
 
 
 def is_personal(records: Records) -> bool:
-    """Whether an arm's accuracy is that of its clients' own models."""
+    """Whether an arm's accuracy is measured on its clients' own models."""
     return any(record.get("personal") for record in records)
 
 
@@ -73,7 +73,7 @@ def _of(run: ArmRun) -> Iterator[_Found]:
 
 
 def _silence(records: Records) -> _Found | None:
-    """Rounds in which clients were asked and nobody's contribution arrived."""
+    """The warning about rounds in which clients were asked and no contribution arrived; None without one."""
     asked = [record for record in records if record["asked"]]
     silent = [record["round"] for record in asked if not record["answered"]]
     why = _most_frequent([record for record in asked if not record["answered"]])
@@ -87,11 +87,11 @@ def _silence(records: Records) -> _Found | None:
         if record["answered"]:
             break
         trailing += 1
-    # After half of its rounds an arm is what was asked for, with a poor end; before it is something else.
+    # An arm that stopped in its first half is no run of the study as configured; a later stop is a poor end.
     if 2 * trailing >= len(asked):
         words = (
             f"nobody answered from round {asked[-trailing]['round']} on to the last, round "
-            f"{asked[-1]['round']}: the model is that of before.{why}"
+            f"{asked[-1]['round']}: the model has not changed since.{why}"
         )
         return _Found(kind="stopped", words=words, learnt=False)
     words = f"nobody answered in {len(silent)} of {_many(len(asked), 'round')} ({_listed(silent)}).{why}"
@@ -128,7 +128,7 @@ def _constant(run: ArmRun) -> float:
     problem = run.world.problem
     if not is_personal(run.records):
         return constant_accuracy(problem.server_y, problem.kind)
-    # A client's own model may know its client's most frequent class: one for all would flatter it.
+    # A client's own model may know its client's most frequent class, so each client has its own baseline.
     own = [y for _, y in run.world.tests if len(y)]
     each = [constant_accuracy(y, problem.kind) for y in own]
     return float(np.average(each, weights=[len(y) for y in own]))
@@ -139,14 +139,14 @@ def _finite(record: Mapping[str, Any]) -> bool:
 
 
 def _most_frequent(records: Records) -> str:
-    """The reason that most parties gave in these rounds, as a sentence behind another."""
+    """The most frequent reason of these rounds, as a sentence to append."""
     given = Counter(why for record in records for why in record["abstained"].values())
     given = given or Counter(why for record in records for why in record["blamed"].values())
     return f" Most often: {given.most_common(1)[0][0]}" if given else ""
 
 
 def _listed(rounds: Sequence[int]) -> str:
-    """Round numbers in words: the first ones, and how many more."""
+    """Round numbers in words: the first five, and dots if there are more."""
     shown = ", ".join(map(str, rounds[:5]))
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{', ...' if len(rounds) > 5 else ''}"
 

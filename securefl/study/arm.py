@@ -1,4 +1,4 @@
-"""One arm under one seed: where its files are, opening them together, and what is on record in them."""
+"""The files of one arm under one seed: checkpoint, ledger and journal, opened and checked together."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from securefl.study.config import Arm, Study, slug
 from securefl.study.seeded import World
 
 ARMS = Path(PRIVATE) / "arms"
-"""Where a run folder has its databases."""
+"""The folder of the databases, below a run folder."""
 
 
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
-    """Where checkpoint and ledger of one arm and seed are."""
+    """The folder with checkpoint, ledger and journal of one arm and seed."""
     return folder / ARMS / slug(arm.name) / f"seed-{seed}"
 
 
 def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
-    """Make the folder of one arm and seed, if there is none. Raises DataError if a part of it is a link."""
+    """Make the folder of one arm and seed unless it exists. Raises DataError if its path has a link."""
     home = arm_folder(folder, arm, seed)
     folder.mkdir(parents=True, exist_ok=True)
     private_folder(folder)
@@ -41,7 +41,7 @@ def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
 
 @dataclass(frozen=True)
 class ArmRun:
-    """A finished arm under one seed: the records of all its rounds (see `run.Turn`)."""
+    """A finished arm under one seed, and the records of all its rounds (see `run.Turn`)."""
 
     arm: Arm
     world: World
@@ -50,7 +50,11 @@ class ArmRun:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """The files of one arm and seed, and what is on record in them. state: None before round 1."""
+    """The opened files of one arm and seed.
+
+    state: the newest state; None before round 1. records: of all finished rounds. stands: the part of each
+    record that a resumed run needs.
+    """
 
     ledger: Ledger
     checkpoint: Checkpoint
@@ -69,10 +73,10 @@ def opened(
     home: Path,
     allotment: Mapping[str, int] | None = None,
 ) -> Iterator[Saved]:
-    """Open the files of an arm and seed in the folder `home`, or begin them.
+    """Open the files of an arm and seed in the folder `home`, or create them.
 
-    allotment: what a shared ledger lets through, None without one.
-    Raises DataError for files of another study, arm or seed, or that do not belong together.
+    allotment: the charges that a shared ledger reserved for this run; None without a shared ledger.
+    Raises DataError if the files are of another study, arm or seed, or do not belong together.
     """
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms(), allotted=allotment))
@@ -93,7 +97,7 @@ def opened(
 def _resumed(
     checkpoint: Checkpoint, ledger: Ledger, clients: int
 ) -> tuple[State | None, list[dict[str, Any]], list[Stands]]:
-    """What a run goes on with: the state, None where none began, the finished rounds and how they stood."""
+    """The state (None before round 1) and all records from the checkpoint, checked against the ledger."""
     state, records = checkpoint.load()
     with checkpoint.explaining(), decoding():
         stands = [stands_of(record, clients) for record in records]

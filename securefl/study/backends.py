@@ -1,4 +1,4 @@
-"""Where the parties of an arm sit: by default all of them in this process."""
+"""The backend that runs an arm's parties. By default one process simulates all of them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from securefl.study.seeded import World
 
 @dataclass(frozen=True, kw_only=True)
 class ArmContext:
-    """One arm under one seed, with the files that this machine has of it and where it stands.
+    """Everything that a backend needs for one arm under one seed.
 
     Attributes:
-        nonce: 32 bytes that were drawn when the run began.
-        kept: what clients keep, as far as it is on this machine.
+        nonce: 32 random bytes, drawn when the run began.
+        kept: the client states that are on this machine, by client.
+        stands: the figures of each finished round that a resumed run needs.
     """
 
     study: Study
@@ -45,7 +46,7 @@ class ArmContext:
 
     @property
     def scores(self) -> LinearScheme | None:
-        """The plan's way of scoring, with parameters as all parties work them out."""
+        """The plan's scheme for linear queries. All parties compute the same parameters."""
         return linear_scheme_of(
             self.plan.scores,
             parameters=self.study.privacy.parameters,
@@ -60,24 +61,24 @@ class ArmContext:
 
     @property
     def retries_left(self) -> int | None:
-        """How many more attempts the run has; None before its first round."""
+        """The number of retries that the run has left; None before its first round."""
         return self.stands[-1].retries_left if self.stands else None
 
 
 class Backend(Protocol):
-    """Where the parties of an arm sit."""
+    """A backend: it runs an arm's parties, and says which session they are in."""
 
     def session(self, arm_context: ArmContext) -> bytes:
         """The arm's session, 32 bytes."""
         ...
 
     def engine(self, arm_context: ArmContext) -> Engine:
-        """What runs its Asks."""
+        """The engine that runs the arm's cohort queries."""
         ...
 
 
 class OneProcess:
-    """All parties in this process."""
+    """The backend that simulates all parties in this process."""
 
     def session(self, arm_context: ArmContext) -> bytes:
         names = [client_name(k) for k in range(arm_context.world.population().clients)]

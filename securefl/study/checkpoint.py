@@ -1,4 +1,4 @@
-"""The checkpoint of a run: the newest state, the clients' kept state, and how every finished round stood."""
+"""The checkpoint of a run: the newest state, the client states, and the record of every finished round."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ _OWN = {
     "model_code": "code that makes the model",
     "split": "keys of its splits",
 }
-"""What a run may have of its own, by the name of its digest."""
+"""Words for the objects that a run may bind by digest, by the digest's name."""
 _NONE = "none"
 _MODULUS = 2**256
 
 
 def rounds_in(path: Path) -> int:
-    """The number of finished rounds in a checkpoint. Nothing is written, and another process may play on.
+    """The number of finished rounds in a checkpoint. Only reads, also while another process runs rounds.
 
-    Raises DataError if it is damaged.
+    Raises DataError if the file is damaged.
     """
     with explaining(path, KIND):
         return int(read(path, lambda db: db.execute("SELECT COUNT(*) FROM rounds").fetchone()[0]))
 
 
 class Checkpoint:
-    """One SQLite file for each arm and seed. A round is in it whole or not at all."""
+    """One SQLite file for each arm and seed. A round is written in one transaction."""
 
     def __init__(self, path: Path) -> None:
         self._db = Database(path, KIND)
@@ -77,7 +77,7 @@ class Checkpoint:
         return self._db.explaining()
 
     def nonce(self) -> bytes:
-        """32 random bytes, drawn when the run began."""
+        """The run's 32 random bytes. The first call draws them."""
         with self._db.transaction():
             bound = self._bound()
             if _SESSION not in bound:
@@ -85,13 +85,13 @@ class Checkpoint:
             return bytes.fromhex(self._bound()[_SESSION])
 
     def bind(self, **identities: str) -> None:
-        """Bind the run to its study, arm and seed, to this ledger and journal, and to what it has of its own.
+        """Bind the run to its study, arm and seed, its ledger and journal, and its own records and model.
 
-        Raises DataError if one of the names had another value when the run began. A name of `_OWN` may be
-        left out, which is a value too.
+        Raises DataError if one of the names had another value when the run began. If a name of `_OWN` is left
+        out, the run must have begun without it.
         """
-        # Each file alone could be lost and begun anew. A new ledger would forget what was released, and a new
-        # journal which sums were opened.
+        # A single file could be lost and created anew. A new ledger would not count earlier releases, and a
+        # new journal would not know which sums were opened.
         with self._db.transaction():
             bound = self._bound()
             if not bound.keys() - {_SESSION} and not self._db.rows("SELECT round FROM rounds"):
@@ -99,7 +99,7 @@ class Checkpoint:
                     self._bind(name, value)
                 bound = self._bound()
             if gone := identities.keys() - bound.keys() - _OWN.keys():
-                raise Damaged(f"it no longer says its {', '.join(sorted(gone))}")
+                raise Damaged(f"its {', '.join(sorted(gone))} is missing")
         for name in (*identities, *_OWN):
             began, now = bound.get(name, _NONE), identities.get(name, _NONE)
             if began != now:
@@ -109,12 +109,12 @@ class Checkpoint:
         if name in ("ledger", "journal"):
             return (
                 f"The {name} beside {self._db.path} is not the one that the run began with: it was lost or "
-                "replaced, and with it what was released. Restore it, or begin a new run elsewhere."
+                "replaced, and its account of releases with it. Restore it, or begin a new run elsewhere."
             )
         if name in _OWN:
             return (
                 f"{self._db.path} was begun with other {_OWN[name]} (SHA-256 {began[:16]}, here {now[:16]}). "
-                "Rounds of two would be mixed: bring back what the run began with, or begin a new run in "
+                "The run would mix rounds of both: restore those that it began with, or begin a new run in "
                 "another folder."
             )
         return (
@@ -134,9 +134,9 @@ class Checkpoint:
     def save(
         self, number: int, state: State, record: dict[str, Any], kept: Mapping[int, ClientState] | None = None
     ) -> None:
-        """Finish round `number`, durably. Raises LocalProtocolError if it is finished already.
+        """Write round `number` durably. Raises LocalProtocolError if it is finished already.
 
-        kept: the kept state of the clients whose state changed.
+        kept: the new client states of this round, by client.
         """
         memory = {f"memory.{name}": array for name, array in state.memory.items()}
         arrays = packed({"broadcast": state.broadcast, **memory})
@@ -157,8 +157,8 @@ class Checkpoint:
             self._db.run("INSERT INTO state VALUES (?, ?, ?, ?)", (number, arrays, whole, own))
 
     def _keep(self, session: str, devices: Sequence[tuple[int, bytes]]) -> bytes:
-        """Write the clients' kept state. Returns the sum of all rows' seals mod 2^256."""
-        # The sum shows a row that is gone. A hash over all rows would too, but take all rows at each round.
+        """Write client states. Returns the sum of all rows' seals mod 2^256."""
+        # The sum shows a missing row. A hash over all rows would too, but it would read all rows each round.
         before = self._db.row("SELECT devices FROM state")
         whole = int.from_bytes(before[0] if before else b"", "little")
         for client, content in devices:
@@ -188,7 +188,7 @@ class Checkpoint:
                 return State(arrays["broadcast"], memory), records
 
     def kept(self) -> dict[int, ClientState]:
-        """The kept state of each client after the last finished round."""
+        """The state of each client after the last finished round. Raises DataError if one is lost or old."""
         with self._db.explaining():
             rows = self._db.rows("SELECT client, arrays, seal FROM kept")
             session = self._bound().get(_SESSION, "")
@@ -197,20 +197,20 @@ class Checkpoint:
             whole = sum(int.from_bytes(row[2], "little") for row in rows) % _MODULUS
             noted = self._db.row("SELECT devices FROM state")
             if whole != int.from_bytes(noted[0] if noted else b"", "little"):
-                raise Damaged("what some clients kept is missing, or older")
+                raise Damaged("the state of some clients is missing, or older")
             with decoding():
                 return {client: unpacked(arrays) for client, arrays, _ in rows}
 
 
 Figures = Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]
-"""By name, the clients whose figure changed in a round, and the figures."""
+"""For each figure's name: the clients whose figure changed in a round, and their new figures."""
 
 
 @dataclass(frozen=True)
 class Stands:
-    """The figures of a round's record with which a run goes on.
+    """The part of a round's record that a resumed run needs.
 
-    culprits, retired, figures: what this round added to those of the rounds before.
+    culprits, retired, figures: those that are new in this round.
     """
 
     number: int
@@ -225,23 +225,23 @@ class Stands:
 
 
 def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
-    """Read a round's record. Raises any error for a record that cannot be one."""
+    """Read a round's record. An invalid record raises an error of any type."""
     named = {n: tuple(map(int, record[n])) for n in ("culprits", "retired", "selected", "answered")}
     figures = {str(n): (tuple(map(int, k)), tuple(map(float, v))) for n, (k, v) in record["figures"].items()}
     if any(len(k) != len(values) for k, values in figures.values()):
-        raise ValueError("a record has figures of nobody")
+        raise ValueError("a record has figures without clients")
     for own in (*named.values(), *(k for k, _ in figures.values())):
         if own and not 0 <= min(own) <= max(own) < clients:
-            raise ValueError("a record names clients that there are not")
+            raise ValueError("a record names clients that do not exist")
     if set(record["epsilon"]) != set(PARTIES):
-        raise ValueError("a record names parties that there are not")
-    # Not kept. Tables are made of these at the end, and must not fail then.
+        raise ValueError("a record names parties that do not exist")
+    # Converted for the check alone: the tables at the end need these, and must not fail then.
     for name in ("bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
         float(record[name])
     for name in ("blamed", "abstained"):
         if not all(isinstance(why, str) for why in record[name].values()):
             raise ValueError("a record has a reason that is no text")
-    if (record["accuracy"], record["loss"]) != (None, None):  # of a round that was not evaluated
+    if (record["accuracy"], record["loss"]) != (None, None):  # both are None if models were not tested
         float(record["accuracy"]), float(record["loss"])
     return Stands(
         number=int(record["round"]),
@@ -258,35 +258,35 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
 
 def require_all(ledger: Ledger, stands: Stands) -> None:
     """Raises DataError if the ledger holds less than it did when this round ended."""
-    # Its chain shows a loss. Its epsilons show one even if somebody made the chain anew.
+    # The hash chain shows a loss. The epsilons show one even if the chain was rewritten.
     ledger.require(stands.head)
     for party, spent in stands.epsilon.items():
         found = ledger.worst(party)
         if falls_short(found, spent):
             raise DataError(
-                f"The ledger says epsilon {found:.4g} against the {party}, and round {stands.number} ended "
+                f"The ledger has epsilon {found:.4g} against the {party}, and round {stands.number} ended "
                 f"with {spent:.4g}: releases are missing. Restore the run folder from one backup, or begin a "
                 "new run in another folder."
             )
 
 
 def require_new(plan: Plan, session: bytes, ledger: Ledger, journal: Journal, finished: int) -> None:
-    """Raises DataError if journal or checkpoint are older than the files beside them, or begun anew."""
+    """Raises DataError if the journal or checkpoint is new, or older than the other files of the run."""
     if {*journal.sessions(), *ledger.sessions()} - {session}:
         raise DataError(
             "The checkpoint of this run is lost: the ledger or the journal beside it has another "
-            "session, whose rounds would be played and charged a second time. Restore it, or begin a new "
+            "session, whose rounds would be run and charged a second time. Restore it, or begin a new "
             "run elsewhere."
         )
     known, charged = journal.newest(session), ledger.newest(session)
     if (plan.hidden or plan.noisy) and known < charged:
         raise DataError(
-            "The journal beside this run's ledger is an older copy: it does not know the round that the "
-            "ledger has releases of, and another sum of it could be opened. Restore it, or begin a new "
-            "run elsewhere."
+            "The journal beside this run's ledger is an older copy: it does not have the last round of the "
+            "ledger, so a second sum of that round could be opened. Restore it, or begin a new run "
+            "elsewhere."
         )
     if max(known, charged) > finished + 1:
         raise DataError(
             f"The checkpoint of this run is an older copy: it ends with round {finished}, and clients "
-            f"have been in round {max(known, charged)}. Restore it, or begin a new run elsewhere."
+            f"took part in round {max(known, charged)}. Restore it, or begin a new run elsewhere."
         )

@@ -1,4 +1,4 @@
-"""An arm's algorithm under the study's plan, refused before it runs where it could never end well."""
+"""Builds an arm's algorithm and privacy plan, and refuses combinations that could never run to the end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from securefl.training.devices import Hardware
 
 
 def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
-    """The arm's algorithm and plan. Raises ConfigError for a release that the plan could never allow."""
+    """The arm's algorithm and plan. Raises ConfigError for a release that the plan would never allow."""
     unit, problem = study.privacy.unit, world.problem
     holders = problem.records if unit == "record" else problem.clients
     with placed(study, "[privacy]"):
         check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)
     with placed(study, "[model]"):
-        problem.initial  # noqa: B018 -- builds the model: what cannot be built is told as the model's
+        problem.initial  # noqa: B018 -- builds the model, so that its error names [model]
     with placed(study, place_of(arm)):
         algorithm = arm.options.build(problem)
         sent = [contribution.spec for contribution in algorithm.contributions]
@@ -43,12 +43,12 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
         _check_cohorts(plan, sent, problem.clients)
         _check_device(plan, sent, problem.hardware)
     with placed(study, place_of(arm)):
-        algorithm.start()  # a layer that does not exist is told here
+        algorithm.start()  # raises the error about a layer that does not exist
     return algorithm, plan
 
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
-    """Raises ConfigError for a name in `non_private` that no arm sends, such as a misspelt one."""
+    """Raises ConfigError for a name in `non_private` that no arm contributes, such as a misspelt one."""
     names = sorted({contribution.spec.name for own in algorithms for contribution in own.contributions})
     with placed(study, "[privacy]"):
         for name in study.privacy.non_private:
@@ -60,45 +60,46 @@ def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
 
 
 def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
-    """ConfigError for a value that may not leave at all, or a budget that bears not one round."""
+    """Raises ConfigError for a value without noise under a budget, or a budget below the cost of round 1."""
     for spec in sent:
         endless = open_to(plan, spec)
         if plan.budget is not None and endless:
             raise ConfigError(
-                f"Expected noise on every value under a budget, got {spec.name!r}, which leaves without "
-                "noise, which no budget bears: every client would refuse. "
+                f"Expected noise on every value under a budget, got {spec.name!r} without noise, whose "
+                "epsilon is infinite: every client would refuse. "
                 f"Set budget = inf, or trust the {' and the '.join(endless)}: leave them out of "
                 "`adversaries`."
             )
     if plan.budget is None:
         return
     for party in plan.adversaries:
-        # without further asks: they are spread over the run, as trials are
+        # Without extra queries: an algorithm spreads those over the run.
         first = events_of(plan, [replace(spec, extra_queries=0) for spec in sent], party, 1)
         if not within(first, plan.delta, plan.budget):
             cost = compose(first, plan.delta)
             raise ConfigError(
                 f"Expected round 1 to cost a client at most the budget {plan.budget:g} against the "
-                f"{party}, got epsilon {cost:.4g}: it bears not one round. Raise it, or add noise."
+                f"{party}, got epsilon {cost:.4g}. Raise the budget, or add noise."
             )
 
 
 def _check_device(plan: Plan, sent: Sequence[ValueSpec], hardware: Hardware) -> None:
-    """Leave, or refuse, a GPU that does not keep records apart, if an epsilon per record hangs on it."""
+    """If an epsilon per record depends on it, check that the GPU keeps records apart, and leave or refuse it
+    if it does not (see `Hardware.require`)."""
     trained = any(spec.training is not None for spec in sent)
     if trained or (plan.unit == "record" and plan.noise_multiplier > 0):
         hardware.require(keeps_apart)
 
 
 def _check_cohorts(plan: Plan, sent: Sequence[ValueSpec], clients: int) -> None:
-    """Raises ConfigError for a hidden sum over cohorts that would never be opened.
+    """Raises ConfigError for a hidden sum that would never be opened over the cohorts that the arm draws.
 
-    A cohort of unknown size counts as one of as many clients as are drawn, or of all.
+    If a value's spec states no cohort, the number of drawn clients counts, or else all clients.
     """
     if plan.fixed_batch is not None and clients % plan.fixed_batch:
         raise ConfigError(
             f"Expected clients in whole batches, got {clients} clients in batches of {plan.fixed_batch} "
-            "(`fixed_batch`): the last ones would be in no sum. Take a divisor."
+            "(`fixed_batch`): the last clients would be in no sum. Take a divisor."
         )
     scheme = scheme_of(plan)
     for spec in sent:
@@ -107,7 +108,7 @@ def _check_cohorts(plan: Plan, sent: Sequence[ValueSpec], clients: int) -> None:
             continue
         if size < 2:
             raise ConfigError(
-                f"Expected cohorts of two or more for the hidden sum of {spec.name!r}, got {size}, whose "
-                "sum would be its own value: it is never opened. Ask more clients a round."
+                f"Expected cohorts of two or more for the hidden sum of {spec.name!r}, got {size}: a sum of "
+                "one value is that value, so it is never opened. Select more clients a round."
             )
         scheme.check(spec, size)

@@ -1,4 +1,4 @@
-"""A study as TOML: strict, with errors that name the file, the key, the value and the nearest valid name."""
+"""Reads a study from TOML, strictly. Errors name the file, the key, the value and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
 
 _HOME: Final = "home.txt"
-"""In a run folder: where its study's own files and modules are."""
+"""The file of a run folder that names the folder of its study's own files and modules."""
 MOST_ROUNDS = 10**6
 _LONGEST_NAME = 200
-"""Longest name in bytes. A name is a folder's too, and file systems bear 255."""
+"""The longest name in bytes. Folders have these names, and file systems allow 255 bytes."""
 
 
 class ProtocolOptions(Protocol):
-    """Options that build an algorithm.
+    """The options of a protocol, which build its algorithm. An arm's TOML table is read into such a class.
 
-    The entry points of the group `securefl.protocols` name such classes.
+    The entry points of the group `securefl.protocols` name these classes.
     """
 
     def build(self, problem: Problem) -> Algorithm: ...
@@ -54,8 +54,11 @@ class ProtocolOptions(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StudySection:
-    """name: for people. seeds: every arm runs once per seed. target: accuracy to be reached. evaluate_every:
-    models are tested in rounds whose number this divides, and in the last one."""
+    """The section [study].
+
+    name: for people. seeds: every arm runs once under each seed. target: the accuracy to be reached.
+    evaluate_every: models are tested in rounds whose number this divides, and in the last one.
+    """
 
     name: str = field(metadata={"words": str})
     rounds: int
@@ -82,7 +85,11 @@ class StudySection:
 
 @dataclass(frozen=True, kw_only=True)
 class CostSection:
-    """Time and energy: a published preset (its constant message sizes), or real bytes (`real_bytes`)."""
+    """The section [cost]: the model of time and energy.
+
+    preset: the constants of a published task. real_bytes: whether messages cost their real bytes, in place of
+    the preset's constant model size.
+    """
 
     preset: PresetName = "emnist_v2"
     real_bytes: bool = True
@@ -90,11 +97,13 @@ class CostSection:
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeSection:
-    """training: "batched" trains several clients in one computation, where the model has dense layers alone;
+    """The section [runtime]: speed alone. It changes no ledger's entry and no message's meaning.
+
+    training: "batched" trains several clients in one computation, if the model has dense layers alone;
     "sequential" trains each by itself. Both draw the same batches and noise. Sums differ in last bits.
     workers: processes that share arms, seeds and local training; by default one for each processor.
-    device: where models are computed. "auto": on a GPU where one can be used, and else on the CPU.
-    Nothing here changes what a ledger records or a message says."""
+    device: the device of models. "auto" takes a GPU if one can be used, and else the CPU.
+    """
 
     training: Literal["batched", "sequential"] = "batched"
     workers: int | None = None
@@ -106,21 +115,24 @@ class RuntimeSection:
 
     @property
     def processes(self) -> int:
-        """The number of worker processes here."""
+        """The number of worker processes on this machine."""
         if not processes.can_fork():
             return 1
         return self.workers or processes.processors()
 
     def lanes(self, pairs: int) -> int:
-        """How many of a study's pairs of arm and seed run side by side."""
+        """The number of a study's pairs of arm and seed that run side by side."""
         return min(self.processes, pairs)
 
     def lane(self, lanes: int) -> RuntimeSection:
-        """The same for one of several runs that go on side by side, and share the workers."""
+        """This section for one of several runs that run side by side and share the workers."""
         return replace(self, workers=max(1, self.processes // lanes))
 
     def trainer(self, contributions: Sequence[Contribution]) -> Trainer:
-        """The trainer of a run with these offers. One is made for a run, since it keeps what it learnt."""
+        """The trainer of a run with these contributions.
+
+        Each run needs its own trainer, which remembers the models that it can train in batches.
+        """
         alone = Forked(self.processes) if self.processes > 1 else one_by_one
         if self.training == "sequential":
             return alone
@@ -132,7 +144,7 @@ class RuntimeSection:
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One protocol with its options, under the name it has in tables and plots."""
+    """One protocol with its options. Tables and plots show it under `name`."""
 
     name: str
     protocol: str
@@ -144,17 +156,17 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Brought:
-    """What a caller in Python hands to a study, in place of what its text would name.
+    """Objects that a caller in Python hands to a study, in place of names in its text.
 
-    data: records in place of `[data] source`: arrays, a Dataset, one per client, or torch's or Hugging
-    Face's data sets. model: makes the model in place of `[model] kind`.
+    data: records in place of `[data] source`: arrays, a Dataset, one of them per client, or data sets of
+    torch or Hugging Face. model: a function that makes the model, in place of `[model] kind`.
     """
 
     data: object | None = None
     model: Callable[..., nn.Module] | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Whether the very same things were brought: arrays compare entry by entry."""
+        """Whether both hold the same objects. By identity, since `==` on arrays compares their entries."""
         return isinstance(other, Brought) and self.data is other.data and self.model is other.model
 
     def __hash__(self) -> int:
@@ -165,10 +177,9 @@ class Brought:
 class Study:
     """A whole study.
 
-    text: the TOML it was read from. file: what errors call it; empty for a text without a file. home: the
-    folder that its relative paths and its own modules are looked for in; None for a text without a file,
-    which may name installed packages alone. brought: what a caller in Python gives in place of what the text
-    names.
+    text: the TOML that it was read from. file: its file's name in errors; empty for a text without a file.
+    home: the folder of its relative paths and its own modules; None for a text without a file, which may name
+    installed packages alone. brought: objects from Python in place of names in the text.
     """
 
     study: StudySection
@@ -189,22 +200,22 @@ class Study:
 
     @property
     def noised(self) -> bool:
-        """Whether it asks for noise, were it with an infinite epsilon."""
+        """Whether the study asks for noise, even if its epsilon is infinite."""
         return self.dpsgd is not None or self.privacy.epsilon is not None
 
     @property
     def claims(self) -> bool:
-        """Whether a finite epsilon may come of it."""
+        """Whether a run of the study may claim a finite epsilon."""
         return self.dpsgd is not None or (self.privacy.epsilon or inf) < inf
 
     @property
     def packaged(self) -> bool:
-        """Whether its records are those of a packaged data set."""
+        """Whether its records are a packaged data set's."""
         return self.brought.data is None and self.data.packaged
 
     @property
     def shares(self) -> bool:
-        """Whether a share of a person's own records may become the server's test part."""
+        """Whether a part of the clients' own records may become the server's test part."""
         return not self.packaged and self.data.test is None and not self.data.test_clients
 
 
@@ -224,9 +235,9 @@ _OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime")
 
 
 def read(path: Path) -> Study:
-    """The study in a TOML file. Raises ConfigError for anything that cannot be used as written.
+    """The study in a TOML file. Raises ConfigError if a part of it cannot be used as written.
 
-    Only in a run folder may it have older words (see `parse`).
+    In a run folder it may have older words (see `parse`).
     """
     text = read_text(path)
     try:
@@ -240,7 +251,7 @@ def read(path: Path) -> Study:
 def parse(
     text: str, *, home: Path | None = None, brought: Brought | None = None, begun: bool = False
 ) -> Study:
-    """The study in a TOML text. home, brought: see Study.
+    """The study in a TOML text. home, brought: see `Study`. Raises ConfigError as `read` does.
 
     begun: whether it is a run folder's own copy. The copy is never rewritten, since files beside it are bound
         to its digest. So it is read with the words of its time.
@@ -281,7 +292,7 @@ def says_the_same(text: str, other: str) -> bool:
 
 
 def _require_at_home(table: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> None:
-    """ConfigError for a key that stands in another section than its own. kinds: what reads each section."""
+    """Raises ConfigError if a key stands in another section than its own. kinds: each section's class."""
     for name, kind in kinds.items():
         section = table.get(name)
         for key in section if isinstance(section, dict) else ():
@@ -295,7 +306,7 @@ def _arms(tables: Any) -> tuple[Arm, ...]:
         raise ConfigError("Expected at least one [[arm]].")
     points = {point.name: point for point in entry_points(group="securefl.protocols")}
     arms = tuple(_arm(table, place, points) for place, table in enumerate(tables, start=1))
-    # As folders: names that differ in capitals or signs alone would share one.
+    # Compared as folder names: names that differ in capitals or signs alone would share a folder.
     names = [slug(arm.name) for arm in arms]
     if len(set(names)) < len(names):
         raise ConfigError(f"[[arm]] Expected arms with different names, got {[arm.name for arm in arms]}.")
@@ -330,9 +341,9 @@ def _protocol_named(name: str, found: Mapping[str, EntryPoint]) -> type[Protocol
 
 
 def home_of(file: Path) -> Path:
-    """The folder that the paths and modules of the study or sweep in this file are looked for in.
+    """The folder of the relative paths and own modules of the study or sweep in this file.
 
-    It is that of the file. A run folder keeps a copy of the file, and notes where it came from.
+    It is the file's own folder. A run folder keeps a copy of the file, and a note of the original folder.
     """
     noted = file.parent / _HOME
     if not noted.is_file():
@@ -340,13 +351,13 @@ def home_of(file: Path) -> Path:
     home = Path(read_text(noted).strip())
     if not home.is_absolute():
         raise ConfigError(
-            f"{noted}: expected a whole path, that of the study's own folder, got {str(home)!r}."
+            f"{noted}: expected an absolute path, that of the study's own folder, got {str(home)!r}."
         )
     return home
 
 
 def note_home(folder: Path, home: Path | None) -> None:
-    """Note in a run folder where its study's files are. Without a home there is nothing to note."""
+    """Note in a run folder the folder of its study's own files. Writes nothing if `home` is None."""
     if home is None or home.resolve() == folder.resolve():
         return
     found = f"{home.resolve()}\n"
@@ -356,9 +367,9 @@ def note_home(folder: Path, home: Path | None) -> None:
 
 @contextmanager
 def placed(study: Study, where: str) -> Iterator[None]:
-    """A context whose ConfigErrors begin with the study's file and this place, such as "[data]".
+    """A context that puts the study's file and this place, such as "[data]", before a ConfigError's message.
 
-    A message that begins with a section keeps its own, and one that has been placed is left as it is.
+    If a message begins with a section, it keeps that one. If it passed such a context before, it stays.
     """
     try:
         yield
@@ -372,17 +383,17 @@ def placed(study: Study, where: str) -> Iterator[None]:
 
 
 def place_of(arm: Arm) -> str:
-    """An arm as a place in its file."""
+    """The place of an arm in its study's file, for errors."""
     return f"[[arm]] {arm.name}:"
 
 
 def slug(name: str) -> str:
-    """A name as a folder: lower case, words joined by hyphens."""
+    """The folder name of a name: lower case, words joined by hyphens."""
     return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
 
 
 def require_name(name: str) -> None:
-    """Raises ConfigError for a name that cannot be a folder's, or that deceives its reader."""
+    """Raises ConfigError if a name cannot be a folder's, or has characters that mislead its reader."""
     require_legible(name, "a name")
     if not 1 <= len(slug(name).encode()) <= _LONGEST_NAME:
         raise ConfigError(

@@ -1,16 +1,15 @@
-"""The cost of a round to the devices: the time and energy model of the FedProf papers.
+"""Time and energy of a round on the clients' devices, by the cost model of the FedProf papers.
 
 Source: FedProf v2, Eqs. 9-16 and Table 2; v1, Eqs. 53-60 and Table 4 (the same model, other constants). The
 logarithm is to base 2. A decibel figure becomes a plain ratio. The size of a message in megabit is divided by
-the bandwidth in MHz. With this reading the presets meet the published minutes and watt-hours per round:
+the bandwidth in MHz. With this reading the presets agree with the published minutes and watt-hours per round:
 FedAvg's rows within 6 %, and CIFAR-10, whose ten devices are drawn once, within 20 %.
 
 The uplink has half the bandwidth of the downlink, so a byte sent up takes twice as long as a byte sent down.
 
-Energy counts sending and receiving alike at the transmitter's power. Compare arms on the same devices: the
-bandwidth law of EMNIST in v2, N(1, 0.3^2) cut at zero, has density near zero, where the time of a message
-goes as one over the bandwidth. So the round time has a mean over the rounds of one draw of devices, but none
-over draws.
+Sending and receiving both cost the transmitter's power. Compare arms on the same devices only: the bandwidth
+law of EMNIST in v2, N(1, 0.3^2) cut at zero, has density near zero, where the time of a message grows as one
+over the bandwidth. So the round time has a mean over the rounds of one draw of devices, but none over draws.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class CostModel:
     snr: signal-to-noise ratio as a plain ratio (see `decibel`), > 0.
     transmit_watts: P_trans in W. processor_watts: P_f in W, the power of a processor at 1 GHz.
     bits_per_sample: BPS. cycles_per_bit: CPB. epochs: E, local epochs a round.
-    model_megabytes: a constant model size in MB (1e6 bytes) each way, as in the papers' tables; None charges
-        the bytes of the messages as they were sent.
-    charge_profile: whether making and uploading a profile is charged (Eqs. 13, 16); the papers do so for
-        FedProf only, so `dataclasses.replace(model, charge_profile=True)` for its arms.
+    model_megabytes: a constant model size in MB (1e6 bytes) each way, as in the papers' tables. None counts
+        the real bytes of the messages.
+    charge_profile: whether making and uploading a profile is counted (Eqs. 13, 16). The papers count them for
+        FedProf only: use `dataclasses.replace(model, charge_profile=True)` for its arms.
     Raises ConfigError for a constant that is not positive and finite.
     """
 
@@ -82,7 +81,7 @@ class Devices:
     """The devices of N clients.
 
     ghz: (N,) float64, processor speed s_k in GHz. mhz: (N,) float64, downlink bandwidth bw_k in MHz.
-    Raises ConfigError where the shapes differ or a value is not positive and finite.
+    Raises ConfigError if the shapes differ, or a value is not positive and finite.
     """
 
     ghz: Floats
@@ -105,7 +104,8 @@ class Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLaw:
-    """How devices are drawn (Table 2): normal laws (mean, standard deviation) cut at zero. GHz and MHz."""
+    """The distribution of devices (Table 2): normal laws (mean, standard deviation) cut at zero, in GHz and
+    MHz."""
 
     ghz: tuple[float, float]
     mhz: tuple[float, float]
@@ -134,8 +134,9 @@ def _positive_normal(count: int, law: tuple[float, float], rng: np.random.Genera
 class Payload:
     """Bytes of one round: one number for all clients, or (N,) numbers.
 
-    down: bytes a client receives. up: bytes it sends, its profile left out. profile: bytes of its profile
-    message (8 q for q plain elements, Eq. 13; a ciphertext is larger), charged only under `charge_profile`.
+    down: bytes that a client receives. up: bytes that it sends, without its profile. profile: bytes of its
+    profile message (8 q for q plain elements, Eq. 13; a ciphertext is larger). They count only under
+    `charge_profile`.
     """
 
     down: ArrayLike = 0.0
@@ -145,16 +146,16 @@ class Payload:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientCosts:
-    """The cost of one round to each client, if it is selected: seconds and joules, all (N,) float64."""
+    """The cost of one round for each client, if it is selected: seconds and joules, all (N,) float64."""
 
     communicate: Floats
     """T_comm, Eq. 11: model down and up."""
     train: Floats
     """T_train, Eq. 12."""
     make_profile: Floats
-    """T_RPgen of Eq. 13; zeros where profiles are not charged."""
+    """T_RPgen of Eq. 13; zeros if profiles are not counted."""
     send_profile: Floats
-    """T_RPup of Eq. 13; zeros where profiles are not charged."""
+    """T_RPup of Eq. 13; zeros if profiles are not counted."""
     joules: Floats
     """E_k, Eqs. 10 and 14-16."""
 
@@ -167,8 +168,8 @@ class ClientCosts:
 def communication_seconds(model: CostModel, devices: Devices, traffic: Payload | None = None) -> Floats:
     """Eq. 11, (N,) seconds: (2 up + down) megabit / (bw[MHz] log2(1 + SNR)); 3 msize for a constant model.
 
-    A constant model size goes before the bytes in `traffic`. Raises ConfigError where the model charges real
-    bytes and none are given.
+    If the model has a constant size, it counts in place of the bytes in `traffic`. Raises ConfigError if the
+    model counts real bytes and `traffic` is missing.
     """
     if model.model_megabytes is not None:
         weighted = 3 * model.model_megabytes * 1e6
@@ -186,7 +187,7 @@ def training_seconds(
 ) -> Floats:
     """Eq. 12, (N,) seconds: E |D_k| BPS CPB / (s_k[GHz] 1e9), `sizes` = |D_k| in samples, (N,) or one.
 
-    passes: E of each client, (N,) or one number, where it is not the model's `epochs`.
+    passes: E of each client, (N,) or one number; by default the model's `epochs`.
     """
     samples = _per_client("sizes", sizes, devices)
     often = _per_client("passes", model.epochs if passes is None else passes, devices)
@@ -195,7 +196,7 @@ def training_seconds(
 
 
 def profile_upload_seconds(model: CostModel, devices: Devices, profile_bytes: ArrayLike) -> Floats:
-    """T_RPup of Eq. 13, (N,) seconds: the profile over half the bandwidth."""
+    """T_RPup of Eq. 13, (N,) seconds: the time to send the profile at half the bandwidth."""
     size = _per_client("profile", profile_bytes, devices)
     return 2 * size * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
 
@@ -210,7 +211,7 @@ def client_costs(
     """Eqs. 10-16 for every client.
 
     sizes, passes: see `training_seconds`; a client that does not train makes 0 passes. traffic: bytes of
-    the round; may be left out only with a constant model size, and then the profile counts as empty.
+    the round. It may be left out only with a constant model size; the profile then has 0 bytes.
     Raises ConfigError for shapes that do not fit, negative numbers, or missing traffic.
     """
     communicate = communication_seconds(model, devices, traffic)
@@ -220,7 +221,7 @@ def client_costs(
         make_profile = training_seconds(model, devices, sizes, 1)
         send_profile = profile_upload_seconds(model, devices, traffic.profile if traffic else 0.0)
     transmit = model.transmit_watts * (communicate + send_profile)
-    # P_f is the power at 1 GHz, and power goes with the cube of the clock.
+    # P_f is the power at 1 GHz, and power grows with the cube of the clock.
     compute = model.processor_watts * devices.ghz**3 * (train + make_profile)
     return ClientCosts(
         communicate=communicate,
@@ -232,7 +233,7 @@ def client_costs(
 
 
 def round_seconds(costs: ClientCosts, selected: ArrayLike) -> float:
-    """T_round, Eq. 9: the slowest of the selected clients, in seconds. 0 if nobody was selected.
+    """T_round, Eq. 9: the seconds of the slowest selected client. 0 if no client was selected.
 
     selected: client indices. A client drawn twice (selection with replacement) trains and sends once.
     """
@@ -248,7 +249,7 @@ def _cohort(selected: ArrayLike, clients: int) -> NDArray[np.int64]:
     indices = np.asarray(selected)
     if indices.size == 0:
         return np.zeros(0, dtype=np.int64)
-    # A mask of booleans would otherwise be read as clients 0 and 1.
+    # Without this check, a boolean mask would select clients 0 and 1.
     if indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= clients:
         raise ConfigError(f"Expected client indices from 0 to {clients - 1}, got {indices!r}.")
     return np.unique(indices).astype(np.int64)
@@ -272,14 +273,14 @@ PresetName = Literal["gas_turbine_v1", "gas_turbine_v2", "emnist_v1", "emnist_v2
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """The cost side of one published task: its constants and the law of its devices."""
+    """The cost model of one published task: its constants and the distribution of its devices."""
 
     model: CostModel
     law: DeviceLaw
 
 
 PRESETS: Final[Mapping[PresetName, Preset]] = {
-    # GasTurbine in v1, Table 4. The 5 MB are not in the text: they are what its tables fit.
+    # GasTurbine in v1, Table 4. The 5 MB are not in the text: its tables fit them.
     "gas_turbine_v1": Preset(
         model=CostModel(
             snr=100.0,
@@ -291,7 +292,7 @@ PRESETS: Final[Mapping[PresetName, Preset]] = {
         ),
         law=DeviceLaw(ghz=(0.5, 0.1), mhz=(0.5, 0.1)),
     ),
-    # GasTurbine in v2, Table 2. The 2 MB are not in the text: they are what its Table 3 fits.
+    # GasTurbine in v2, Table 2. The 2 MB are not in the text: its Table 3 fits them.
     "gas_turbine_v2": Preset(
         model=CostModel(
             snr=decibel(7),
@@ -303,7 +304,7 @@ PRESETS: Final[Mapping[PresetName, Preset]] = {
         ),
         law=DeviceLaw(ghz=(0.5, 0.1), mhz=(0.7, 0.1)),
     ),
-    # EMNIST digits in v1, Table 4. The 10 MB are not in the text: they are what its Table 3 fits.
+    # EMNIST digits in v1, Table 4. The 10 MB are not in the text: its Table 3 fits them.
     "emnist_v1": Preset(
         model=CostModel(
             snr=100.0,
@@ -327,7 +328,7 @@ PRESETS: Final[Mapping[PresetName, Preset]] = {
         ),
         law=DeviceLaw(ghz=(1.0, 0.2), mhz=(1.0, 0.3)),
     ),
-    # CIFAR-10 in v2, Table 2. No model size is stated and training outweighs it: real bytes are charged.
+    # CIFAR-10 in v2, Table 2. No model size is stated, and training takes longer: real bytes are counted.
     "cifar10_v2": Preset(
         model=CostModel(
             snr=decibel(10),

@@ -1,4 +1,4 @@
-"""The section [data] of a study: which records, and how they are shared out."""
+"""The section [data] of a study: its records, and how they are dealt to clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from securefl.data.networks import NAMED, is_name
 from securefl.storage.own_code import names_code
 
 GROUP: Final = "securefl.data"
-"""The entry points that `source` can name."""
+"""The group of the entry points that `source` can name."""
 _OWN: Final = (
     "target",
     "classes",
@@ -32,10 +32,10 @@ _OWN: Final = (
     "network",
     "public_num_examples",
 )
-"""Keys of a person's own records. A packaged data set says all that by itself."""
+"""Keys that describe a person's own records. A packaged data set needs none of them."""
 _WORD: Final = re.compile(r"[\w-]+")
 _IN_DATA_FOLDER: Final = "$SECUREFL_DATA/"
-"""How a file in the folder of data sets begins, for studies that have no folder of their own."""
+"""The prefix of a path in the folder of data sets, for studies that have no folder of their own."""
 
 
 def _clients(count: int | None) -> str | None:
@@ -48,23 +48,24 @@ def _records(count: int | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSection:
-    """Which records a study is on.
+    """The section [data]: a study's records, and how they are dealt to clients.
 
-    source: a data set's name, `module:name` of a function, or a file or folder beside the study; one in the
-    folder of data sets begins with `$SECUREFL_DATA/`. A caller in Python who brings records leaves it out.
-    clients: N, by default as many as the records say (partition "natural"). records: how many training
-    records there are in all, drawn by the seed, by default the whole set. holdout: share of each client's
-    records that it tests on and never trains on. test_clients: further clients that take part in nothing;
-    their records are the server's, in place of the data set's test part. download: fetch missing files first.
+    source: a data set's name, `module:name` of a function, or a file or folder beside the study. A path in
+    the folder of data sets begins with `$SECUREFL_DATA/`. A caller in Python that passes records leaves it
+    out. clients: N, by default the number in the records (partition "natural"). records: the number of
+    training records in all, drawn by the seed, by default all. holdout: the share of a client's records that
+    it tests on and never trains on. test_clients: clients beyond `clients` that take part in no round; the
+    server tests on their records, in place of the data set's test part. download: fetch missing files first.
 
-    Of a person's own records: target, classes, client_column, ignore, columns (see `Layout` and `Column`).
-    test: a file with the server's records. test_share: the probability with which a record becomes the
-    server's, by default 0.3 where nobody brings a test part. public_num_examples: what others may know as a
-    client's number of records, where the number itself is data. network: which one computed the records,
-    where their file does not say it, or "none" where no network did.
+    For a person's own records: target, classes, client_column, ignore, columns (see `Layout` and `Column`).
+    test: a file with the server's records. test_share: the probability that a record becomes the server's, by
+    default 0.3 if no test part is given. public_num_examples: the number of records that other parties assume
+    for each client, if the true number is private. network: the name of the network that computed the
+    records, if their file does not name it, or "none" if no network did.
 
-    features: the network that computes the features of any records, which the model then sees in their place:
-    an entry point of `securefl.networks`, or `module:name` of what makes one. `network` says what that is.
+    features: the network that computes features of the records, which the model then sees in their place. It
+    is an entry point of `securefl.networks`, or `module:name` of a function that makes one. `network` then
+    describes this network.
     """
 
     source: str | None = None
@@ -106,11 +107,11 @@ class DataSection:
         given = [key for key in said if not (key == "network" and own_network)]
         if self.network is not None and self.features is not None and not own_network:
             raise ValueError(
-                f"Expected no `network` beside features = {self.features!r}, which says it. Leave it out."
+                f"Expected no `network` beside features = {self.features!r}, which names it. Leave it out."
             )
         if self.source in NAMES and given:
             raise ValueError(
-                f"Expected no `{given[0]}` for the packaged data set {self.source!r}, which says it by "
+                f"Expected no `{given[0]}` for the packaged data set {self.source!r}, which sets it by "
                 "itself. Leave it out."
             )
         if self.network is not None and not is_name(self.network):
@@ -148,7 +149,7 @@ class DataSection:
 
     @cached_property
     def layout(self) -> Layout:
-        """What the section says of a person's own records. Raises ConfigError for a column's declaration."""
+        """The layout of a person's own records. Raises ConfigError if a column's declaration is invalid."""
         columns = dict(self._columns)
         clients = columns.pop(self.client_column or "", Column())
         return Layout(
@@ -169,7 +170,7 @@ class DataSection:
 
     @property
     def packaged(self) -> bool:
-        """Whether the records are those of a packaged data set. Its size and its clients are published."""
+        """Whether the records are a packaged data set's, whose size and clients are published."""
         return self.source in NAMES
 
 
@@ -179,27 +180,30 @@ def data_points() -> dict[str, EntryPoint]:
 
 
 def path_of(source: str, home: Path | None) -> Path:
-    """A file or folder that a study names. Raises ConfigError for a relative one of a text without a file."""
+    """The path of a file or folder that a study names.
+
+    Raises ConfigError if it is relative, and the study is a text without a file.
+    """
     if source.startswith(_IN_DATA_FOLDER):
         return data_folder().absolute() / source.removeprefix(_IN_DATA_FOLDER)
     path = Path(source).expanduser()
     if home is None and not path.is_absolute():
         raise ConfigError(
-            f"[data] Expected a whole path in a study that is no file, got {source!r}. Write it from the "
+            f"[data] Expected an absolute path in a study without a file, got {source!r}. Write it from the "
             "root, or save the study as a file beside the records."
         )
     return path if home is None else home / path
 
 
 def require_source(section: DataSection, home: Path | None) -> None:
-    """Raises ConfigError for a source that is no data set, no code, and neither file nor folder."""
+    """Raises ConfigError unless the source is a data set's name, code, a file or a folder."""
     source = section.source
     if source is None:
         raise ConfigError(
-            "[data] Missing key `source`; add it, or bring the records from Python: securefl.run(study, "
+            "[data] Missing key `source`; add it, or pass the records from Python: securefl.run(study, "
             "data=...)."
         )
-    # Files in the folder of data sets are missed when they are read, like those of a named data set.
+    # A missing file in the folder of data sets is reported when it is read, like those of a named data set.
     if source in NAMES or source.startswith(_IN_DATA_FOLDER):
         return
     if names_code(source) or source in (points := data_points()):

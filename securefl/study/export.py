@@ -1,4 +1,4 @@
-"""Taking a model out of a finished run: its values, and a card that says where it comes from."""
+"""Exports a model from a finished run: its arrays, and a model card with its origin and epsilon."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _NOT_SAID: Final = "not in this file: it is one of clients' own models, which no
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """A model of a finished arm and seed, and its card."""
+    """A model of a finished arm and seed, and its model card."""
 
     learnt: Learnt
     card: Mapping[str, Any]
 
     def write(self, path: Path) -> None:
-        """Write it as safetensors with the card in the header.
+        """Write the model as safetensors, with the card in the header.
 
-        Raises DataError for a diverged model, and for a file that cannot be written.
+        Raises DataError if the model diverged, or the file cannot be written.
         """
         try:
             save(path, self.learnt.tensors(), self.card)
@@ -62,10 +62,10 @@ class Taken:
 def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client: int | None = None) -> Taken:
     """The model of an arm and seed of the run in `folder`, by default of the first seed.
 
-    Nothing is written in the folder. arm: its name, or that in small letters.
-    client: whose model, for an arm whose clients have models of their own. By default what they share.
-    Raises ConfigError for an arm, seed or client that there is not, an arm that is not finished, or whose
-    protocol has no model to take away; and DataError for a damaged run.
+    This writes nothing in the folder. arm: its name; capitals and signs do not count.
+    client: the number of a client, if clients have models of their own. By default the part that all share.
+    Raises ConfigError if the arm, seed or client does not exist, the arm is not finished, or its protocol has
+    no model to export, and DataError if the run is damaged.
     """
     chosen, number = _arm(study, arm), _seed(study, seed)
     splits = split_key.of_run(study, folder, began=True).splits(study, number)
@@ -73,7 +73,7 @@ def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client:
     algorithm, plan = composition(study, chosen, here)
     if not isinstance(algorithm, Exportable):
         raise ConfigError(
-            f"Expected a protocol whose models can be taken away, got {chosen.protocol!r}: its algorithm has "
+            f"Expected a protocol whose models can be exported, got {chosen.protocol!r}: its algorithm has "
             "no `learnt`."
         )
     if client is not None and not 0 <= client < here.problem.clients:
@@ -94,7 +94,7 @@ def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client:
 
 
 def _arm(study: Study, name: str) -> Arm:
-    # no two arms of a study have one slug
+    # No two arms of a study have the same slug.
     arms = {slug(arm.name): arm for arm in study.arms}
     if slug(name) not in arms:
         names = ", ".join(arm.name for arm in study.arms)
@@ -129,7 +129,7 @@ def _card(
     client: int | None,
     accounting: str,
 ) -> dict[str, Any]:
-    """Where a model comes from, in words and numbers for JSON. An infinite epsilon is the text "inf"."""
+    """The model card, as a value for JSON. An infinite epsilon is the text "inf"."""
     last, privacy = saved.records[-1], study.privacy
     personal = is_personal(saved.records)
     part = "client" if client is not None else "whole" if learnt.shared is None else "shared"
@@ -189,7 +189,7 @@ def _model(learnt: Learnt) -> dict[str, Any]:
 
 
 def _kind(model: object) -> dict[str, Any]:
-    """What a packaged model is built from; of another one its name alone."""
+    """The options that build a packaged model; for any other model its name alone."""
     if isinstance(model, ModelConfig):
         return {"kind": model.kind, "hidden": model.hidden, "width": model.width}
     return {"kind": str(getattr(model, "name", "own")), "hidden": None, "width": None}
@@ -206,7 +206,7 @@ def _accuracy(card: Mapping[str, Any]) -> str:
 
 
 def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """The card in a few lines for a person: (what, in words)."""
+    """The model card in a few lines for a person: pairs of (name, text)."""
     epsilon = ", ".join(f"{party} {spent}" for party, spent in card["privacy"]["epsilon"].items())
     whose = {
         "whole": "the model that all clients have",

@@ -1,10 +1,13 @@
-"""A run folder: whose it is, where each arm's databases are, which device it is on, and a private copy of it.
+"""The run folder: the study that it belongs to, the device that its run is on, and a private copy of it.
 
-The device is chosen when the run begins, noted in its folder, and kept when it goes on. A round that was cut
-off is played again with the same masks and noise. On another device a value would have other last bits under
-the same noise, and the two together would tell more than either. So a run goes on where it began. Only when
-the GPU's memory runs out does it change, and the note with it. A value whose computation failed never left,
-but what a cut-off round made before that is made anew on the CPU.
+The device is chosen when the run begins, noted in its folder, and kept when the run is resumed. An
+interrupted round is run again with the same masks and noise. On another device a value would have other last
+bits under the same noise, and the two values together would reveal more than either. So `hardware_of` refuses
+to resume a run on another device.
+
+There is one exception: if the GPU's memory runs out, the run continues on the CPU, and the note changes. The
+value whose computation failed was never sent. Values that the interrupted round made before are computed
+again, on the CPU.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from securefl.training.devices import Gpu, Hardware, chosen
 
 CONFIG = "study.toml"
 DEVICE_NOTE: Final = "device.txt"
-"""The devices of a run, a line each, if it was ever on a GPU."""
+"""The file with the devices of a run, a line each. A run that was never on a GPU has none."""
 
 
 def as_begun(study: Study, folder: Path) -> Study:
@@ -44,9 +47,9 @@ def as_begun(study: Study, folder: Path) -> Study:
 
 
 def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
-    """Make the folder this study's, or find that it is already. Raises ConfigError if it is another's.
+    """Claim a run folder for a study. Raises ConfigError if the folder is another study's.
 
-    keeper: who splits its records, which the folder keeps.
+    keeper: holds the key that splits the records. The folder keeps the key.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / CONFIG
@@ -54,17 +57,17 @@ def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
     if config.exists() and read_text(config) != study.text:
         raise ConfigError(
             f"{folder} holds a run of another configuration; choose another folder with --out, "
-            f"or resume that one with: securefl run {config} --out {folder}"
+            f"or resume that run with: securefl run {config} --out {folder}"
         )
     if keeper is not None:
-        # Before the study: a folder that has a study and no key has lost it.
+        # Before the study's file: if a folder has a study and no key, its key is lost.
         keeper.keep(folder)
     if not config.exists():
         write(config, study.text)
 
 
 def study_of(folder: Path, brought: Brought | None = None) -> Study:
-    """The study of a run folder, with what a caller in Python brings. Raises ConfigError for another."""
+    """The study of a run folder, with a caller's objects from Python. Raises ConfigError if it is none."""
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
@@ -75,9 +78,9 @@ def study_of(folder: Path, brought: Brought | None = None) -> Study:
 def hardware_of(
     study: Study, folder: Path, began: bool, say: Callable[[str], None], gpu: Gpu | None = None
 ) -> Hardware:
-    """Where the run of this folder is computed. `gpu`: as for `chosen`.
+    """The device for the run of this folder. `gpu`: as for `chosen`.
 
-    began: whether there is a run in the folder. Raises ConfigError if it was on a device that is not at hand.
+    began: whether there is a run in the folder. Raises ConfigError if that run was on another device.
     """
     wanted, last = study.runtime.device, devices(folder)[-1]
     if began and last == "cpu" and wanted != "cuda":
@@ -86,21 +89,21 @@ def hardware_of(
     if began and hardware.words != last:
         raise ConfigError(
             f"Expected the run in {folder} to go on on the device that it was on ({last}), got "
-            f"{hardware.words}: a round that was cut off would be computed with the same noise and other "
-            "last bits. Go on there, or begin a new run in another folder."
+            f"{hardware.words}: an interrupted round would be computed with the same noise and other last "
+            "bits. Resume it on that device, or begin a new run in another folder."
         )
     return hardware
 
 
 def note_device(folder: Path, hardware: Hardware) -> None:
-    """Note the device in the folder if it is a GPU, and from now on that it was left."""
+    """Note a GPU in the run folder, and have the hardware note the CPU if it leaves the GPU later."""
     if hardware.gpu is not None and not (folder / DEVICE_NOTE).exists():
         write(folder / DEVICE_NOTE, hardware.words + "\n")
     hardware.left = lambda: write(folder / DEVICE_NOTE, "\n".join([*devices(folder), "cpu"]) + "\n")
 
 
 def devices(folder: Path) -> list[str]:
-    """The devices of the folder's run, in their order."""
+    """The devices of the folder's run, first to last."""
     path = folder / DEVICE_NOTE
     return (read_text(path).splitlines() if path.exists() else []) or ["cpu"]
 
@@ -109,7 +112,7 @@ def devices(folder: Path) -> list[str]:
 def private_copy(folder: Path, part: Path) -> Iterator[Path]:
     """A temporary folder with copies of all databases in `part` of a run folder, and of their logs.
 
-    Raises ConfigError if a process runs in the folder, or begins to while it is read.
+    Raises ConfigError if a process runs in the folder, or starts there during the copy.
     """
     require_idle(folder)
     with tempfile.TemporaryDirectory() as private:
@@ -118,18 +121,18 @@ def private_copy(folder: Path, part: Path) -> Iterator[Path]:
 
 
 def _copy(folder: Path, part: Path, private: Path) -> None:
-    # the indices of logs (`-shm`) are made anew
+    # SQLite rebuilds the indices of logs (`-shm`).
     files = [path for path in (folder / part).rglob("*") if path.is_file() and path.name[-4:] != "-shm"]
     before = [_stamp(path) for path in files]
     for path in files:
         target = private / path.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    # `require_idle` held no lock: a process may have begun meanwhile, and the copies would not fit together
+    # `require_idle` holds no lock: if a process began meanwhile, the copies would not fit together.
     if [_stamp(path) for path in files] != before:
         raise ConfigError(
-            f"Expected {folder} to hold still while it is read, got a change. Ask again when its run "
-            "has ended."
+            f"Expected {folder} not to change while it is read, got a change. Try again when its run has "
+            "ended."
         )
 
 

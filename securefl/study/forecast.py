@@ -1,4 +1,4 @@
-"""The cost of a study before it runs, and as text: who learns what, epsilon in the end, bytes, time."""
+"""Forecasts a study before it runs: what each party learns, the final epsilon, bytes and time."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Forecast:
     """The forecast of one arm, for a client that takes part in every round.
 
     Attributes:
-        clients: how many there are.
-        learns, epsilon: by party. Epsilon is that after the whole schedule.
-        affordable: the number of rounds that the budget buys, if further asks come evenly over the schedule.
-            None without a limit.
-        bytes_up, bytes_down: of all clients, in the first and in a later round. They come from a rehearsal of
-            two rounds that keeps nothing.
+        clients: the number of clients.
+        learns, epsilon: by party. Epsilon is the one after the last round of the schedule.
+        affordable: the number of rounds that the budget buys, if extra queries come evenly over the schedule.
+            None without a budget.
+        bytes_up, bytes_down: of all clients, in the first and in a later round, from a rehearsal of two
+            rounds whose results are discarded.
         seconds: of the same two rounds, on this machine.
         changes: the changes that private training makes in the model.
-        alone: why clients train one by one. Empty if they train side by side.
-        apart: how private training keeps records apart, and what it costs. Empty without.
+        alone: the reason why clients train one by one. Empty if they train in batches.
+        apart: how private training keeps records apart, and its cost. Empty without private training.
     """
 
     arm: str
@@ -67,9 +67,9 @@ def forecasts(
 ) -> list[Forecast]:
     """Forecast every arm. Raises ConfigError if the study could not run.
 
-    watch: a context for the rehearsal of the arm of this name, such as a line on the terminal.
+    watch: makes a context for the rehearsal of the arm of this name, such as a line on the terminal.
     """
-    # Before the rehearsals, which take a while: a study that `run` would refuse is refused at once.
+    # Checked before the rehearsals, which take a while.
     require_known(study, [arm.options.build(world.problem) for arm in study.arms])
     found = []
     for arm in study.arms:
@@ -122,22 +122,22 @@ def affordable_rounds(plan: Plan, sent: Sequence[ValueSpec]) -> int | None:
     budget = plan.budget
 
     def bears(rounds: int) -> bool:
-        # When further asks come is the algorithm's own: evenly over the schedule, as far as this knows.
+        # Only the algorithm knows when extra queries come. They are assumed evenly over the schedule.
         by_then = [replace(s, extra_queries=ceil(s.extra_queries * rounds / plan.max_rounds)) for s in sent]
         spent = [events_of(plan, by_then, party, rounds) for party in plan.adversaries]
         return all(within(events, plan.delta, budget) for events in spent)
 
-    # at most the schedule, for which the noise was calibrated; a ledger lets no more through
+    # At most the schedule, for which the noise was calibrated: a ledger refuses further rounds.
     return most_rounds(bears, plan.max_rounds)
 
 
 def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The records of the first round and of a later one, in a folder that is thrown away."""
-    # the first round has introductions and key exchanges that the later ones do not repeat
+    """The records of the first round and of a later one, from a run in a temporary folder."""
+    # Two rounds: only the first one has initial queries and key exchanges.
     two = min(2, study.study.rounds)
-    # a lane's share of the workers, as in the run
+    # With a lane's share of the workers, as in the run.
     study = replace(study, runtime=study.runtime.lane(lanes(study)))
-    # Nothing of it is kept, so it is no run of a shared ledger.
+    # The rehearsal releases nothing, so a shared ledger does not count it.
     study = replace(study, privacy=replace(study.privacy, ledger=None))
     with tempfile.TemporaryDirectory() as folder:
         records = run_arm(study, arm, world, Path(folder), lambda record: None, rounds=two).records
@@ -145,12 +145,12 @@ def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], di
 
 
 def lanes(study: Study) -> int:
-    """How many arms, each under each seed, run side by side."""
+    """The number of pairs of arm and seed that run side by side."""
     return study.runtime.lanes(len(study.arms) * len(study.study.seeds))
 
 
 def total_seconds(study: Study, forecasts: Sequence[Forecast]) -> float:
-    """The wall time of the study: all arms and seeds on its lanes, and not less than the longest of them."""
+    """The wall time of the study in seconds: all arms and seeds divided by its lanes, or the longest one."""
     rounds, seeds = study.study.rounds, len(study.study.seeds)
     together = sum(own.total_seconds(rounds, seeds) for own in forecasts) / lanes(study)
     return max([together, *(own.total_seconds(rounds, 1) for own in forecasts)])
@@ -173,7 +173,7 @@ def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:
 
 
 def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (ALONE,)) -> Iterator[str]:
-    """The page of the forecast, line by line. accounting: what a shared ledger holds, and would hold."""
+    """The forecast as text, line by line. accounting: sentences on the shared ledger now and with the run."""
     privacy, clients = study.privacy, forecasts[0].clients
     counts = ((len(study.arms), "arm"), (study.study.rounds, "round"), (clients, "client"))
     yield f"{study.study.name}: {', '.join(_many(*count) for count in counts)}"

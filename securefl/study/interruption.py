@@ -1,4 +1,4 @@
-"""Stopping a run from outside: the first signal lets the work at hand finish, the second stops at once."""
+"""Stops a run on a signal: after the first one the current round finishes, the second one stops at once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from securefl.core.logs import to_stderr
 from securefl.storage.processes import SIGNALS
 
 _ONE_REQUEST = 0.1
-"""Seconds in which a second signal counts as the first: timeout(1) sends one to a process and its group."""
+"""Seconds in which a second signal counts as the first: timeout(1) signals a process and then its group."""
 _SOON = 1.0
-"""Seconds that the end waits for a line to be printed, which nobody may be reading."""
+"""Seconds that a stop waits for its line to be printed. The reader of a pipe may not read it."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal of this number stopped the run. Finished rounds are kept."""
+    """Raised if a signal of this number stopped the run. Finished rounds are kept."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -28,29 +28,29 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """The exit code, as shells define it."""
+        """The exit code by the convention of shells: 128 and the signal's number."""
         return 128 + self.number
 
 
 class Stop(Protocol):
-    """A run asks it whether to stop."""
+    """An object that a run asks whether to stop."""
 
     def finishing(self, what: str) -> AbstractContextManager[None]:
-        """A first request to stop lets the work within finish."""
+        """A context. After a first request to stop, the work within still finishes."""
 
     def check(self) -> None:
-        """Raises Interrupted if a request came."""
+        """Raises Interrupted if a request to stop came."""
 
 
 class Interruption:
-    """A context that hears signals, and puts the old handlers back at its end.
+    """A context that handles signals, and restores the old handlers at its end.
 
-    Outside the main thread, and unless the context is entered, no signal is handled. A signal that is ignored
-    (nohup, a shell's background job) stays ignored.
+    It handles signals only in the main thread, and only while the context is entered. A signal that the
+    process ignores (nohup, a shell's background job) stays ignored.
 
     Args:
-        say: prints a line for a person, at once; called in a thread of its own, as a handler may interrupt
-            the very printing.
+        say: prints a line for a person at once. It is called in a thread of its own, since the handler may
+            have interrupted another print.
     """
 
     def __init__(self, say: Callable[[str], None] = to_stderr) -> None:
@@ -68,7 +68,7 @@ class Interruption:
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                # None: a handler that was not set from Python, and could not be put back.
+                # None: a handler that was not set from Python. It could not be restored.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._old[number] = signal.signal(number, self._hear)
         return self
@@ -79,7 +79,7 @@ class Interruption:
 
     @contextmanager
     def finishing(self, what: str) -> Iterator[None]:
-        """A first signal within lets the work finish. Outside of it the first signal stops at once."""
+        """A context: after a first signal the work within finishes. Outside, a first signal stops at once."""
         self._at_hand = what
         try:
             yield
@@ -90,7 +90,7 @@ class Interruption:
         """Raises Interrupted if a signal came."""
         if self._heard is not None:
             if self._saying is not None:
-                self._saying.join(_SOON)  # what is said of the end comes after it
+                self._saying.join(_SOON)  # so that this line is printed before those on the end
             raise Interrupted(self._heard[0])
 
     def _hear(self, number: int, _: object) -> None:
@@ -103,7 +103,7 @@ class Interruption:
             self._saying = threading.Thread(target=self._say, args=(line,), daemon=True)
             self._saying.start()
             return
-        # Cleaning up may hang in foreign code. The next signal then ends the process itself.
+        # Clean-up may hang in code that is not ours. The next signal then ends the process.
         for each in self._old:
             signal.signal(each, signal.SIG_DFL)
         raise Interrupted(number)
@@ -111,7 +111,7 @@ class Interruption:
 
 @dataclass(frozen=True)
 class Told:
-    """The same for a process that hears no signals, and asks the process that started it."""
+    """A `Stop` for a worker process. It handles no signals, and asks the process that started it."""
 
     asked: Callable[[], bool]
 

@@ -1,7 +1,7 @@
-"""Arms and seeds side by side: each in a process of its own, forked from the study's.
+"""Runs arms and seeds in parallel: each lane is a process of its own, forked from the study's.
 
-A lane inherits its world, writes its own files as a run alone does, and sends the record of each finished
-round. Its end is its exit code; nothing else comes back, since every round is on disk.
+A lane inherits its world, writes the same files as a single run, and sends the record of each finished round
+to its parent. At its end the parent gets an exit code and nothing else, since every round is on disk.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Pair = tuple[Arm, int]
 """An arm and a seed."""
 Record = Mapping[str, Any]
 Play = Callable[[Pair, Callable[[Record], None], Stop], None]
-"""Plays a pair to its end: (pair, what is told every record, what asks to stop)."""
+"""Runs a pair to its end: (pair, callback for every record, object that asks to stop)."""
 _FINISHED, _STOPPED = 0, 3
-"""Exit codes of lanes, beside `FAILED`. Any other is of one that was ended from outside."""
+"""Exit codes of lanes, beside `FAILED`. Any other code is of a lane that was ended from outside."""
 _NO_PROCESS: Final = (
-    "The system gave no process to play an arm in. Finished rounds are kept: run the same command with "
-    "--workers 1, which needs none."
+    "The system refused to start a process for an arm. Finished rounds are kept: run the same command with "
+    "--workers 1, which needs no process."
 )
 
 
 def side_by_side(
     pairs: Sequence[Pair], play: Play, tell: Callable[[Arm, int, Record], None], *, lanes: int, stop: Stop
 ) -> Pair | None:
-    """Play all pairs, some at a time. Returns one that ended in an error, or None.
+    """Run all pairs, `lanes` of them at a time. Returns a pair that ended in an error, or None.
 
-    tell: called here for every record, each pair's in their order.
-    After a request to `stop`, or an error in one lane, every other finishes its round, and nothing new
+    tell: called in this process for every record, for each pair in the order of its rounds.
+    After a request to `stop`, or an error in one lane, every other lane finishes its round, and no new round
     begins. Any other interruption ends the lanes at once. Raises Interrupted after a request to stop, and
     WorkerDied if a lane was ended from outside.
     """
     waiting, stopping = deque(pairs), False
-    # Every round is durable, so that a lane can be killed anywhere. None is left after a whole shift.
+    # Every round is durable, so a lane can be killed at any point. After the loop no lane is left.
     with Supervisor[Pair]("fork") as crew, stop.finishing("this round"):
         shift = _Shift(tell)
         while crew.running or (waiting and not stopping):
@@ -72,29 +72,29 @@ def _asked(stop: Stop) -> bool:
 
 @dataclass
 class _Shift:
-    """How it went."""
+    """The outcome so far: a pair that failed, and a message if a lane was ended from outside."""
 
     tell: Callable[[Arm, int, Record], None]
     failed: Pair | None = None
     died: str = ""
 
     def hear(self, pair: Pair, news: Any) -> None:
-        """Tell a record that came from a lane, or note how the lane ended."""
+        """Pass on a record that came from a lane, or note how the lane ended."""
         arm, seed = pair
         if not isinstance(news, Ended):
             self.tell(arm, seed, news)
         elif news.code == FAILED:
             self.failed = self.failed or pair
-        # Where nobody learns the code, the records say how far the lane came. The parent plays what is left.
+        # Without an exit code (None) the records show how far the lane came. The parent runs what is left.
         elif news.code not in (None, _FINISHED, _STOPPED):
             self.died = self.died or (
                 f"The process of {arm.name} under seed {seed} {ending(news.code)}. Finished rounds are kept: "
-                "run the same command again, and it goes on. If memory ran out, add --workers 1 to it."
+                "run the same command again, which continues the run. If memory ran out, add --workers 1."
             )
 
 
 def _run(line: Line, pair: Pair, play: Play) -> int:
-    """Play a pair in a forked process. What was inherited is the parent's to close."""
+    """Run a pair in a forked process. The parent closes the inherited files."""
     try:
         play(pair, line.tell, Told(line.stopping))
     except Interrupted:

@@ -1,7 +1,7 @@
-"""What is a study's own: records, features of them, and a model, with the code that makes them.
+"""Loads a person's own records, features and model into a study, with the code that makes them.
 
-They are found, tried, and told apart from others by digests. Features are computed client by client by a
-frozen network, and kept by content.
+Digests bind a run to these objects. A frozen network computes features client by client; they are cached by
+content. A model is tried on blank records before the run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BROUGHT = "what was handed over in Python"
 
 
 def data_code(study: Study) -> CodePlace | None:
-    """The code that makes the study's records, if it names any. None of it runs.
+    """The place of the code that makes the study's records; None without such code. The code does not run.
 
     Raises ConfigError for code that a study may not name.
     """
@@ -58,7 +58,7 @@ def data_code(study: Study) -> CodePlace | None:
 
 
 def model_code(study: Study) -> CodePlace | None:
-    """The code that makes the study's model, if it names any. None of it runs."""
+    """The place of the code that makes the study's model; None without such code. The code does not run."""
     if study.brought.model is not None or isinstance(study.model, ModelConfig):
         return None
     kind = study.model.kind or ""
@@ -66,13 +66,13 @@ def model_code(study: Study) -> CodePlace | None:
 
 
 def features_code(study: Study) -> CodePlace | None:
-    """The code of the network that computes features, if the study names any. None of it runs."""
+    """The place of the code of the network for features; None without such code. The code does not run."""
     named = study.data.features
     return located(named, study.home) if named is not None and names_code(named) else None
 
 
 def told(study: Study) -> list[str]:
-    """Which code of others a study runs, a line each. None of it runs for that.
+    """A line for each piece of a person's own code that the study would run. The code does not run here.
 
     Raises ConfigError for code that a study may not name.
     """
@@ -87,13 +87,13 @@ def told(study: Study) -> list[str]:
 def records(study: Study, seed: int, sides: Sides) -> tuple[Split, Marks, bool]:
     """The study's records under this seed, and whether their test part is a share of the clients' own.
 
-    sides: says by its content which part a record falls to.
-    Raises ConfigError for a source that it may not name, and DataError for records that do not fit.
+    sides: puts a record into the training or the test part, by the record's content.
+    Raises ConfigError for a source that the study may not name, and DataError for records that do not fit.
     """
     section = study.data
     place = data_code(study)
     if study.packaged:
-        # By place where no cell of a sweep asks for noise, as published tables have it.
+        # Without noise records are split by place, as the published tables need it.
         own_sides = sides if study.noised else None
         split = load(section.source or "", download=section.download, seed=seed, sides=own_sides)
         return split, _marks_of_records(study, split.train, split.test), False
@@ -107,42 +107,42 @@ def records(study: Study, seed: int, sides: Sides) -> tuple[Split, Marks, bool]:
     made = own(found, section.layout, name=name, sides=sides, share=share, claimed=study.claims)
     if study.claims and section.partition.kind == "natural":
         _require_clients(made.split.train, section)
-    # What computes features in the study has its own sentence; then `network` is said of that.
+    # With `features`, `network` describes the study's own network, which has a sentence of its own.
     declared = None if section.features is not None else section.network
     network = agreed(found.network, declared, name)
-    # A test part that was brought apart is the server's, and of nobody whose budget is counted.
+    # A separate test part is the server's. No client's budget covers it.
     people = [made.split.train] if found.test is not None else [made.split.train, made.split.test]
     marks = _marks_of(study, made, name, place) | _marks_of_records(study, *people)
     return made.split, marks | _marks_of_network(study, network, name, place), made.parted
 
 
 def _marks_of_records(study: Study, *parts: Dataset) -> Marks:
-    """Which records a shared ledger counts: all, before they are split, drawn from or spoiled."""
+    """The digest of all records for a shared ledger, before they are split, drawn from or corrupted."""
     if study.privacy.ledger is None:
         return Marks()
     return Marks(records=digest_of_records([(part.x, part.y) for part in parts]))
 
 
 def _require_clients(train: Dataset, section: DataSection) -> None:
-    """Raises ConfigError for clients that are known by their records alone."""
+    """Raises ConfigError if the set of clients follows from the records, and no list names all clients."""
     if train.groups is None or train.holders:
         return
     if section.client_column is None:
         raise ConfigError(
-            "[data] Expected `holders` in a Dataset with groups under a finite epsilon, got none: who is a "
-            "client must not follow from who has a record. Say how many there are, or bring a list with the "
+            "[data] Expected `holders` in a Dataset with groups under a finite epsilon, got none: the set of "
+            "clients must not follow from the records. Give the number of clients, or pass a list with the "
             "records of each."
         )
     raise ConfigError(
         f"[data] Expected the clients of {section.client_column!r} by name under a finite epsilon, got none: "
-        "who is a client must not follow from who has a record. List them all under "
+        "the set of clients must not follow from the records. List all clients under "
         f'[data.columns.{key_of(section.client_column)}], such as categories = ["north", "south"].'
     )
 
 
 def _marks_of_network(study: Study, network: str, name: str, place: CodePlace | None) -> Marks:
-    """The network that computed the records, if there is one or may be one."""
-    # A linear model on numbers of which nothing is declared: that is what features look like.
+    """The marks of the network that computed the records, if a network did or may have done so."""
+    # A linear model on numbers without a declared column: the records may be features of a network.
     linear = isinstance(study.model, ModelConfig) and study.model.hidden == () and not study.data.columns
     if not network and not (linear and place is None and study.data.features is None):
         return Marks()
@@ -171,7 +171,8 @@ def _given(study: Study, place: CodePlace | None, seed: int) -> tuple[str, InMem
 
 
 def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | None) -> object:
-    """What a function returns; anything else as it is. It is given seed and clients if it takes them."""
+    """The result of a function; any other object as it is. The function gets `seed` and `clients` if it takes
+    them."""
     if not inspect.isroutine(thing) and not inspect.isclass(thing):
         return thing
     known = {"seed": seed, "clients": study.data.clients}
@@ -184,25 +185,25 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
             return thing(**wanted)
     except SecureFLError:
         raise
-    # The function is the study's own code: it may fail in any way, and end the process as scripts do.
+    # The function is the study's own code: it may raise any error, and call `sys.exit` as scripts do.
     except (Exception, SystemExit) as error:
         raise DataError(
-            f"{name}: expected records from this function, got {type(error).__name__}: {error}. Mend it; it "
-            "is called with `seed` and `clients` if it takes them, and with nothing else."
+            f"{name}: expected records from this function, got {type(error).__name__}: {error}. Mend the "
+            "function. It gets `seed` and `clients` if it takes them, and nothing else."
         ) from error
 
 
 def _marks_of(study: Study, made: Own, name: str, place: CodePlace | None) -> Marks:
     bound, notes = {"data": made.digest}, list(made.notes)
     words = {"data": name}
-    # One record more gives another digest, which tells neighbouring data sets apart whatever the noise is.
+    # The digest tells neighbouring data sets apart at any noise, so it is not for publication.
     private = {"data": f"SHA-256 {made.digest[:12]}"}
     if place is not None:
         bound["data_code"], words["code of the data"] = place.sha256, str(place)
     if not made.split.train.fitted and place is not None:
         notes.append(
-            f"{name} is taken at its word: what it computes over all records, no epsilon covers. It says so "
-            "by `Dataset(fitted=...)`."
+            f"{name} may compute statistics over all records, which no epsilon covers. If it does, have it "
+            "declare them by `Dataset(fitted=...)`."
         )
     server = ("The records of the test part are the server's: no epsilon covers them.",)
     return Marks(
@@ -215,16 +216,16 @@ def _marks_of(study: Study, made: Own, name: str, place: CodePlace | None) -> Ma
 
 
 def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple[Architecture, Marks]:
-    """The study's model for these records. A model of its own is tried first.
+    """The study's model for these records. A person's own model is tried on blank records first.
 
-    seed: that of the model's first values. Raises ConfigError for a model that the study cannot use.
+    seed: of the model's initial values. Raises ConfigError for a model that the study cannot use.
     """
     section, brought = study.model, study.brought.model
     if isinstance(section, ModelConfig) and brought is None:
         return section, Marks()
     if isinstance(section, ModelConfig):
         raise ConfigError(
-            "[model] Expected a study that was read with the model that is brought, got another."
+            "[model] Expected a study that was read together with the model passed from Python, got another."
         )
     place = model_code(study)
     factory: Any = load_code(place) if place is not None else brought
@@ -248,7 +249,7 @@ def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple
 
 
 def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSGD) -> None:
-    """Raises ConfigError for a model that one step of private training on records of zeros refuses."""
+    """Raises ConfigError if one step of private training on a record of zeros fails."""
     from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
     x = model.blank(train.shape).numpy()
@@ -259,9 +260,9 @@ def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSG
         with torch.random.fork_rng(devices=[]):
             require_layers(model.name, module, model.blank(train.shape))
             train_privately(module, x, y, replace(config, steps=1), loss, Source())
-    except DataError:  # a diverged step says nothing of the layers
+    except DataError:  # a diverged step does not show that the layers are unusable
         return
-    except Exception as error:  # layers of anybody's, under Opacus's hooks, may fail in any way
+    except Exception as error:  # a person's own layers may raise any error under Opacus's hooks
         raise ConfigError(
             f"Expected {model.name} to train with [dpsgd], got {type(error).__name__}: {error} Take other "
             "layers, or leave [dpsgd] out."
@@ -271,23 +272,24 @@ def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSG
 def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Marks:
     digest = digest_of(model.build(train.shape, outputs, seed), sources=model.place is None)
     if (place := model.place) is not None:
-        # The model too: it may follow from modules that the named file imports.
+        # The model's digest too: the model may depend on modules that the named file imports.
         bound = {"model_code": place.sha256, "model": digest}
         return Marks(bound=bound, words={"code of the model": str(place)})
     return Marks(bound={"model": digest}, words={"model": f"{model.name} (SHA-256 {digest[:12]})"})
 
 
 def digest_of(model: nn.Module, *, sources: bool) -> str:
-    """SHA-256 of a module: how it prints, its first values, and its source as far as it is known.
+    """SHA-256 of a module: its printed form, its initial values, and its source as far as Python finds it.
 
-    sources: whether source counts. Of a study's folder it is found only while a caller has it imported too.
+    sources: whether the source counts. Pass False for code in a study's folder: Python finds its source only
+    while a caller has it imported.
     """
     found = hashlib.sha256(repr(model).encode())
     for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
         if sources and kind.__module__.partition(".")[0] != "torch":
             try:
                 found.update(inspect.getsource(kind).encode())
-            except (OSError, TypeError):  # typed into a prompt: its layers and values tell it apart
+            except (OSError, TypeError):  # typed into a prompt: its layers and values distinguish it
                 found.update(kind.__qualname__.encode())
     for key, entry in model.state_dict().items():
         found.update(f"{key} {tuple(entry.shape)}".encode())
@@ -296,12 +298,15 @@ def digest_of(model: nn.Module, *, sources: bool) -> str:
 
 
 Told = Callable[[int, int], None]
-"""Is called with how many records have their features, of how many."""
+"""A callback: (number of records whose features are computed, number of all records)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Featured:
-    """records: each client's. test: the server's. shape: of one record. marks: of the network."""
+    """Records whose inputs are features.
+
+    records: each client's. test: the server's. shape: of one record. marks: of the network.
+    """
 
     records: Sequence[Records]
     test: Dataset
@@ -310,11 +315,11 @@ class Featured:
 
 
 def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told) -> Featured:
-    """Records with the features that the study's network computes of them, if it names one.
+    """The records, with features in place of inputs if the study names a network.
 
-    A client's features are computed of its records alone, and kept under their digest and the network's.
-    Raises ConfigError for a network that is none or does not read the records, and DataError for kept
-    features that are damaged, or not finite.
+    A client's features are computed from its records alone, and cached under the digests of both records and
+    network. Raises ConfigError if the network is no module or does not read the records, and DataError if
+    cached features are damaged or not finite.
     """
     if study.data.features is None:
         return Featured(records=records, test=test, shape=test.shape, marks=Marks())
@@ -340,7 +345,7 @@ def _network(study: Study) -> tuple[Network, CodePlace | None]:
 
 
 def _own(study: Study, place: CodePlace) -> Network:
-    """The network that a function of the study's own returns."""
+    """The network that a function in the study's own code returns."""
     factory = load_code(place)
     if not inspect.isroutine(factory) and not inspect.isclass(factory):
         raise ConfigError(f"[data] Expected {place.name} to be a class or function, got something else.")
@@ -349,7 +354,7 @@ def _own(study: Study, place: CodePlace) -> Network:
             module, again = factory(), factory()
     except SecureFLError:
         raise
-    # The function is the study's own code: it may fail in any way, and end the process as scripts do.
+    # The function is the study's own code: it may raise any error, and call `sys.exit` as scripts do.
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"[data] Expected {place.name}() to make a network, got {type(error).__name__}: {error}. Mend it."
@@ -359,7 +364,7 @@ def _own(study: Study, place: CodePlace) -> Network:
             f"[data] Expected {place.name}() to make an nn.Module, got {type(module).__name__}."
         )
     digest = digest_of(module, sources=False)
-    # Features that no later process could compute again would be kept under a name that never comes back.
+    # A network that differs at each call would never find its cached features again.
     if not isinstance(again, nn.Module) or digest_of(again, sources=False) != digest:
         raise ConfigError(
             f"[data] Expected {place.name}() to make the same network each time, got others. Draw its values "

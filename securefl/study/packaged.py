@@ -1,4 +1,4 @@
-"""Studies by path, or by the name of one that an installed package brings."""
+"""Finds the TOML text of a study, by its path or by the name of a study in an installed package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def packaged() -> Mapping[str, str]:
 
 
 def text_of(study: str) -> str:
-    """The TOML of a study by path, or by the name of a packaged one."""
+    """The TOML of a study, by path or by a packaged study's name. Raises ConfigError if there is neither."""
     if Path(study).is_file():
         return read_text(Path(study))
     if study in packaged():

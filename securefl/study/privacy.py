@@ -1,4 +1,4 @@
-"""The section [privacy] of a study, and the plan that follows from it."""
+"""The section [privacy] of a study, and the privacy plan of each arm that follows from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from securefl.mechanisms import registry as mechanisms
 from securefl.mechanisms.base import KEY_HOLDER_ADDS
 from securefl.sums.registry import names as sum_names
 
-# How legends say these words of the configuration.
+# The texts of legends for these words of the configuration.
 _SUMS = {
     "clear": "sums in the clear",
     "masked": "masked sums",
@@ -48,32 +48,34 @@ _CALIBRATIONS = {"exact": "exact calibration", "paper": "the paper's calibration
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySection:
-    """What is protected, how, and against whom. Only the key size has a silent default.
+    """The section [privacy]: the unit of privacy, the protections, and the adversaries.
+
+    A study states every choice that its guarantee depends on; only the key size has a silent default.
 
     Attributes:
         budget: the largest epsilon of a client, `inf` for none.
-        adversaries: the parties that the budget must hold against.
-        non_private: names of values that may leave without noise. Epsilon is then infinite.
+        adversaries: the adversaries: the parties that the budget must hold against.
+        non_private: names of values that clients may send without noise. Epsilon is then infinite.
         parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E).
             Batches cannot have that, and pads have parameters of their own.
         epsilon: the epsilon that the noise is calibrated for, over all rounds, `inf` for no noise.
         calibration: "exact", or FedLog's theorem ("paper").
-        dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may fall
-            silent, and that may collude with the server (0: none may).
-        min_cohort_size: least number of clients that are asked for one sum.
-        min_honest: least number of honest contributors that any combination of opened sums keeps.
-        max_client_weight: largest squared share that one client may have of a hidden sum, beside the honest
-            others that surely remain with it. A guess of its value errs by sqrt(1 - max_client_weight) of its
-            spread at least. Each client checks these three.
-        min_num_examples, max_num_examples: public bounds that a client clips its number of records to, where
-            it weighs by it.
-        fixed_batch: clients are in fixed batches of so many, and hidden sums are of whole batches alone. So
-            differences of rounds tell sums of batches, and no client. Needs dropout = 0.
-        secagg: "active", against a server that lies, or "semi-honest".
-        max_retries: aborted aggregations that may be tried again.
+        dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may drop
+            out, and that may collude with the server (0: none may).
+        min_cohort_size: the smallest number of clients in the cohort of one sum.
+        min_honest: the smallest number of honest contributors to any combination of opened sums.
+        max_client_weight: the largest squared share of one client in a hidden sum over it and the honest
+            contributors that surely remain. An estimate of its value then errs by at least
+            sqrt(1 - max_client_weight) of its spread. Each client checks these three.
+        min_num_examples, max_num_examples: public bounds. A client clips its number of records to them before
+            it weights its value by that number.
+        fixed_batch: clients are in fixed batches of this size, and hidden sums are of whole batches alone. So
+            differences of rounds reveal sums of batches, and no client's value. Needs dropout = 0.
+        secagg: "active", secure against a server that lies, or "semi-honest".
+        max_retries: the number of retries of aborted aggregations.
         force_delta: allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as
             it is.
-        ledger: the file of a ledger that all runs over the same records share, beside the study. `budget`
+        ledger: the file, beside the study, of a ledger that all runs over the same records share. `budget`
             then holds over all of them together. Without it each arm and seed is accounted alone.
     """
 
@@ -118,16 +120,16 @@ class PrivacySection:
                 f"got {self.ledger!r} and budget = {self.budget:g}. Set the largest epsilon that these "
                 "records may ever be charged."
             )
-        shared = self._noised_together()  # always asked: it refuses noise that has no meaning here
+        shared = self._noised_together()  # called in every case: it also refuses invalid noise
         together = shared or self.sum != "clear"
         if self.fixed_batch is not None and self.sum == "clear":
-            raise ValueError("Expected fixed_batch with hidden sums alone: in the clear it holds nothing.")
+            raise ValueError("Expected fixed_batch with hidden sums alone: it protects no sum in the clear.")
         if together != (self.dropout is not None):
             others = {self.noise} - {NO_NOISE, *mechanisms.OURS}
             mutual = [w for w in (*mechanisms.OURS, *others) if mechanisms.kind_of(w).mutual]
             or_noise = " or ".join(f'noise = "{word}"' for word in mutual)
             raise ValueError(
-                f'Expected `dropout` with a `sum` other than "clear", or {or_noise}, and else none.'
+                f'Expected `dropout` with a `sum` other than "clear" or with {or_noise}, and else none.'
             )
         if together:
             self._check_together()
@@ -139,11 +141,11 @@ class PrivacySection:
         if self.max_client_weight is not None and not 0 < self.max_client_weight < 1:
             raise ValueError(
                 "Expected 0 < max_client_weight < 1, a squared share of a hidden sum, got "
-                f"{self.max_client_weight}: with 1 a sum may tell one client's value. Take 0.5 or less."
+                f"{self.max_client_weight}: with 1 a sum may reveal one client's value. Take 0.5 or less."
             )
 
     def _noised_together(self) -> bool:
-        """Whether a client's privacy hangs on the noise of others. Refuse noise that has no meaning here."""
+        """Whether a client's privacy depends on other clients' noise. Raises ValueError for invalid noise."""
         known = mechanisms.names()
         if self.noise not in known:
             raise ValueError(
@@ -152,7 +154,7 @@ class PrivacySection:
             )
         if (self.noise == NO_NOISE) != (self.epsilon is None):
             raise ValueError(
-                f"Expected `epsilon` with noise, and none without, got {self.epsilon} with noise = "
+                f"Expected `epsilon` with noise, and none without noise, got {self.epsilon} with noise = "
                 f"{self.noise!r}."
             )
         if self.epsilon is not None and not self.epsilon > 0:
@@ -162,19 +164,23 @@ class PrivacySection:
         kind = mechanisms.kind_of(self.noise)
         if kind.total_by == KEY_HOLDER and self.sum != KEY_HOLDER_ADDS:
             raise ValueError(
-                f'Expected noise = "{self.noise}" with sum = "{KEY_HOLDER_ADDS}" alone, where it sums pads.'
+                f'Expected noise = "{self.noise}" with sum = "{KEY_HOLDER_ADDS}" alone: there the '
+                "key holder sums the pads and adds the noise."
             )
         return kind.mutual
 
     def _check_together(self) -> None:
-        """Refuse to assume what clients must state when they stand in for each other's privacy."""
+        """Raises ValueError if a bound is missing that clients need when they protect each other.
+
+        These bounds have no defaults: a wrong assumption would void the guarantee.
+        """
         examples = {"corrupt": "0.2", "min_cohort_size": "10", "min_honest": "4", "max_client_weight": "0.4"}
         missing = [word for word in examples if getattr(self, word) is None]
         if missing:
             raise ValueError(
-                f"Expected {' and '.join(f'`{word}`' for word in missing)} where sums are hidden or noise is "
-                "shared: there each client leans on the others. State how many may collude (0: none) and how "
-                "few may be summed. For cohorts of ten or more, add "
+                f"Expected {' and '.join(f'`{word}`' for word in missing)} if sums are hidden or noise is "
+                "shared: a client's privacy then depends on the others. State how many may collude (0: none) "
+                "and how few may be summed. For cohorts of ten or more, add "
                 f"{', '.join(f'{word} = {examples[word]}' for word in missing)}."
             )
         dropout, corrupt = self.dropout or 0.0, self.corrupt or 0.0
@@ -184,10 +190,10 @@ class PrivacySection:
             )
 
     def counts_are_public(self, leaving: bool) -> bool:
-        """Whether no neighbour has another number of records.
+        """Whether neighbouring data sets have equal numbers of records at each client.
 
-        leaving: whether a record may become the server's. One that is replaced may then leave its client, or
-        come to it.
+        leaving: whether a record may become the server's. A replaced record may then leave its client, or
+        come to it, so the numbers may differ.
         """
         return self.unit == "record" and self.adjacency == "replace-one" and not leaving
 
@@ -200,20 +206,21 @@ class PrivacySection:
         clients: int = 1,
         leaving: bool = False,
     ) -> Plan:
-        """The plan of a run of so many rounds in which clients send these values.
+        """The privacy plan of a run.
 
+        rounds: the number of rounds. sends: the specs of the values that clients contribute.
         records, clients: the public numbers of all of them. n in weights n_k / n lies between the two.
-        leaving: whether a client's record may become the server's by what is in it.
+        leaving: whether a client's record may become the server's, depending on its content.
         """
         noised = [s for s in specs if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
-        # A spare attempt at a noised sum is a release with fresh noise, so it is counted beforehand.
+        # A retry of a noised sum is a release with fresh noise, so it is counted beforehand.
         releases = {
             s.name: s.asked(rounds) + (self.max_retries if s.reduction == "sum" else 0) for s in specs
         }
         sums = [s for s in specs if s.reduction == "sum"]
         weights = {s.name: s.weighs for s in sums if s.weighs != "equal"}
         drawn = max((s.draws for s in sums), default=0)
-        # Introductions precede training, so training is counted for the other releases alone.
+        # Initial queries precede training, so training is counted for the other releases alone.
         spent: Counter[DpEvent] = Counter()
         for s in specs:
             if s.training is not None and self.unit == "record":
@@ -236,10 +243,10 @@ class PrivacySection:
             min_num_examples=self.min_num_examples or 1,
             max_num_examples=self.max_num_examples or 2**31,
             fixed_batch=self.fixed_batch,
-            # n comes from one sum of counts, of which each client has at least one and nobody more than all
+            # n is one sum of counts: each client has at least one record, and no client more than all
             min_records=min(clients, records),
             max_records=records,
-            # where the number of records is data, a public average stands in for it
+            # if the number of records is private, a public average replaces it
             public_num_examples=None if self.counts_are_public(leaving) else max(1, round(records / clients)),
             secagg=self.secagg,
             max_retries=self.max_retries,
@@ -254,12 +261,12 @@ class PrivacySection:
         )
 
     def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:
-        """Sigma over sensitivity at which all releases, and the training before them, cost `epsilon`."""
+        """The noise multiplier (sigma over sensitivity) at which all releases and training cost `epsilon`."""
         if self.epsilon is None or self.epsilon == inf:
             return 0.0
         if spent and self.calibration == "paper":
             raise ConfigError(
-                '[privacy] Expected calibration = "exact" beside private training ([dpsgd]), got "paper": '
+                '[privacy] Expected calibration = "exact" with private training ([dpsgd]), got "paper": '
                 "FedLog's theorem counts its own noise alone. Leave the line out."
             )
         if not releases:

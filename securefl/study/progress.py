@@ -1,4 +1,4 @@
-"""Progress of a study on a terminal or in a notebook: a bar per arm, with accuracy, bytes and epsilon."""
+"""Progress bars of a study, on a terminal or in a notebook: one per arm, with accuracy, bytes and epsilon."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from securefl.study.config import Arm, Study
 
 def draws(console: Console) -> bool:
     """Whether bars can be drawn: on a terminal, and in a notebook that has widgets."""
-    # without ipywidgets rich would warn at every redraw, and draw nothing
+    # Without ipywidgets, rich warns at every redraw and draws nothing.
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 class Bars:
-    """A context in which finished rounds are shown.
-
-    Where no bar can be drawn it prints a line every tenth round.
-    """
+    """A context that shows finished rounds as bars, or every tenth round as a line if no bar can be drawn."""
 
     def __init__(self, study: Study, console: Console) -> None:
         self._console = console
@@ -67,7 +64,7 @@ class Bars:
 
 
 def _share(accuracy: float | None) -> str:
-    # as wide as a number, so that columns stay where they are
+    # As wide as a number, so that columns do not move.
     return "-    " if accuracy is None else f"{accuracy:.3f}"
 
 

@@ -1,6 +1,6 @@
-"""From the records of finished arms to tables.
+"""Turns the records of finished arms into tables: metrics, participation, figures and abstentions.
 
-Why parts of clients are missing is noted at this machine alone: the reasons never travelled.
+The reasons for missing contributions are noted on this machine alone: no party sends its reason.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _Key = tuple[str, str, str, str]
 class Results:
     """Tidy tables of all arms and seeds, one row per observation.
 
-    metrics: arm, seed, round, accuracy and loss (nan in a round that was not evaluated), bytes_up,
+    metrics: arm, seed, round, accuracy and loss (nan if models were not tested in the round), bytes_up,
         bytes_down, megabytes, seconds, watt_hours, wall_seconds, asked (exchanges), answered (clients),
-        survivors_lost (of the selected, how many did not answer), models ("global", or "personal" where
-        accuracy and loss are those of each client's own model), and epsilon against each party.
-    participation: arm, seed, client, quality, label (the most frequent of its records, empty where targets
-        are no classes), selected and answered (rounds; a client that is drawn twice takes part once), retired
-        (whether its budget bore no further round at the end).
+        survivors_lost (selected clients without an answer), models ("global", or "personal" if accuracy and
+        loss are those of each client's own model), and epsilon against each party.
+    participation: arm, seed, client, quality, label (the most frequent of its records, empty if targets are
+        not classes), selected and answered (rounds; a client that is drawn twice takes part once), retired
+        (whether its budget allowed no further round at the end).
     figures: arm, seed, round, client, quality, figure, value: an algorithm's figures of its clients for the
-        observer, such as their divergence. There is a row for each round in which a client's figure changed;
-        it holds until the next one.
+        observer, such as their divergence. There is a row for each round in which a client's figure changed.
+        The value holds until the client's next row.
     ledgers: for each arm and seed, the head of its ledger's chain after the last round.
-    abstentions: why parts of clients are missing (see `abstentions`).
-    alarms: what a person must not overlook.
-    kind: what is learnt; it says what "accuracy" is (`MEASURES`).
-    accounting: what its epsilons cover, alone or with other runs over the same records; a sentence or more.
+    abstentions: the reasons for missing contributions (see `abstentions`).
+    alarms: the warnings about the arms.
+    kind: the learning task, which decides what "accuracy" means (`MEASURES`).
+    accounting: sentences on the runs that the epsilons cover: one alone, or all over the same records.
     """
 
     metrics: pd.DataFrame
@@ -70,7 +70,7 @@ class Results:
 
     @property
     def learnt(self) -> bool:
-        """Whether no arm learnt nothing, or stopped learning in the first half of its rounds."""
+        """False if an arm learnt nothing, or stopped learning in the first half of its rounds."""
         return all(alarm.learnt for alarm in self.alarms)
 
 
@@ -108,7 +108,7 @@ def _metric(record: dict[str, Any], models: str) -> dict[str, Any]:
     row["wall_seconds"] = record["wall_seconds"]
     row["asked"] = record["asked"]
     row["answered"] = len(record["answered"])
-    # a client that is drawn twice is one client
+    # A client that is drawn twice counts once.
     row["survivors_lost"] = len(set(record["selected"])) - len(record["answered"])
     row["models"] = models
     return row | {f"epsilon_{party}": record["epsilon"][party] for party in PARTIES}
@@ -119,7 +119,7 @@ def _participation(run: ArmRun) -> pd.DataFrame:
     selected, answered = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
     retired = np.zeros(clients, np.bool_)
     for record in run.records:
-        # a client that is drawn twice in a round takes part once, and so stands once on the left
+        # By index: a client that is drawn twice in a round gets one more round, not two.
         selected[record["selected"]] += 1
         answered[record["answered"]] += 1
         retired[record["retired"]] = True
@@ -159,7 +159,7 @@ def _figures(run: ArmRun) -> Iterator[dict[str, Any]]:
 
 
 def rounds_to(target: float | None, metrics: pd.DataFrame) -> int | None:
-    """The first round whose accuracy, meant over the seeds, reaches `target`."""
+    """The first round whose mean accuracy over the seeds reaches `target`; None if no round does."""
     if target is None:
         return None
     mean = evaluated(metrics).groupby("round")["accuracy"].mean()
@@ -179,7 +179,7 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
         protocol=run.arm.protocol,
         aggregation=_aggregation(run.arm),
         models=str(own["models"].iloc[0]),
-        # A model that diverged at the end has no accuracy, whatever it had before.
+        # If the model of one seed diverged at the end, there is no final accuracy.
         final_accuracy=math.nan if last.isna().any() or mean.empty else float(mean.iloc[-1]),
         best_accuracy=float(mean.max()),
         rounds_to_target=rounds_to(study.study.target, own),
@@ -195,20 +195,20 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
 
 
 def _packs(run: ArmRun) -> bool:
-    """Whether the arm has sums that travel without their zeros in the clear."""
+    """Whether the arm has sums that clients send without their zeros if sums are in the clear."""
     return any(
         contribution.spec.packed for contribution in run.arm.options.build(run.world.problem).contributions
     )
 
 
 def _aggregation(arm: Arm) -> str:
-    """Only arms of one aggregation are compared. A system that averages no models has no aggregation."""
+    """The arm's aggregation; reports compare only arms with the same one. Empty if it averages no models."""
     averaging = "fraction" in vars(arm.options)
     return str(getattr(arm.options, "aggregation", "partial" if averaging else ""))
 
 
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
-    """The number of finished rounds of an arm and seed in a run folder, or all if budgets ended it early."""
+    """The number of finished rounds of an arm and seed in a run folder; `sys.maxsize` if budgets ended it."""
     path = arm_folder(folder, arm, seed) / "checkpoint.sqlite"
     if not path.is_file():
         return 0
@@ -219,7 +219,7 @@ def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
 
 @dataclass
 class _Count:
-    """One reason. shown: its first wording; others may differ in numbers."""
+    """The count of one reason. shown: its first wording; other wordings differ in numbers alone."""
 
     shown: str
     parties: set[tuple[int, str]] = field(default_factory=set)
@@ -229,14 +229,16 @@ class _Count:
 
 
 def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
-    """Arm, who, what, reason, clients, rounds, times, told: a row for each reason of each arm, over seeds.
+    """The reasons for missing contributions: a row for each reason in each arm, over all seeds.
 
-    who: "clients", "server" or "key-holder". what: "abstained" (it said why, here alone), "refused" (others
-    could not use what it sent), "silent" (selected, without an answer or a reason) or "blank" (it answered as
-    a client without records, since its silence would have told why). reason: as it was first
-    noted; reasons that differ in numbers alone are one. clients, rounds: how many, each seed's apart. times:
-    in how many rounds of how many clients. told: what a client's silence follows from, by the classes of
-    `core.abstaining`; empty for others, and for records of earlier versions.
+    Columns: arm, who, what, reason, clients, rounds, times, told.
+    who: the party, "clients", "server" or "key-holder". what: "abstained" (it noted a reason on its own
+    machine), "refused" (other parties could not use its message), "silent" (selected, without an answer or a
+    reason) or "blank" (it answered like a client without records, since its silence would have revealed the
+    reason). reason: in its first wording; reasons that differ in numbers alone are one. clients, rounds:
+    their numbers, counted for each seed. times: the number of pairs of client and round. told: the kind of
+    facts that a client's silence depends on, by the classes of `core.abstaining`; empty for other parties,
+    and for records of earlier versions.
     """
     counts: dict[_Key, _Count] = {}
     for run in runs:
@@ -262,7 +264,7 @@ def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
 
 
 def _noted(run: ArmRun) -> Iterator[tuple[int, str, str, str, str]]:
-    """Round, party, what, reason and its class of every part that is missing, blank, or was refused."""
+    """(round, party, what, reason, class of the reason) of each missing, blank or refused contribution."""
     for record in run.records:
         number, abstained, rejected_from = record["round"], record["abstained"], record["blamed"]
         classes = record.get("reasons", {})  # earlier versions noted none, and nothing blank

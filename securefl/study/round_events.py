@@ -1,4 +1,4 @@
-"""Who is told of a finished round: the progress, a caller's callback, and the log."""
+"""Events of finished rounds, for the progress bars, a caller's callbacks, and the log."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateRound:
-    """What of a round is not for publication: no epsilon covers it.
+    """The figures of a round that are not for publication: no epsilon covers them.
 
     Attributes:
-        accuracy, loss: those of the round, of personal models too.
+        accuracy, loss: of the round, even if models are personal.
         seconds, watt_hours: by the study's cost model, from each client's number of records.
         wall_seconds: on this machine.
         selected, answered: client numbers; a client that is drawn twice stands twice in `selected`.
@@ -39,17 +39,17 @@ class PrivateRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One finished round, as a callback is told it.
+    """One finished round, as callbacks get it.
 
     Attributes:
-        number, rounds: which round it is, from 1, and of how many.
-        accuracy, loss: of the global model on the server's own test records. None in a round in which models
-            were not tested, and where models are personal.
+        number, rounds: the round's number, from 1, and the number of rounds.
+        accuracy, loss: of the global model on the server's own test records. None if models were not tested
+            in this round, or are personal.
         bytes_up, bytes_down: of all clients together.
         epsilon: the largest of any client so far, by party: "server", "key-holder", "others".
-        asked: how many exchanges there were.
-        ended: whether the arm ends with this round, since nobody is left to be asked.
-        private: what no epsilon covers, for the person at this machine.
+        asked: the number of exchanges with clients.
+        ended: whether the arm ends with this round, since no client is left that may contribute.
+        private: figures that no epsilon covers, for the person at this machine.
     """
 
     number: int
@@ -70,7 +70,7 @@ class Round:
 
     @classmethod
     def of(cls, record: Mapping[str, Any], rounds: int) -> Round:
-        """What a round's record says to others than its observer, and apart from it what it says here."""
+        """A round from its record. Figures for the observer alone go into `private`."""
         own = PrivateRound(
             **{name: record[name] for name in ("accuracy", "loss", "seconds", "watt_hours", "wall_seconds")},
             selected=tuple(record["selected"]),
@@ -89,11 +89,11 @@ class Round:
 
 
 Callback = Callable[[str, int, Round], None]
-"""Called with (name of the arm, seed, round) for every round that is finished now."""
+"""A callback: (name of the arm, seed, round). It is called for every newly finished round."""
 
 
 def calling(callbacks: Sequence[Callback], rounds: int) -> Tell:
-    """Tell callbacks of a record as a `Round`, in their order."""
+    """A function that passes each record as a `Round` to the callbacks, in their order."""
 
     def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
         for callback in callbacks:
@@ -103,7 +103,8 @@ def calling(callbacks: Sequence[Callback], rounds: int) -> Tell:
 
 
 def told(study: Study, folder: Path, tell: Tell, fresh: Tell | None) -> Tell:
-    """`tell` for every round; `fresh`, and the log, for those that are not on record in the folder yet."""
+    """A function that calls `tell` for every round. For rounds that are not on record in the folder when this
+    is called, it also calls `fresh` and writes to the log."""
     begun = {
         (arm.name, seed): _on_record(folder, arm, seed) for seed in study.study.seeds for arm in study.arms
     }
@@ -119,7 +120,7 @@ def told(study: Study, folder: Path, tell: Tell, fresh: Tell | None) -> Tell:
 
 
 def logged(say: Callable[[str], None]) -> Callable[[str], None]:
-    """`say`, and the log: what a person should know is a warning there."""
+    """A function that passes each line to `say`, and to the log as a warning."""
 
     def both(line: str) -> None:
         _log.warning("%s", line)

@@ -1,4 +1,4 @@
-"""Playing an arm under one seed: its rounds, what an observer saw of each, and going on after the last."""
+"""Runs an arm under one seed, round by round, from its checkpoint on, and records each round's figures."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ def run_arm(
     stop: Stop | None = None,
     backend: Backend | None = None,
 ) -> ArmRun:
-    """Run one arm to its last round, from where it was cut off. `tell` gets every round's record.
+    """Run one arm to its last round, from its last finished one. `tell` gets every round's record.
 
-    rounds: the largest number of the study's rounds to play.
-    stop: raises Interrupted between two rounds, if it is asked to.
-    seats: where the arm's parties sit, by default all of them in this process.
-    Each arm has a ledger of its own. It is accounted as if no other arm had run, unless the study names a
-    shared ledger: the run is then reserved there before its first round, or refused.
+    rounds: the number of the round to end with, by default the study's last one.
+    stop: asked between rounds; it raises `Interrupted` if a request to stop came.
+    seats: the backend that runs the arm's parties, by default all of them in this process.
+    Each arm has a ledger of its own, which counts this arm alone. If the study names a shared ledger, this
+    run is also reserved there before its first round; if the budget does not allow it, BudgetExceeded is
+    raised.
     """
     stop, backend = stop or Interruption(), backend or OneProcess()
     algorithm, plan = composition(study, arm, world)
@@ -74,8 +75,8 @@ def run_arm(
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
                 break
-            # The checkpoint comes last: a round that is cut off before it is played again as it was, from the
-            # journal's secrets.
+            # The checkpoint is written last. If a round is interrupted before, the next run repeats it with
+            # the same masks and noise, from the journal's secrets.
             with stop.finishing("this round"):
                 state, record, kept = turn.play(number, state)
                 checkpoint.save(number, state, record, kept)
@@ -86,7 +87,7 @@ def run_arm(
 
 
 class Turn:
-    """Plays single rounds of one arm and records what an observer saw."""
+    """Runs single rounds of one arm, and makes their records for the observer."""
 
     def __init__(
         self,
@@ -121,21 +122,18 @@ class Turn:
         require_new(plan, self._session, ledger, journal, len(stands))
         self._engine = backend.engine(arm_context)
         self._engine.server.account.restore(own.charged for own in stands)
-        # From the record, not from the ledger: what a cut-off round has spent must not retire a client from
-        # it.
+        # From the record and not from the ledger: the charge of an interrupted round must not retire a client
+        # when that round is repeated.
         self._retired = {k for own in stands for k in own.retired}
         self._known = _newest([own.figures for own in stands], self._population.clients)
         self._logs: list[tuple[CohortQuery, Log]] = []
 
     def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, ClientState]]:
-        """Play a round.
-
-        Returns the next state, the round's record, and the changes in the clients' kept state.
-        """
+        """Run a round. Returns the next state, the round's record, and the changed client states."""
         proven_cheaters = self._engine.server.proven_cheaters
         began = time.perf_counter()
         world, study = self._world, self._study
-        # A new network for each round, whose late parcels end with it: a resumed run has none of them either.
+        # A new network for each round drops late packets at its end: a resumed run does not have them either.
         network = Network(study.network, rng=stream(world.seed, "network", number))
         self._logs = []
 
@@ -158,7 +156,7 @@ class Turn:
         return played.state, record, self._changed()
 
     def _changed(self) -> dict[int, ClientState]:
-        """What clients keep since this round, of those that were asked: nobody else keeps anything new."""
+        """The client states that changed in this round. Only queried clients can change theirs."""
         kept, asked = self._engine.kept, {k for query, _ in self._logs for k in query.cohort}
         new = {k: kept[k] for k in sorted(asked) if k in kept and kept[k] is not self._saved.get(k)}
         self._saved |= new
@@ -167,10 +165,10 @@ class Turn:
     def _record(
         self, number: int, played: RoundResult, wall: float, proven_cheaters: frozenset[int]
     ) -> dict[str, Any]:
-        """One finished round in numbers: what the server knows, and what only an observer sees.
+        """The record of one finished round: figures that the server knows, and those for the observer alone.
 
-        Clients are listed for what happened to them in this round. What is not new about a client is not
-        said again, so a record's length follows the cohort.
+        A record lists a client only if something about it is new, so its length grows with the cohort and not
+        with all clients.
         """
         head, section = self._ledger.head, self._study.study
         new: frozenset[int] = frozenset()
@@ -228,11 +226,11 @@ class Turn:
         return [changed.tolist(), before[changed].tolist()]
 
     def _out(self) -> frozenset[int]:
-        """The clients that nobody asks any more: their budget is spent, or they were proven to cheat."""
+        """The clients that are queried no more: their budget is spent, or they were proven to cheat."""
         return self._engine.server.proven_cheaters | self._retired
 
     def _cost(self) -> tuple[float, float]:
-        """Seconds and watt-hours of the round by the cost model: its exchanges one after the other."""
+        """Seconds and watt-hours of the round by the cost model, summed over its exchanges."""
         exchanges = [self._client_costs(query, log) for query, log in self._logs]
         return (
             sum(cost.round_seconds(costs, range(len(costs.train))) for costs in exchanges),
@@ -240,15 +238,15 @@ class Turn:
         )
 
     def _client_costs(self, query: CohortQuery, log: Log) -> cost.ClientCosts:
-        """What one exchange costs each client of its cohort; it trains where it is sent a model and
-        asked for a sum.
+        """The cost of one exchange for each client of its cohort. A client trains if it gets a model, and a
+        sum of the query needs the model or training.
 
-        Real bytes are all charged as communication. With a preset's constant model size the profile is
-        charged beside it, and an exchange without a model by its real bytes.
+        Real bytes all count as communication. With a preset's constant model size, a profile counts beside
+        it, and an exchange without a model counts its real bytes.
         """
         sent = [question.spec for question in query.sums]
         world = self._world
-        # a second ask of a round goes without a model: its clients have trained
+        # A second query of a round has no model: its clients have already trained.
         trains = len(query.broadcast) > 0 and any(
             s.depends_on != "model" or s.training is not None for s in sent
         )
@@ -268,9 +266,9 @@ class Turn:
 
 
 class Devices(Sequence[Device]):
-    """Test records and kept state of all clients.
+    """Test records and client states of all clients, made on access.
 
-    Most algorithms have one model, and test it on the server's records. Nothing is then dealt out.
+    Most algorithms have one model and test it on the server's records. Records are then never dealt.
     """
 
     def __init__(self, world: World, kept: Mapping[int, ClientState]) -> None:
@@ -301,7 +299,7 @@ def _unknown(clients: int) -> cost.Floats:
 
 
 def _newest(rounds: Sequence[Figures], clients: int) -> dict[str, NDArray[np.float64]]:
-    """The newest figure of every client by name, from what each round changed."""
+    """The newest figures of all clients, (N,) by name and nan if unknown, from the changes of each round."""
     known: dict[str, NDArray[np.float64]] = {}
     for figures in rounds:
         for name, (changed, values) in figures.items():

@@ -1,4 +1,4 @@
-"""What a finished run is told as: figures, the report and its files, a summary for scripts."""
+"""Writes the report of a finished run: tables, plots, the HTML page, and a summary for scripts."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
         ),
         "cost": run_page.ReportFigure(
             title="Bytes and time",
-            caption="What an accuracy cost in bytes, both directions, and in modelled seconds; it is the "
+            caption="The accuracy against bytes, both directions, and against modelled seconds; it is the "
             f"accuracy {_whose(results)}.",
-            # modelled seconds follow from each client's number of records
+            # Modelled seconds depend on each client's number of records.
             private=True,
             figure=plots.bytes_and_time(results.metrics, looks=worn, label=measure.axis),
         ),
@@ -86,8 +86,8 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
     if len(places):
         made["embedding"] = run_page.ReportFigure(
             title="Embeddings of the clients",
-            caption="Where the selection places each client, after the last round (as FedCor, Fig. 7); "
-            "clients that are near each other change their losses together. The first seed.",
+            caption="The selection's embedding of each client, after the last round (as FedCor, Fig. 7); "
+            "the losses of clients that are near each other change together. The first seed.",
             private=True,
             figure=embedding(places),
         )
@@ -95,7 +95,7 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
 
 
 def _whose(results: Results) -> str:
-    """Whose accuracy is drawn, in words."""
+    """The models and records of the accuracy in a plot, in words."""
     kinds = set(results.metrics["models"])
     if kinds == {PERSONAL}:
         return "of each client's own model on records like its own"
@@ -105,7 +105,7 @@ def _whose(results: Results) -> str:
 
 
 def _places(results: Results, seed: int) -> pd.DataFrame:
-    """Arm, client, label, and the newest place in the plane, of every client that has one."""
+    """The newest place in the plane of every client that has one: arm, client, first, second, label."""
     own = _of_seed(results.figures, seed)
     own = own[own["figure"].isin(["embedding_1", "embedding_2"])]
     newest = own.groupby(["arm", "client", "figure"], sort=False)["value"].last().unstack()
@@ -119,7 +119,7 @@ def _of_seed(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 
 def sentences(results: Results) -> tuple[str, str, str]:
-    """Who won, by how many rounds, what it cost in bytes and privacy."""
+    """Three sentences: the best arm, its lead in rounds, and its cost in bytes and epsilon."""
     return wording.sentences(results.summary)
 
 
@@ -137,8 +137,9 @@ def write(
 ) -> Path:
     """Write tables, plots, versions and the report into the run folder. Returns the report's path.
 
-    own: records, code and model that are not packaged, in words. outside: what no epsilon covers.
-    digests: of records. They, and all that is not for publication, are written in the private folder.
+    reproduce: the command that repeats the run. changes: of the model, for private training. own: records,
+    code and model that are not packaged, in words. outside: sentences on data that no epsilon covers.
+    digests: of records. They are written in the private folder, like all figures not for publication.
     """
     hangs_on = {**versions(), "device": device, **(own or {})}
     private = private_folder(folder)
@@ -185,7 +186,7 @@ def write(
 
 
 def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -> list[run_page.PrivacyRow]:
-    """Who learned what at which epsilon. Arms with the same answer share a row."""
+    """The rows of the privacy card: what each party learns, and at which epsilon. Equal arms share a row."""
     spent = {arm.name: arm.epsilon for arm in results.summary}
     rows: dict[tuple[str, str, str], list[str]] = {}
     for party in PARTIES:
@@ -210,10 +211,10 @@ def versions() -> dict[str, str]:
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """The summary for scripts, as it may be published.
+    """The publishable summary for scripts.
 
-    An infinite epsilon is the text "inf", and an unknown number null, as is an accuracy of personal models.
-    Sentences are of the other arms.
+    An infinite epsilon is the text "inf". An unknown number is null, and so is an accuracy of personal
+    models. The sentences compare the other arms.
     """
     arms = []
     for arm in results.summary:
@@ -238,9 +239,9 @@ def as_json(results: Results) -> dict[str, Any]:
 def private_json(results: Results) -> dict[str, Any]:
     """The part of the summary that is not for publication.
 
-    `arms` has what follows from records by way of no release: times, energy, how many clients retired, and
-    accuracies of personal models. `sentences` are of all arms. `warnings` has each alarm with `arm`, `text`
-    and `learnt`, `abstentions` why parts of clients are missing.
+    `arms` has figures that depend on records and that no ledger counts: times, energy, the number of retired
+    clients, and accuracies of personal models. `sentences` compare all arms. `warnings` has each alarm with
+    `arm`, `text` and `learnt`. `abstentions` has the reasons why contributions of clients are missing.
     """
     arms = []
     for arm in results.summary:
@@ -258,21 +259,21 @@ def private_json(results: Results) -> dict[str, Any]:
 
 
 def told_json(results: Results) -> dict[str, Any]:
-    """Both parts for a person's terminal, the second one as `private`."""
+    """Both summaries for the terminal of the person at this machine, the second one as `private`."""
     return {**as_json(results), "private": {FIELD: NOTICE, **private_json(results)}}
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    # By way of JSON: numbers of numpy are none of Python's.
+    # Through JSON, which turns numpy's numbers into Python's.
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     return rows
 
 
 def bought(study: Study, results: Results) -> list[str]:
-    """The rounds that the budget bought: a sentence for each arm in which clients' budgets were spent."""
+    """A sentence for each arm in which clients' budgets ran out: the number of rounds that they allowed."""
     lines = []
     rounds, seeds = study.study.rounds, results.participation["seed"].nunique()
-    # Without a budget a client's part can end by the schedule alone.
+    # Without a budget, only the schedule can end a client's part.
     what = f"a budget of {study.privacy.budget:g}" if study.privacy.budget < math.inf else "the schedule"
     over = f" (over {seeds} seeds)" if seeds > 1 else ""
     for arm, own in results.participation.groupby("arm", sort=False):
@@ -284,20 +285,20 @@ def bought(study: Study, results: Results) -> list[str]:
             span = f"{least}" if least == most else f"{least} to {most}"
             lines.append(
                 f"{arm}: {what} bought {played} of {rounds} rounds; {len(out)} of {len(own)} clients{over} "
-                f"dropped out by themselves, after taking part in {span}."
+                f"retired by themselves, after taking part in {span}."
             )
     return lines
 
 
 def quiet(results: Results) -> list[str]:
-    """A sentence for each arm that played rounds without an exchange."""
+    """A sentence for each arm that had rounds without an exchange."""
     lines = []
     for arm, own in results.metrics.groupby("arm", sort=False):
         silent = int((own["asked"] == 0).groupby(own["seed"]).sum().max())
         if silent:
             rounds = own["round"].nunique()
             lines.append(
-                f"{arm}: {silent} of {rounds} rounds asked nobody for anything; what its clients send cannot "
-                "change, so each gives it once."
+                f"{arm}: {silent} of {rounds} rounds queried no client: a client's value is constant in the "
+                "run, so it sends the value once."
             )
     return lines

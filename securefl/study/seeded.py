@@ -1,4 +1,4 @@
-"""The world of one seed: every client's records, their quality, the devices, and the problem."""
+"""The world of one seed: every client's records and data quality, the devices, and the learning problem."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from securefl.training.task import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """What tells a run's own records and model from others.
+    """Digests and notes about the records and the model of a run that are not packaged.
 
-    bound: digests that a run is bound to, by name. words: the same for people, without what follows from
-    records. private: digests of records, for people at this machine. notes: what a person should
-    know before the run, a sentence each. outside: what no epsilon covers, a sentence each. records: a digest
-    of the records, for a shared ledger alone; empty if the study names none.
+    bound: digests by name. A run goes on only if they are equal. words: the same for people, without digests
+    of records. private: digests of records, for the person at this machine. notes: sentences that a person
+    should read before the run. outside: sentences on data that no epsilon covers. records: a digest of the
+    records, for a shared ledger alone; empty if the study names no ledger.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)
@@ -46,10 +46,10 @@ class Marks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class World:
-    """Everything that does not depend on the arm. The same seed gives the same world.
+    """The part of a run that does not depend on the arm. The same seed gives the same world.
 
-    records: what each client trains on. held: what it tests on and never trains on, None without a hold-out.
-    marks: of records and a model that are not packaged.
+    records: each client's training records. held: records that a client tests on and never trains on; None
+    without a hold-out. quality: of each client's data. marks: see `Marks`.
     """
 
     seed: int
@@ -63,10 +63,10 @@ class World:
 
     @cached_property
     def tests(self) -> Sequence[Records]:
-        """The server's records dealt out, each client's distributed like its own, for an observer's figures.
+        """Test records of each client, dealt from the server's, for an observer's figures.
 
-        Records of a class go to the clients that hold it, in proportion to their numbers of it. Targets that
-        are not classes are dealt evenly.
+        A class goes to the clients that hold it, in proportion to their numbers of its records. Records whose
+        targets are not classes are dealt evenly.
         """
         problem = self.problem
         if problem.kind == "classification":
@@ -92,13 +92,13 @@ class World:
         return np.array([len(x) for x, _ in self.records], dtype=np.int64)
 
     def population(self) -> Population:
-        """All clients, and how long each device takes for one round: a model each way, and training.
+        """All clients, with the seconds that each device takes for one round: a model each way, and training.
 
-        Every client counts as having the mean number of records, so the times are public.
+        The times assume the mean number of records for every client, so they are public.
         """
         size = 4.0 * len(self.problem.initial)
-        # A time that followed from a client's own records would be a release, and selection by it
-        # data-dependent.
+        # If a time followed from a client's own records, a selection by it would depend on them, and no
+        # ledger would count that.
         nominal = np.full(len(self.records), self.problem.records / len(self.records))
         costs = cost.client_costs(
             self.cost_model,
@@ -110,7 +110,7 @@ class World:
         return Population(clients=len(self.records), seconds=costs.seconds)
 
     def passes(self, sizes: ArrayLike) -> Floats:
-        """How often local training passes over a client's records, (N,). In a preset it is the papers' E."""
+        """Passes of local training over each client's records, (N,). In a preset they are the papers' E."""
         local, samples = self.problem.local, np.maximum(sizes, 1)
         if self.cost_model.model_megabytes is not None:
             return np.full(samples.shape, float(self.cost_model.epochs))

@@ -1,4 +1,4 @@
-"""A study's run in its folder: play every arm under every seed, and write the results."""
+"""Runs or resumes a study in its run folder: every arm under every seed, and then the report."""
 
 from __future__ import annotations
 
@@ -56,25 +56,26 @@ def run_study(
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
     tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
-    fresh: called so for the rounds that are finished now. A round is on disk before it is told, and told
-        once; one that was saved as the process was killed is never told.
-    stop: raises Interrupted after a round, if it is asked to. The folder then goes on with the next round.
-    say: is told what a person should know, such as whose lock on the folder is taken over.
-    seats: where the parties of its arms sit, by default all of them in this process.
-    Raises ConfigError if another process runs in the folder. Nothing was written or spent then.
+    fresh: called with the same for rounds that finish in this call. A round is on disk before `fresh` is
+        called, and it is called once. If the process is killed between the two, it is never called.
+    stop: asked after each round; it raises `Interrupted` if a request to stop came. The next call resumes
+        with the next round.
+    say: prints a line for a person, such as a notice that a dead process's lock was taken over.
+    seats: the backend that runs the parties of each arm, by default all of them in this process.
+    Raises ConfigError if another process runs in the folder, before anything is written or charged.
     """
     stop, say = stop or Interruption(), logged(say)
     require_layout(folder)
     study = as_begun(study, folder)
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
-    # Parties on machines of their own have their own keys, and this process holds no client's records.
+    # With a backend, parties on their own machines have their own keys. This process holds no client records.
     began = (folder / CONFIG).exists()
     keeper = Keeper(dealt=True) if backend is not None else split_key.of_run(study, folder, began)
     made = _prepared(study, hardware, keeper)
     with alone(folder, say):
         claim(folder, study, keeper)
         note_device(folder, hardware)
-        # A process that is forked cannot use the GPU of this one.
+        # A forked process cannot use its parent's GPU.
         lanes = study.runtime.lanes(len(_unfinished(study, folder))) if hardware.gpu is None else 1
         telling = told(study, folder, tell, fresh)
         runs = _played(study, folder, made, telling, stop, lanes=lanes, backend=backend)
@@ -91,7 +92,7 @@ class _Prepared:
     keeper: Keeper
 
     def world(self, study: Study, seed: int) -> World:
-        """The world of a seed, which the first one's is."""
+        """The world of a seed. That of the first seed is not built again."""
         if seed == self.first.seed:
             return self.first
         splits = self.keeper.splits(study, seed)
@@ -100,7 +101,7 @@ class _Prepared:
 
 def _prepared(study: Study, hardware: Hardware, keeper: Keeper) -> _Prepared:
     """Build the first seed's world and all arms in it. Raises ConfigError if one of them cannot run."""
-    # All arms before any trains: an error in the last one must not cost hours, or epsilon, of the first.
+    # Build all arms before one trains: an error in the last must not cost hours, or epsilon, of the first.
     single_thread()
     seed = study.study.seeds[0]
     first = world.build(study, seed, hardware, splits=keeper.splits(study, seed))
@@ -122,7 +123,7 @@ def _played(
     def here(seed: int) -> World:
         return made.world(study, seed)
 
-    # All runs together, before one trains: half a study must not spend what the other half cannot have.
+    # Reserve all runs together before one trains: half a study must not spend budget if the rest cannot run.
     reserve_all(
         study,
         (
@@ -145,9 +146,9 @@ def _played(
             _log.warning(
                 "%s, seed %d: a round failed in its process, and is played again here", *_named(failed)
             )
-            # The round that failed is played again here, and its error is raised as it always is.
+            # The failed round runs again in this process, which raises its error to the caller.
             pairs = [failed, *(pair for pair in pairs if pair is not failed)]
-    # What was played side by side is only read here.
+    # Rounds that ran in lanes are only read here.
     runs = {
         (arm.name, seed): run_arm(
             study, arm, here(seed), folder, _for(once, arm, seed), stop=stop, backend=backend
@@ -173,7 +174,7 @@ def _unfinished(study: Study, folder: Path) -> list[Pair]:
 
 
 def _once(tell: Tell) -> Tell:
-    """`tell` for every round once. It was told by a lane before the run of its arm is read."""
+    """`tell`, called once for every round. A lane's rounds come a second time when its arm is read here."""
     told: set[tuple[str, int, int]] = set()
 
     def telling(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
@@ -189,8 +190,8 @@ def reopen(
 ) -> tuple[results.Results, Path]:
     """Write the report of a finished run again, in its folder or in `out`.
 
-    With `out` nothing is written in the run's folder, which may be on read-only media. The report is made
-    from a private copy of its databases and their logs. brought: as the run had it (see Study).
+    With `out` nothing is written in the run's folder, which may be on read-only media: the report is made
+    from a private copy of its databases and their logs. brought: the run's objects from Python (see `Study`).
     Raises ConfigError if the run is not finished, or a process runs in the folder.
     """
     study = study_of(folder, brought)
@@ -212,7 +213,7 @@ def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[result
             f"{', '.join(dict.fromkeys(arm.name for arm, _ in unfinished))}: not finished; go on with: "
             f"securefl run {folder / CONFIG} --out {folder}"
         )
-    # Nothing is played here: every round is on record, and only read.
+    # No round runs here: all are on record, and only read.
     made = _prepared(study, Hardware(), split_key.of_run(study, folder, began=True))
     runs = _played(study, home, made, lambda arm, seed, record: None, Interruption())
     return _written(study, runs, made, folder, out)

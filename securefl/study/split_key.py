@@ -1,12 +1,12 @@
-"""The key by which a study's records are split, in a file of whoever holds them.
+"""The secret key that splits a study's records into training and test parts, and its file.
 
-A run and a sweep keep it in their private folder, and a party in its own folder.
+A run and a sweep keep the key in their private folder, a party keeps it in its own folder.
 
-Where a finite epsilon is claimed, nobody but the holder knows on which side a record is. The key is drawn
-once and kept: a run that went on under another one would train on records that it tested on. It is one key
-for all arms and seeds, so that the records which became the server's under one seed are so under all others.
+If a finite epsilon is claimed, only the holder of the records knows the side of each record. The key is drawn
+once and kept: under another key, a resumed run would train on records that it has tested on. All arms and
+seeds share one key, so a record that became the server's under one seed is the server's under all.
 
-Without a claim the splits follow from the public seed, so that a study repeats.
+If no epsilon is claimed, the splits follow from the public seed, so a study can be repeated.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ DEALT: Final = "split.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """What says on which side a record falls.
+    """The rules that put a record on the training side or the test side.
 
-    test: of the server's test part. holdout: of each client's. bound: a fingerprint of the key, for the run's
-    own files; empty without one.
+    test: for the server's test part. holdout: for each client's hold-out. bound: a fingerprint of the key, to
+    which the run's files are bound; empty without a key.
     """
 
     test: Sides
@@ -44,31 +44,31 @@ class Splits:
 
 @dataclass(frozen=True, kw_only=True)
 class Keeper:
-    """Who splits the records of a study.
+    """The source of a study's splits: a secret key, or the public seed.
 
-    key: the holder's own. None where nothing is claimed, and for whoever only looks at a study.
-    dealt: whether parties on machines of their own each load the records and deal them out. All of them must
-        have one test part, so it follows from the seed.
+    key: the record holder's own. None if no epsilon is claimed, and for a study that is only inspected.
+    dealt: whether parties on several machines each load and deal the records. All of them need the same test
+        part, so it follows from the seed.
     """
 
     key: SecretKey | None = None
     dealt: bool = False
 
     def splits(self, study: Study, seed: int) -> Splits:
-        """The splits under a seed of the study, which they follow from where nothing is claimed."""
+        """The splits under a seed. They follow from the seed if no epsilon is claimed, else from the key."""
         public = Sides(seed)
         if not study.claims:
             return Splits(test=public, holdout=public)
         if self.key is not None:
             own, bound = Sides(self.key), fingerprint(self.key, b"securefl split v1", b"").hex()
-        else:  # the server of a deployment holds no records, and whoever looks keeps nothing
+        else:  # a deployment's server holds no records, and an inspection keeps no results: no key is kept
             own, bound = (public if self.dealt else Sides.fresh()), ""
-        # A published data set has no secret, and its parts are dealt before anything is claimed.
+        # A packaged data set is published, so its test part needs no secret.
         test = public if self.dealt or study.packaged else own
         return Splits(test=test, holdout=own, bound=bound)
 
     def keep(self, folder: Path) -> None:
-        """Keep it in a run folder that is new. Raises ConfigError if another one is there."""
+        """Write the key into a new run folder. Raises ConfigError if the folder has another key."""
         if self.dealt:
             write(
                 private_folder(folder) / DEALT,
@@ -79,7 +79,7 @@ class Keeper:
 
 
 def needed(study: Study) -> bool:
-    """Whether a split of this study goes by a key."""
+    """Whether a split of this study uses a secret key."""
     return study.claims and (study.data.holdout > 0 or study.shares)
 
 
@@ -88,34 +88,35 @@ def fresh() -> SecretKey:
 
 
 def write_new(folder: Path, key: SecretKey) -> None:
-    """Keep a key in a folder that has none. Raises ConfigError if another one is there."""
+    """Write a key into a folder that has none. Raises ConfigError if the folder has another key."""
     if (folder / NAME).exists():
         if read(folder) != key:
             raise ConfigError(
-                f"Expected {folder} without a key of its splits, got one: another process began there "
-                "meanwhile. Run the same command again, and it goes on."
+                f"Expected {folder} without a key of its splits, got one: another process began a run there "
+                "meanwhile. Run the same command again: it continues that run."
             )
         return
     write(folder / NAME, key.reveal(), secret=True)
 
 
 def read(folder: Path) -> SecretKey:
-    """The key in a folder. Raises DataError for one that is lost or damaged, and for one open to others."""
+    """The key in a folder. Raises DataError if it is missing, damaged, or readable by other users."""
     path = folder / NAME
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         raise DataError(
-            f"Expected the key of the splits in {path}, got {error.strerror}: under another key, records "
-            "that were tested on would be trained on. Put the file back, or begin anew in another folder."
+            f"Expected the key of the splits in {path}, got {error.strerror}: under another key, the run "
+            "would train on records that it has tested on. Put the file back, or begin a new run in another "
+            "folder."
         ) from None
     with os.fdopen(file, "rb") as source:
         mode = os.fstat(source.fileno()).st_mode & 0o777
         raw = source.read(KEY_BYTES + 1)
     if mode & 0o077:
         raise DataError(
-            f"Expected {path} for its owner alone, got mode {mode:04o}: others may have read on which side "
-            f"each record is. If nobody did: chmod 600 {path}"
+            f"Expected {path} for its owner alone, got mode {mode:04o}: other users may have learnt which "
+            f"records are tested on. If none did: chmod 600 {path}"
         )
     if len(raw) != KEY_BYTES:
         raise DataError(f"Expected {KEY_BYTES} bytes in {path}, got {len(raw)} or more. Put the file back.")
@@ -123,9 +124,10 @@ def read(folder: Path) -> SecretKey:
 
 
 def of_run(study: Study, folder: Path, began: bool) -> Keeper:
-    """Who splits the records of the run in a folder. A new run has a fresh key, where one is needed.
+    """The keeper of the run in a folder. A new run gets a fresh key, if it needs one.
 
-    began: whether there is a run in the folder. Its key is never drawn anew.
+    began: whether there is a run in the folder. Its key is then read, and never drawn anew.
+    Raises DataError if that key is lost.
     """
     private = folder / PRIVATE
     if (private / DEALT).exists():
@@ -136,10 +138,10 @@ def of_run(study: Study, folder: Path, began: bool) -> Keeper:
 
 
 def share(out: Path, study: Study, folder: Path, begun: bool) -> None:
-    """Give a new run's folder the key that splits the records in all runs of a sweep in `out`.
+    """Write the key of the sweep in `out`, which all its runs share, into a new run's folder.
 
-    Under a key for each run, records of one run's test part would be trained on in another.
-    begun: whether a run of the sweep has begun. Its key is then never drawn anew.
+    If each run had its own key, one run would train on test records of another.
+    begun: whether a run of the sweep has begun. The sweep's key is then never drawn anew.
     Raises DataError if it is lost.
     """
     own, shared = folder / PRIVATE, out / PRIVATE

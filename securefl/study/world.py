@@ -1,4 +1,4 @@
-"""Making the world of one seed: records are dealt out and spoilt, features computed, devices drawn."""
+"""Builds the world of one seed: deals records to clients, corrupts some, computes features, draws devices."""
 
 from __future__ import annotations
 
@@ -36,10 +36,13 @@ def build(
     tell: Told = lambda done, total: None,
     splits: Splits | None = None,
 ) -> World:
-    """Load, split and spoil the data of one seed, compute features, and draw its devices.
+    """Load, split and corrupt the data of one seed, compute features, and draw its devices.
 
-    hardware: where models are computed, by default where the study asks for. tell: of features. splits: says
-    which records are tested on, by default for whoever only looks (see `Keeper`).
+    hardware: the device that computes models, by default the one that the study asks for.
+    tell: called with the number of records whose features are computed, and of all records.
+    splits: decides which records are tested on. By default they are those of a study that is only inspected,
+    with no key on disk (see `Keeper`).
+    Raises ConfigError if the study cannot use its data or model, and DataError if data is missing or damaged.
     """
     with placed(study, "[runtime]"):
         hardware = hardware or chosen(study.runtime.device)
@@ -61,7 +64,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     other = unrelated(study.corruption, split.train, stream(seed, "irrelevant"))
     _require_public(study, split.train, other)
     _require_fitting(study, split.train)
-    # Each step has a stream of its own, named by its purpose: a change of one changes no other.
+    # Each step draws from a stream of its own, named by its purpose: a change to one step changes no other.
     dealt = None if clients is None else clients + apart
     parts = study.data.partition.split(split.train, dealt, stream(seed, "partition"))
     if len(parts) <= apart:
@@ -77,13 +80,13 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         dealt_to = split.train.take(part)
         own = study.corruption.apply(dealt_to, kind, stream(seed, "corrupt", client), other)
         records.append((own.x, own.y))
-        # By the records as they came: what spoils them, and last bits of features, may go by place.
+        # Split by the records as loaded: corruption, and last bits of features, may depend on their places.
         out.append(splits.holdout.apart(dealt_to.x, dealt_to.y, study.data.holdout, HOLDOUT))
     made = featured(study, records, split.test, tell)
     kept, held = _parted(made.records, out if study.data.holdout else None)
     owned = sum(map(len, parts)) if apart else len(split.train)
     owned = _declared(study, owned, clients, clients / max(1, whole), leaving)
-    # Behind here nobody asks for a record of all clients' together, only for what one is like.
+    # The code below reads the shape and type of a record, and no record.
     train = replace(split.train.take(slice(0)), x=np.empty((0, *made.shape), split.train.x.dtype))
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
     with placed(study, "[model]"):
@@ -131,7 +134,7 @@ def _apart(
 def _parted(
     records: Sequence[Records], out: Sequence[NDArray[np.bool_]] | None
 ) -> tuple[Sequence[Records], Sequence[Records] | None]:
-    """What each client trains on, and what it holds out."""
+    """Each client's training records, and its held-out records (None without a hold-out)."""
     if out is None:
         return records, None
     return (
@@ -141,46 +144,48 @@ def _parted(
 
 
 def _of_all(study: Study, train: Dataset, dealt: int) -> int:
-    """How many clients the data set has in all. dealt: those that records were dealt out to."""
+    """The number of clients in the whole data set. dealt: the number of clients that got records."""
     if study.data.partition.kind != "natural" or train.groups is None:
         return dealt
     return train.holders or len(np.unique(train.groups))
 
 
 def _declared(study: Study, owned: int, clients: int, part: float, leaving: bool) -> int:
-    """The public number of all clients' records. owned: how many there are. part: of a data set's clients.
+    """The public number of all clients' records.
 
-    Raises ConfigError where that is data, a finite epsilon is claimed, and the study declares no number.
+    owned: the true number. part: the share of the data set's clients that take part.
+    Raises ConfigError if a neighbouring data set may have another number, a finite epsilon is claimed, and
+    the study declares no public number.
     """
     section = study.data
     if study.privacy.counts_are_public(leaving):
         return owned
     if study.packaged:
-        # By the published number: what there is may be one record less.
+        # From the published number: the true number may be one record less in a neighbouring data set.
         published = section.records or PUBLISHED[section.source or ""]
         return max(1, round(published * part)) if study.claims else owned
     if section.public_num_examples is not None:
         return section.public_num_examples * clients
     if study.claims and section.records is None:
         raise ConfigError(
-            "Expected `public_num_examples` under a finite epsilon, got none: how many records a client has "
-            "is data "
-            "there, so others are told a number in its place. Write one that does not follow from the "
-            "records, such as public_num_examples = 100."
+            "Expected `public_num_examples` under a finite epsilon, got none: the number of a client's "
+            "records is "
+            "private there, so other parties get a declared number in its place. Write one that does not "
+            "follow from the records, such as public_num_examples = 100."
         )
     return owned
 
 
 def _dealing(study: Study) -> Marks:
-    """That records are drawn and dealt out by their places, if they are and an epsilon is claimed."""
+    """The statement that records were drawn or dealt by their places, if so and an epsilon is claimed."""
     section = study.data
     natural = section.partition.kind == "natural"
     if not study.claims or (natural and section.records is None and study.corruption == Corruption()):
         return Marks()
     return Marks(
         outside=(
-            "Records are drawn, spoilt and dealt out to clients by their places, before anything is claimed: "
-            "an epsilon is that of a record as it was dealt.",
+            "Records are drawn, corrupted and dealt to clients by their places in the data set. No epsilon "
+            "covers these steps: it is that of a record as it was dealt.",
         )
     )
 
@@ -190,7 +195,7 @@ def _bound_to(splits: Splits) -> Marks:
 
 
 def _require_fitting(study: Study, train: Dataset) -> None:
-    """Raises ConfigError for text that the model does not read, or that noise would be put on."""
+    """Raises ConfigError if the model does not read the records' type, or text would be corrupted."""
     text = train.x.dtype != np.float32
     if text and study.data.features is not None:
         raise ConfigError(f"Expected numbers or images for `features`, got text in {train.name!r}.")
@@ -202,14 +207,14 @@ def _require_fitting(study: Study, train: Dataset) -> None:
         )
     if text and study.corruption != Corruption():
         raise ConfigError(
-            "[corruption] Expected no such section for text, got one: it spoils numbers and images. Leave it "
-            "out."
+            "[corruption] Expected no such section for text, got one: it corrupts numbers and images alone. "
+            "Leave it out."
         )
 
 
 def _require_public(study: Study, *datasets: Dataset | None) -> None:
-    """Raises ConfigError if a study with a finite epsilon has data prepared by statistics over records."""
-    # Such a statistic is a release that nobody accounts: one more record moves what is made of all others.
+    """Raises ConfigError if a study claims a finite epsilon for data prepared by statistics over records."""
+    # No ledger counts such a statistic: one more record changes the values that all other records get.
     for dataset in datasets:
         if study.claims and dataset is not None and dataset.fitted:
             raise ConfigError(
@@ -224,7 +229,7 @@ def _drawn(study: Study, split: Split, seed: int) -> Split:
     if records is None:
         return split
     if records > len(split.train):
-        most = "those that there are" if study.claims and not study.packaged else len(split.train)
+        most = "the number of training records" if study.claims and not study.packaged else len(split.train)
         raise ConfigError(f"Expected records <= {most}, got {records}.")
     kept = stream(seed, "records").permutation(len(split.train))[:records]
     return replace(split, train=split.train.take(np.sort(kept)))
@@ -236,6 +241,6 @@ def _cost(study: Study, model: cost.CostModel, shape: tuple[int, ...], text: boo
     return replace(
         model,
         model_megabytes=None,
-        # bytes of pixels and characters, float32 features
+        # One byte for a pixel or character, four for a float32 feature.
         bits_per_sample=(8 if len(shape) > 1 or text else 32) * prod(shape),
     )

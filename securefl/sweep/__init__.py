@@ -1,1 +1,1 @@
-"""Sweeps: a study for every cell of a grid, and a page of what privacy costs."""
+"""Sweeps: runs a study for every cell of a grid, and plots accuracy against epsilon and bytes."""

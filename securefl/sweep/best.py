@@ -1,6 +1,7 @@
-"""Which arm is best at which epsilon, in sentences, from the means of all seeds.
+"""Sentences on a sweep's result: the best arms at each epsilon, by their means over all seeds.
 
-Only arms that hold the epsilon they were asked for are compared, and only where all of them ran.
+An arm is compared only if its true epsilon is at most the one that was asked for, and an epsilon only if all
+arms ran there.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from securefl.sweep.cells import Sweep
 from securefl.sweep.tradeoff import Series
 
 NEAR: Final = 0.01
-"""Arms whose accuracy is within this of the best one's count as level with it."""
+"""An arm counts as level with the best if its accuracy is at most this much lower."""
 
 
 CHOICE: Final = (
-    "The choice of a best cell is not covered by its epsilon: who publishes the best tells of all cells. Pay "
-    "for the choice by `choice` under [sweep], or count the epsilon of all cells together."
+    "The best cell's epsilon does not cover its choice: publishing the best cell reveals something about all "
+    "cells. Account for the choice with `choice` under [sweep], or count the epsilon of all cells together."
 )
 
 
 def sentences(series: Sequence[Series]) -> list[str]:
-    """Which arms are level with the best, and in how many settings each of them is. Empty for one arm.
+    """Sentences on the arms that are level with the best, and the number of settings in which each one is.
 
-    A setting is an epsilon in one panel. Settings of panels with the same first words are averaged first.
+    Empty for one arm. A setting is an epsilon in one panel. Before the best arms of an epsilon are named,
+    settings of panels with the same first words are averaged.
     """
     table = means(series)
     if table.shape[1] < 2 or table.empty:
@@ -37,15 +39,15 @@ def sentences(series: Sequence[Series]) -> list[str]:
 
 
 def caveats(sweep: Sweep) -> list[str]:
-    """What the epsilons of a sweep do not cover, a sentence each."""
+    """Sentences on what the epsilons of a sweep cover and do not cover."""
     found = list(dict.fromkeys(accounted(cell.study) for cell in sweep.cells))
     return [*found, CHOICE] if len(sweep.cells) > 1 and sweep.choice is None else found
 
 
 def means(series: Sequence[Series]) -> pd.DataFrame:
-    """Mean final accuracies: a row for each first word, other words and epsilon, a column for each line.
+    """Mean final accuracies: a row for each panel and epsilon, a column for each line.
 
-    Rows that some line has no value for are left out.
+    A row is left out if a line has no value in it.
     """
     rows = [
         {
@@ -68,13 +70,13 @@ def means(series: Sequence[Series]) -> pd.DataFrame:
 
 
 def _honest(own: Series) -> bool:
-    """Whether it holds every epsilon that was asked for, and tests one model on the server's records."""
+    """Whether every true epsilon is at most the one asked for, and one global model is tested."""
     kept = own.rows["epsilon_true"] <= own.rows["asked"] * (1 + 1e-9)
     return bool(kept.all()) and not own.personal
 
 
 def level(table: pd.DataFrame) -> pd.DataFrame:
-    """Whether each line is within NEAR of the best one, by setting."""
+    """Whether each line is within `NEAR` of the best one: a row for each setting, a column for each line."""
     return table.ge(table.max(axis=1) - NEAR, axis=0)
 
 

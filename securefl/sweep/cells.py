@@ -1,4 +1,4 @@
-"""A sweep: one study, and the overrides that make its cells. Every cell is a study of its own.
+"""Reads a sweep from TOML: one study, and the overrides that make its cells. Every cell is a whole study.
 
     [sweep.grid]                                  # the product of all lists
     "privacy.epsilon" = [0.5, 1.0, 2.0, inf]
@@ -8,8 +8,8 @@
     "privacy.noise" = "local"
 
 A key is a dotted path into the study's table, in quotes. `arm.<option>` is that option of every arm.
-With `choice = { trials = "poisson", mean = 10 }` under [sweep] its best cell is chosen privately (`choice`).
-With `panels = ["data.records"]` under [sweep], each value of that key has a panel of its own in the figures.
+With `choice = { trials = "poisson", mean = 10 }` under [sweep], the best cell is chosen privately (`choice`).
+With `panels = ["data.records"]` under [sweep], each value of that key has its own panel in the figures.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from securefl.study.config import Arm, Brought, Study, note_home, parse, says_th
 
 CONFIG = "sweep.toml"
 _LONGEST = 100
-"""Longest name of a cell's folder, in characters. File systems bear 255 bytes."""
+"""The longest name of a cell's folder, in characters. File systems allow 255 bytes."""
 EPSILON: Final = "privacy.epsilon"
 MOST_CELLS: Final = 2000
 _KNOWN: Final = ("grid", "list", "panels", "choice")
@@ -42,10 +42,11 @@ _KNOWN: Final = ("grid", "list", "panels", "choice")
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """grid: lists whose product is taken. entries: the grid is taken for each of them.
+    """The section [sweep].
 
-    panels: swept keys whose values have figures of their own, side by side by the first key.
-    choice: how many trials a private selection draws; None if all cells are run and published.
+    grid: lists of values by key. Their product gives the cells. entries: overrides; each entry has the whole
+    grid. panels: swept keys whose values have panels of their own; the first key's panels are side by side.
+    choice: the number of trials that a private selection draws; None if all cells are run and published.
     """
 
     grid: Mapping[str, Sequence[Any]]
@@ -55,7 +56,7 @@ class Section:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What is swept, in the order of the file."""
+        """The swept keys, in the order of the file."""
         return tuple(dict.fromkeys([*(key for entry in self.entries for key in entry), *self.grid]))
 
     def points(self) -> list[dict[str, Any]]:
@@ -119,7 +120,7 @@ def _panels(panels: Any, keys: Iterable[str]) -> tuple[str, ...]:
 def _dotted(key: str, value: Any, where: str) -> None:
     if "." in key:
         return
-    # Without quotes TOML reads a path as nested tables, so the key came cut at its first dot.
+    # Without quotes TOML reads a path as nested tables, so the key ends at its first dot.
     inner = next(iter(value), "epsilon") if isinstance(value, dict) else "epsilon"
     section = key if isinstance(value, dict) else "privacy"
     raise ConfigError(
@@ -129,9 +130,9 @@ def _dotted(key: str, value: Any, where: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One point of a sweep.
+    """One cell of a sweep: a study, and the overrides that make it.
 
-    name: its overrides, without those that every cell has. folder: the same as a folder below `cells/`.
+    name: the overrides in which cells differ. folder: the same as the name of a folder below `cells/`.
     """
 
     overrides: Mapping[str, Any]
@@ -142,9 +143,12 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """keys: what is swept, in the order of the file. panels: those of them whose values have figures of their
-    own. text: the TOML it was read from. file: what errors call it; empty for a text without a file.
-    own_folder: `home` of its studies. choice: the trials of a private selection, None to run all cells."""
+    """A sweep with all its cells.
+
+    keys: the swept keys, in the order of the file. panels: those keys whose values have panels of their own.
+    text: the TOML that it was read from. file: its file's name in errors; empty for a text without a file.
+    own_folder: `home` of its studies. choice: the trials of a private selection, None to run all cells.
+    """
 
     name: str
     keys: tuple[str, ...]
@@ -170,10 +174,10 @@ def has_sweep(text: str) -> bool:
 def parse_sweep(
     text: str, *, home: Path | None = None, brought: Brought | None = None, begun: bool = False
 ) -> Sweep:
-    """All cells of a sweep, each parsed as a study. home, brought: see Study. begun: see `parse`.
+    """A sweep from a TOML text, each cell parsed as a study. home, brought: see `Study`. begun: see `parse`.
 
-    Raises ConfigError for a cell that its study would refuse (the message names the cell), for a cell that
-    comes twice, and for an invalid section [sweep].
+    Raises ConfigError if a cell is no valid study (the message names the cell), if two cells are equal, or if
+    the section [sweep] is invalid.
     """
     table = toml(text)
     if "sweep" not in table:
@@ -221,10 +225,10 @@ def as_begun(sweep: Sweep, out: Path) -> Sweep:
 
 
 def claim(out: Path, sweep: Sweep) -> None:
-    """Make the folder this sweep's, or find that it is already. Raises ConfigError if it is another's."""
+    """Claim a folder for this sweep. Raises ConfigError if the folder is another sweep's."""
     config = out / CONFIG
     note_home(out, sweep.own_folder)
-    # By the text, not by what it means: the folder's own file must be what its cells were made from.
+    # Compared as text, not by meaning: the folder's file must be the one from which its cells were made.
     if config.exists() and read_text(config) != sweep.text:
         raise ConfigError(
             f"Expected a free folder or this sweep's own, but {out} holds a sweep of another configuration; "
@@ -251,11 +255,10 @@ def value_at(study: Study, key: str, arm: Arm) -> Any:
 
 
 def setting_in_words(cell: Cell, key: str, arm: Arm, short: str) -> str:
-    """A cell's value at a key for an arm as a legend says it: words where the option has some, else `short`
-    and the value.
+    """A legend's text for a cell's value at a key for an arm: the option's words, or `short` and the value.
 
-    An option has words in the metadata of its field (`words`, a function of its value), or a method
-    `in_words`.
+    An option has words if its field's metadata has `words`, a function of its value, or if its value has a
+    method `in_words`.
     """
     section, *path = key.split(".")
     at: Any = arm.options if section == "arm" else getattr(cell.study, section, None)
@@ -289,14 +292,14 @@ def show(value: Any) -> str:
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """The last part of each dotted key, or the whole key if another one ends alike."""
+    """The last part of each dotted key, or the whole key if another one has the same last part."""
     last = {key: key.rpartition(".")[2] for key in keys}
     ends = list(last.values())
     return {key: name if ends.count(name) == 1 else key for key, name in last.items()}
 
 
 def _names(points: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
-    """The differences of each cell from the others, in words."""
+    """The name of each cell: its values at the keys in which cells differ."""
     told = [key for key in keys if any(not _same_at(point, points[0], key) for point in points)] or keys
     short = short_names(keys)
     return [
@@ -314,13 +317,13 @@ def _study(
     begun: bool,
 ) -> Study:
     try:
-        # Deep: cells share the tables and lists that they do not override.
+        # A deep copy: otherwise cells would share the tables and lists that they do not override.
         own = copy.deepcopy(dict(table))
         for key, value in overrides.items():
             put(own, key, copy.deepcopy(value))
-        # through TOML again, so that a cell is read and checked like any other study
+        # Through TOML again, so that a cell is read and checked like any other study.
         study = parse(tomli_w.dumps(own), home=home, brought=brought, begun=begun)
-        study.privacy.plan(study.study.rounds)  # an epsilon for which there is no noise is told here
+        study.privacy.plan(study.study.rounds)  # raises the error about an epsilon that no noise reaches
         return study
     except ConfigError as error:
         raise ConfigError(f"In the cell {name}: {error}") from None
@@ -331,7 +334,7 @@ def _same_at(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    # By their JSON: `==` takes 1 for 1.0 and for true, and no nan for itself.
+    # Compared as JSON: `==` makes 1, 1.0 and true equal, and nan unequal to itself.
     return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
 
 
@@ -355,7 +358,7 @@ def _put_in(table: Any, path: Sequence[str], value: Any, key: str) -> None:
 
 def _free(name: str, taken: set[str]) -> str:
     """A free folder name for a cell."""
-    # values that differ by a sign alone have one slug, so their folders are numbered
+    # Values that differ by a sign alone have the same slug, so their folders get numbers.
     base = slug(name)[:_LONGEST]
     numbered = (f"{base}-{number}" for number in range(2, len(taken) + 3))
     return next(folder for folder in (base, *numbered) if folder not in taken)

@@ -1,4 +1,4 @@
-"""What each cell of a sweep would be refused with, and what it costs, before the first runs. As text too."""
+"""Checks every cell of a sweep before the first one runs: errors, epsilon, and affordable rounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ _SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class ArmCost:
-    """Epsilon by party after the whole schedule, and the rounds that a budget buys; None without a budget."""
+    """The cost of one arm.
+
+    epsilon: by party, after the last round of the schedule. affordable: the number of rounds that the budget
+    buys; None without a budget.
+    """
 
     arm: str
     epsilon: Mapping[str, float]
@@ -39,11 +43,11 @@ class ArmCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A cell that was built and not run. refused: why it cannot run, or an empty text.
+    """A cell that was built and not run. refused: the reason why it cannot run, or an empty text.
 
-    arms: empty if it is refused, or costs were not asked for.
-    allotted: what its runs would be charged in the shared ledger, arm by arm for each seed. held: what that
-    ledger holds; None if it names none.
+    arms: their costs. Empty if the cell is refused, or no costs were wanted.
+    allotted: the charges of its runs in the shared ledger, for each arm and seed. held: the contents of that
+    ledger; None if the study names none.
     """
 
     cell: Cell
@@ -58,8 +62,8 @@ def check(
 ) -> list[Checked]:
     """Build the first seed's world and every arm of these cells.
 
-    costs: whether to work out what each arm costs. tell: is called with the name of each cell, before it is
-    built. Cells of the same data share a world. An error that a cell would meet at its start is its
+    costs: whether to compute each arm's cost. tell: called with the name of each cell, before it is built.
+    Cells with the same data share a world. An error that would stop a cell at its start becomes its
     `refused`.
     """
     single_thread()
@@ -75,7 +79,7 @@ def check(
 
 
 def _data_of(study: Study) -> str:
-    """What a world hangs on, as text: studies that share it differ in arms, privacy and training at most."""
+    """The options that a world depends on, as text. Studies with equal texts can share a world."""
     privacy = (study.noised, study.claims, study.privacy.unit, study.privacy.adjacency)
     shared = study.privacy.ledger is not None
     parts = (shared, study.data, study.corruption, study.model, study.cost, study.runtime.device, study.home)
@@ -83,7 +87,7 @@ def _data_of(study: Study) -> str:
 
 
 def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) -> Iterator[Checked]:
-    """Cells of the same data, on one world."""
+    """Check cells with the same data, in one world."""
     first = cells[0].study
     tell(cells[0].name)
     try:
@@ -118,11 +122,11 @@ def _costs(made: Mapping[str, tuple[Algorithm, Plan]]) -> tuple[ArmCost, ...]:
 
 
 def require_all(sweep: Sweep, checked: Sequence[Checked]) -> None:
-    """Raises ConfigError with every one of the checked cells that cannot run, by name."""
+    """Raises ConfigError if any checked cell cannot run. The error lists these cells with their reasons."""
     refused = [own for own in checked if own.refused]
     if not refused:
         return
-    # What many cells are refused for is told once: a file that is missing is missing in all of them.
+    # A reason that several cells share, such as a missing file, is listed once.
     by_reason: dict[str, list[Checked]] = {}
     for own in refused:
         by_reason.setdefault(own.refused.rstrip("."), []).append(own)
@@ -136,9 +140,9 @@ def require_all(sweep: Sweep, checked: Sequence[Checked]) -> None:
 
 
 def require_room(checked: Sequence[Checked], begun: Callable[[Cell], Mapping[str, str]]) -> None:
-    """Raises BudgetExceeded unless each shared ledger bears what is left of its cells, all together.
+    """Raises BudgetExceeded if the remaining runs of all cells together exceed a shared ledger's budget.
 
-    begun: for each run of a cell (see `foreseen`) that has a ledger of its own, the identity of that.
+    begun: gives the identity of the ledger of each run of a cell that has begun, by the names of `foreseen`.
     """
     ledgers: dict[Path, tuple[Account, list[Allotment]]] = {}
     for own in checked:
@@ -176,7 +180,7 @@ def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
 
 
 def _shared(checked: Sequence[Checked]) -> Iterator[str]:
-    """What shared ledgers hold, and what these cells would add."""
+    """A sentence for each shared ledger: its present epsilon, and the runs that these cells would add."""
     ledgers: dict[str, tuple[Account, int]] = {}
     for own in checked:
         if own.held is not None:
@@ -189,7 +193,7 @@ def _shared(checked: Sequence[Checked]) -> Iterator[str]:
         )
         yield (
             f"The ledger {path} holds {len(held.entries)} runs over these records: ε {spent}, of a budget of "
-            f"{held.budget:g}. These cells are {count} runs, of which those on file are free."
+            f"{held.budget:g}. These cells are {count} runs; those that are in the ledger cost nothing more."
         )
 
 
@@ -205,7 +209,7 @@ def _rounds(own: Checked, cost: ArmCost) -> str:
 
 
 def seconds(checked: Sequence[Checked], forecasts: Sequence[Forecast], workers: int) -> float:
-    """The wall time of all cells that can run, if their arms are as fast as those that were rehearsed.
+    """The wall time in seconds of all cells that can run, if their arms are as fast as the rehearsed ones.
 
     forecasts: of the arms of one cell. Cells have the same arms, and may differ in rounds and seeds.
     """
@@ -217,14 +221,14 @@ def seconds(checked: Sequence[Checked], forecasts: Sequence[Forecast], workers: 
 
 
 def last_line(checked: Sequence[Checked], forecasts: Sequence[Forecast], workers: int) -> str:
-    """How long it takes."""
+    """A sentence with the expected time of the sweep."""
     taken, count = seconds(checked, forecasts, workers), min(workers, len(checked))
     processes = f"{count} worker{'' if count == 1 else 's'}"
     return f"About {duration(taken)} on this machine with {processes}, if all cells are as fast as that one."
 
 
 def as_json(sweep: Sweep, checked: Sequence[Checked], taken: float | None) -> dict[str, Any]:
-    """For scripts. An infinite epsilon is the text "inf"; `seconds` is null where no cell can run."""
+    """The check for scripts. An infinite epsilon is the text "inf"; `seconds` is null if no cell can run."""
     return {
         "sweep": sweep.name,
         "keys": list(sweep.keys),

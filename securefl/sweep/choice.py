@@ -1,13 +1,13 @@
-"""A sweep that pays for its choice: a random number of trials, of which the best alone is published.
+"""Private selection in a sweep: a random number of trials, of which only the best one is published.
 
     [sweep]
     choice = { trials = "poisson", mean = 10 }
 
 The number of trials and the cell of each are drawn from the operating system's randomness (`dp.choice`).
-Every trial is a run of its own in `private/trials/`. The best one is copied to `chosen/`, with the epsilon
-of the choice in its report. What is in `private/` is not for publication: not even how many trials there are.
+Every trial is a run of its own in `private/trials/`. The best one is copied to `chosen/`, and its report
+states the epsilon of the choice. The folder `private/` is not for publication, nor is the number of trials.
 
-The score is the last accuracy on the server's records, which count as public.
+A trial's score is its last accuracy on the server's records, which count as public.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Chosen:
 
     Attributes:
         cell: the best trial's cell; None if no trial was drawn, or none has a score.
-        score: its last accuracy on the server's records.
-        epsilon: what cell, score and run together cost, by party.
+        score: the best trial's last accuracy on the server's records.
+        epsilon: the cost of publishing cell, score and run together, by party.
         sentences: the same for people.
         folder: its run folder.
     """
@@ -61,7 +61,7 @@ class Chosen:
     folder: Path
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts. An infinite epsilon is the text "inf"."""
+        """The outcome for scripts. An infinite epsilon is the text "inf"."""
         return {
             "chosen": None if self.cell is None else self.cell.name,
             "score": None if self.cell is None else self.score,
@@ -72,7 +72,7 @@ class Chosen:
 
 
 def require_choosable(sweep: Sweep) -> Trials:
-    """The trials of a sweep with a choice. Raises ConfigError for cells that no bound is known for."""
+    """The trials of a sweep with a choice. Raises ConfigError for cells to which no known bound applies."""
     if sweep.choice is None:
         raise ConfigError("[sweep] Expected `choice`, got none: say how many trials are drawn.")
     promises = set()
@@ -86,8 +86,8 @@ def require_choosable(sweep: Sweep) -> Trials:
             )
         if privacy.ledger is not None:
             raise ConfigError(
-                "[sweep] Expected no `ledger` with `choice`, got one: its filter counts no choice yet. Leave "
-                "one of them out."
+                "[sweep] Expected no `ledger` with `choice`, got one: a shared ledger cannot count a choice "
+                "yet. Leave one of them out."
             )
         promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.adversaries))
     if len(promises) > 1:
@@ -118,13 +118,13 @@ def choose(
     source: Source | None = None,
     watch: Callable[[int, int], None] = lambda done, of: None,
 ) -> Chosen:
-    """Draw trials, run them, and keep the best in `chosen/`; or go on with those that were drawn before.
+    """Draw trials, run them, and copy the best to `chosen/`. If trials were drawn before, resume those.
 
-    The caller holds and has claimed the folder `out`.
+    The caller has locked and claimed the folder `out`.
 
     Args:
-        source: of the draw, by default the operating system. Only tests hand one over.
-        watch: is told how many trials of how many are finished. That is for the person at the machine alone.
+        source: of the draw's randomness, by default the operating system. Only tests pass another one.
+        watch: called with the numbers of finished and of all trials, which are not for publication.
     """
     trials, spent = require_choosable(sweep), cost(sweep)
     drawn = _drawn(private_folder(out) / DRAWN, trials, len(sweep.cells), source or Source())
@@ -135,13 +135,13 @@ def choose(
         share_key(out, study, home)
         found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop)
         own = found.summary[0].final_accuracy
-        # Of equal ones the first: trials are alike in distribution, so it is any of them.
-        if own > score:  # never for nan, which a run that diverged has
+        # Of equal scores the first wins: trials are identically distributed, so this prefers no cell.
+        if own > score:  # false for nan, the score of a diverged run
             best, score = number, own
         watch(number + 1, len(drawn))
     said = told(sweep, spent)
     if best is None:
-        nothing = "No trial was drawn that has a score, which the epsilon covers too: nothing is chosen."
+        nothing = "Nothing is chosen: no drawn trial has a score. The epsilon covers this outcome too."
         return Chosen(cell=None, score=score, epsilon=spent, sentences=(nothing, *said), folder=out / CHOSEN)
     cell, folder = sweep.cells[drawn[best]], _published(out, best, " ".join(said))
     first = f"Chosen: {cell.name}, with an accuracy of {score:.3f}."
@@ -157,7 +157,7 @@ def _home(out: Path, number: int) -> Path:
 
 
 def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:
-    """The cell of each trial. It is drawn once: to draw again until it suits is a choice of its own."""
+    """The cell of each trial, drawn once and kept. A second draw would be a choice that epsilon misses."""
     if not path.exists():
         drawn = [uniform(cells, source) for _ in range(trials.draw(source))]
         write(path, json.dumps(drawn), secret=True)
@@ -167,14 +167,14 @@ def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:
             raise ValueError("a trial has no cell")
     except (ValueError, TypeError) as error:
         raise DataError(
-            f"{path} is damaged ({error}), and with it what was drawn. Restore it, or begin a new sweep in "
-            "another folder, whose epsilon comes on top."
+            f"{path} is damaged ({error}), so the drawn trials are lost. Restore it, or begin a new sweep in "
+            "another folder, whose epsilon adds to this one's."
         ) from None
     return list(found)
 
 
 def _published(out: Path, number: int, accounting: str) -> Path:
-    """Copy a trial to where its number does not show, and have its report say what the choice costs."""
+    """Copy a trial into a folder without its number, and rewrite its report with the cost of the choice."""
     folder = out / CHOSEN
     if not (folder / NOTE).exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -185,15 +185,15 @@ def _published(out: Path, number: int, accounting: str) -> Path:
 
 
 def told(sweep: Sweep, spent: Mapping[str, float]) -> Sequence[str]:
-    """What the choice costs (see `cost`) and covers, a sentence each."""
+    """Two sentences: the cost of the choice (see `cost`), and what it covers."""
     trials = require_choosable(sweep)
     law = "Poisson" if trials.trials == "poisson" else f"negative binomial, shape {trials.shape:g}"
     epsilons = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
     delta = sweep.cells[0].study.privacy.delta
     return (
         f"The choice among {len(sweep.cells)} cells by a random number of trials ({law}, mean "
-        f"{trials.mean:g}) is paid for: cell, score and model together cost epsilon {epsilons}, at delta "
-        f"{delta:g} (Papernot and Steinke 2022). Any other epsilon that is told here is of one trial alone.",
+        f"{trials.mean:g}) is accounted for: cell, score and model together cost epsilon {epsilons}, at "
+        f"delta {delta:g} (Papernot and Steinke 2022). Any other epsilon shown is of one trial alone.",
         "The score is the accuracy on the server's records, which count as public. So this epsilon covers "
-        "nobody whose records are among them, and no other run over the same records.",
+        "none of the server's records, and no other run over the same records.",
     )

@@ -1,8 +1,8 @@
-"""The page of a sweep: one HTML file with figures whose series can be shown and hidden; no network needed.
+"""Writes the page of a sweep: one HTML file whose figures show and hide series, without a network.
 
-Everything is escaped, figures are inline SVG, and a content policy in the page forbids loading anything and
-running anything but the page's own script, which it names by its SHA-256. Without the script all series are
-seen, and the check boxes are not.
+All text is escaped, and figures are inline SVG. The page's content policy forbids loading any resource, and
+running any script but the page's own, which the policy names by its SHA-256. If the script cannot run, all
+series are visible, and the check boxes are hidden.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ show();
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A privacy card of the cell `first`. Those of `others` more differ in finite epsilons at most."""
+    """The privacy card of the cell `first`, and of `others` more cells. Their cards differ from it at most in
+    the size of finite epsilons."""
 
     first: str
     others: int
@@ -67,7 +68,10 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What is true of a series: an epsilon for each asked for, what it holds for, why it is infinite."""
+    """The true epsilons of a series, one for each epsilon asked for.
+
+    holds: unit, adjacency, delta and adversaries, in words. why: the reason why an epsilon is infinite.
+    """
 
     series: Series
     epsilons: Sequence[str]
@@ -77,7 +81,7 @@ class Truth:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A line of the table of numbers: a series at one asked epsilon."""
+    """A line of the table of numbers: a series at one epsilon asked for."""
 
     series: Series
     asked: str
@@ -88,9 +92,9 @@ class Row:
 def write(
     path: Path, sweep: Sweep, out: Path, series: Sequence[Series], failed: Mapping[str, str], reproduce: str
 ) -> None:
-    """Write the page of the sweep in `out` to `path`, over what was there.
+    """Write the page of the sweep in `out` to `path`, and replace an old one.
 
-    failed: errors by the names of cells. Raises OSError where writing fails.
+    failed: the errors of failed cells, by name. Raises OSError if writing fails.
     """
     write_file(path, render(sweep, out, series, failed, reproduce))
 
@@ -100,8 +104,8 @@ def render(
 ) -> str:
     """The page as one HTML text."""
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
-    # Names come from files that anybody may have written: all text is escaped. StrictUndefined stops a
-    # template that asks for what is not there.
+    # Names come from files of unknown authors, so all text is escaped. StrictUndefined raises an error if the
+    # template uses a variable that does not exist.
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -143,13 +147,13 @@ def render(
 
 
 def _outside(sweep: Sweep, out: Path) -> list[str]:
-    """What no epsilon covers, a sentence each."""
+    """Sentences on data that no epsilon covers, from all finished cells."""
     told = [facts(sweep.home(out, cell), cell)["outside"] for cell in done(sweep, out)]
     return list(dict.fromkeys(sentence for own in told for sentence in own))
 
 
 def script_digest() -> str:
-    """The page's own script as the content policy names it."""
+    """The digest of the page's own script, as the content policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode("ascii")
 
 
@@ -160,14 +164,14 @@ def swept_values(sweep: Sweep, key: str) -> list[str]:
 
 
 def cards(sweep: Sweep, out: Path) -> list[Card]:
-    """The privacy cards of the finished cells; those that differ in finite epsilons alone count as one."""
+    """The privacy cards of the finished cells. Cards that differ in finite epsilons alone are merged."""
     found: dict[str, tuple[str, Sequence[Mapping[str, Any]], int]] = {}
     for cell in sweep.cells:
         folder = sweep.home(out, cell)
         if not finished(folder):
             continue
         rows = facts(folder, cell)["card"]
-        # The size of a finite epsilon is left out: a sweep over epsilon would have a card for each cell.
+        # Without the size of finite epsilons: otherwise a sweep over epsilon would have a card for each cell.
         like = repr(
             [(row["party"], row["arms"], row["learns"], says_infinite(row["epsilon"])) for row in rows]
         )
@@ -177,22 +181,22 @@ def cards(sweep: Sweep, out: Path) -> list[Card]:
 
 
 def alarms_of(sweep: Sweep, out: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """What a person must not overlook in each finished cell, by its name: `arm`, `text` and `learnt`."""
+    """The warnings of each finished cell that has some, by its name: `arm`, `text` and `learnt`."""
     told = {cell.name: facts(sweep.home(out, cell), cell)["alarms"] for cell in done(sweep, out)}
     return {name: own for name, own in told.items() if own}
 
 
 def measure_of(sweep: Sweep, out: Path) -> Measure:
-    """What accuracy is in all finished cells together."""
+    """The measure of accuracy in all finished cells together."""
     kinds = {facts(sweep.home(out, cell), cell)["kind"] for cell in done(sweep, out)} or {"classification"}
     if len(kinds) == 1:
         return MEASURES[kinds.pop()]
-    words = " or, where targets are no classes, ".join(MEASURES[kind].words for kind in sorted(kinds))
+    words = " or, if targets are not classes, ".join(MEASURES[kind].words for kind in sorted(kinds))
     return Measure(words, "accuracy, as each data set has it", min(MEASURES[kind].least for kind in kinds))
 
 
 def _groups(series: Series, choices: Mapping[str, Sequence[str]]) -> str:
-    """The check boxes that all must be on for a series to be seen, as "filter-value" numbers."""
+    """The check boxes of a series, as "filter-value" numbers. It is visible if all of them are checked."""
     return " ".join(
         f"{place}-{values.index(series.values[name])}" for place, (name, values) in enumerate(choices.items())
     )
@@ -228,7 +232,7 @@ def _numbers(own: pd.DataFrame) -> list[str]:
     known = own["final_accuracy"].dropna()
     mean, half = student(known)
     band = "" if np.isnan(half) else f" ± {run_page.number_text(half, 3)}"
-    if len(known) == 2:  # an interval of two values says nothing
+    if len(known) == 2:  # a confidence interval of two values is meaningless
         band = f" ({', '.join(run_page.number_text(value, 3) for value in known)})"
     megabytes = [float(own[name].mean()) / 1e6 for name in ("bytes_up", "bytes_down")]
     return [
@@ -244,7 +248,7 @@ def _numbers(own: pd.DataFrame) -> list[str]:
 def _rounds(own: pd.DataFrame) -> str:
     if own["target"].isna().all():
         return "–"
-    # The mean is over the seeds that arrived, so their number is told beside it.
+    # The mean is over the seeds that reached the target, so their number stands beside it.
     known = own["rounds_to_target"].dropna()
     if not len(known):
         return "never"
@@ -253,10 +257,10 @@ def _rounds(own: pd.DataFrame) -> str:
 
 
 def swatch(series: Series) -> Markup:
-    """The line and mark of a series, for a legend beside its figures."""
+    """The line and mark of a series, as SVG for a legend beside its figures."""
     ink = Ink.of(series)
     dash = f' stroke-dasharray="{ink.dash[0] * 1.5:g} {ink.dash[1] * 1.5:g}"' if ink.dash else ""
-    return Markup(  # numbers and constants alone
+    return Markup(  # safe: it has numbers and constants alone
         f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{ink.colour}" '
         f'stroke-width="2"{dash}/><path d="{_shape(ink.marker)}" fill="{ink.fill}" '
         f'stroke="{ink.colour}"/></svg>'
@@ -265,7 +269,7 @@ def swatch(series: Series) -> Markup:
 
 @cache
 def _shape(marker: str) -> str:
-    """The outline of matplotlib's mark around (18, 6), 9 units wide, as the path of an SVG."""
+    """The outline of a matplotlib mark around (18, 6), 9 units wide, as an SVG path."""
     style = MarkerStyle(marker)
     outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])
     points = [f"{x:.2f} {y:.2f}" for x, y in outline * [9, -9] + [18, 6]]
@@ -273,20 +277,21 @@ def _shape(marker: str) -> str:
 
 
 def inline_svg(drawing: Drawing, series: Sequence[Series]) -> str:
-    """A figure as an <svg> element for a page that has others.
+    """A figure as an <svg> element for a page with several figures.
 
-    Names are local to the page, so ids get the figure's name; those of series keep their beginning. Text
-    stays text. The groups of a series get its label as their title, which a pointer shows.
+    Ids must be unique in the page, so each gets the figure's name as a suffix; the script finds a series by
+    the beginning of its ids. Text stays text. The groups of a series get its label as their title, which a
+    browser shows under the pointer.
     """
     buffer = io.StringIO()
-    # A fixed salt and no date: the same figures give the same bytes.
+    # With a fixed salt and no date, the same figures give the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "securefl"}):
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         drawing.figure.savefig(buffer, format="svg", metadata=nothing)
     root = ElementTree.fromstring(buffer.getvalue())
     labels = {own.number: own.label for own in series}
     _localise(root, drawing.name, labels)
-    # Without them the page sets the size, and the view box keeps the shape.
+    # Without these two the page sets the size, and the view box keeps the aspect ratio.
     for name in ("width", "height"):
         root.attrib.pop(name)
     root.attrib |= {"role": "img", "aria-label": drawing.title}
@@ -297,7 +302,7 @@ def _localise(element: ElementTree.Element, name: str, labels: Mapping[int, str]
     element.tag = element.tag.rpartition("}")[2]
     for child in list(element):
         if child.tag.rpartition("}")[2] in ("metadata", "style"):
-            element.remove(child)  # matplotlib's style would hold for the whole page
+            element.remove(child)  # matplotlib's style would apply to the whole page
         else:
             _localise(child, name, labels)
     for key, value in list(element.attrib.items()):

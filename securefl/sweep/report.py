@@ -1,4 +1,4 @@
-"""The tables, plots and page of a sweep, and its summary for scripts."""
+"""Writes the tables, plots and page of a sweep, and makes its summary for scripts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
     for name, table in (("results", results), ("summary", summary)):
         write_csv(out / f"{name}.csv", public(table))
         write_csv(private / f"{name}.csv", table, [NOTICE])
-    # Tables come first: they are whole even where drawing fails.
+    # Tables come first: they are complete even if drawing fails.
     series = tradeoff.series_of(sweep, summary)
     personal = PERSONAL in set(summary["models"])
     plots = subfolder((private if personal else out) / "plots")
@@ -50,7 +50,7 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
 def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str, str]) -> dict[str, Any]:
     """The summary for scripts. An infinite epsilon is the text "inf", and an unknown value is null.
 
-    `private` has what no epsilon covers: warnings, errors, and rows with the accuracies of personal models.
+    `private` has the parts that no epsilon covers: warnings, errors, and accuracies of personal models.
     """
     page = None if summary.empty else str(out / "sweep.html")
     return {
@@ -75,7 +75,7 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    # JSON has no nan, and no missing number of pandas.
+    # JSON has neither nan nor pandas' missing number.
     if pd.isna(value):
         return None
     return plain(value) if isinstance(value, float) else value

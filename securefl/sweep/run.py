@@ -1,7 +1,4 @@
-"""Running the cells of a sweep in worker processes.
-
-They can be resumed, and none of them stops the others.
-"""
+"""Runs the cells of a sweep in worker processes. Cells can be resumed, and a failed cell stops no other."""
 
 from __future__ import annotations
 
@@ -33,16 +30,16 @@ from securefl.training.evaluation import Task
 
 METRICS = f"{PRIVATE}/metrics.csv"
 FACTS = f"{PRIVATE}/cell.json"
-"""The mark of a finished cell, written last, with the facts that its tables do not hold."""
+"""The file that marks a finished cell, written last, with the facts that its tables do not have."""
 _TOLD = ("card", "endless", "alarms", "kind", "outside")
 _KILLED = "its worker process was ended from outside; if memory ran out, take fewer --workers"
 _NO_PROCESS = (
-    "The system gave no process to run a cell in. Finished rounds are kept: run the same command again."
+    "The system refused to start a process for a cell. Finished rounds are kept: run the same command again."
 )
 
 
 class Watch(Protocol):
-    """The listener to a sweep's progress. place: the worker's number, from 0."""
+    """An object that is notified of a sweep's progress. place: the worker's number, from 0."""
 
     def begun(self, cell: Cell, place: int) -> None: ...
 
@@ -52,17 +49,17 @@ class Watch(Protocol):
 
 
 def finished(folder: Path) -> bool:
-    """Whether the cell in this folder has run to its end."""
+    """Whether the cell in this folder is finished."""
     return (folder / FACTS).is_file()
 
 
 def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
     """The facts of a finished cell: `card`, `endless`, `alarms`, `kind`, `outside` and `metrics`.
 
-    card: the rows of its privacy card. endless: for each arm, why epsilon is infinite, or an empty text.
-    alarms: what a person must not overlook, each with `arm`, `text` and `learnt`. kind: what is learnt.
-    outside: what no epsilon covers, a sentence each. metrics: its table as it was written, in bytes.
-    Raises DataError if the folder is another cell's, or was damaged.
+    card: the rows of its privacy card. endless: for each arm, the reason why epsilon is infinite, or an empty
+    text. alarms: its warnings, each with `arm`, `text` and `learnt`. kind: the learning task. outside:
+    sentences on data that no epsilon covers. metrics: the bytes of its table.
+    Raises DataError if the folder is another cell's, or is damaged.
     """
     again = f"Remove {folder / FACTS} and run the sweep again: the cell goes on from its checkpoints."
     try:
@@ -91,7 +88,7 @@ def finish(
     kind: Task,
     outside: Sequence[str] = (),
 ) -> None:
-    """Mark the cell of this study as finished, once its table is written (see `facts`)."""
+    """Mark the cell of this study as finished, after its table is written (see `facts`)."""
     noted = {
         "study": _digest(study.text.encode()),
         "metrics": _digest((folder / METRICS).read_bytes()),
@@ -109,8 +106,9 @@ def run_cells(
 ) -> Mapping[str, str]:
     """Run every unfinished cell. Returns the errors of the cells that failed, by name.
 
-    A first request to `stop` lets every worker finish its round, then Interrupted is raised. Any other
-    interruption ends the workers at once. The next call goes on after the last finished round of each cell.
+    After a first request to `stop` every worker finishes its round, and Interrupted is raised. Any other
+    interruption ends the workers at once. The next call resumes each cell after its last finished round.
+    Raises WorkerDied if the system starts no worker process.
     """
     stop = stop or Interruption()
     waiting = deque(cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
@@ -125,8 +123,8 @@ def run_cells(
 def _crewed(
     sweep: Sweep, out: Path, waiting: deque[Cell], workers: int, watch: Watch, stop: Interruption
 ) -> dict[str, str]:
-    """Run the waiting cells in worker processes; those that a stop leaves unfinished wait again."""
-    # Every round is durable, so that workers can be killed anywhere.
+    """Run the waiting cells in worker processes. Cells that a stop interrupts go back to `waiting`."""
+    # Every round is durable, so workers can be killed at any point.
     with Supervisor[int]("spawn") as crew:
         shift = _Shift(sweep, out, waiting, watch, stop, crew, deque(range(workers)))
         while shift.running or (waiting and not stop.asked):
@@ -140,7 +138,7 @@ def _crewed(
 
 @dataclass
 class _Shift:
-    """What the workers have in hand: which cell runs at which place, and what failed."""
+    """The state of the workers: the cell that each one runs, and the cells that failed."""
 
     sweep: Sweep
     out: Path
@@ -153,7 +151,7 @@ class _Shift:
     failed: dict[str, str] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Give waiting cells to free places, unless a stop was asked for."""
+        """Give waiting cells to free workers, unless a stop was asked for."""
         while self.waiting and self.places and not self.stop.asked:
             place = self.places.popleft()
             if place not in self.crew.running and not self._started(place):
@@ -167,7 +165,7 @@ class _Shift:
             self.watch.begun(cell, place)
 
     def _started(self, place: int) -> bool:
-        """Start a worker. Where the system gives none, the others do without it."""
+        """Start a worker. If the system starts none, the others go on. WorkerDied if there are no others."""
         with for_workers():
             if self.crew.start(place, _work):
                 return True
@@ -176,7 +174,7 @@ class _Shift:
         return False
 
     def hear(self, place: int, news: Any) -> None:
-        """Tell of a round, or note how a cell ended; one that was interrupted waits again."""
+        """Report a finished round, or note how a cell ended. An interrupted cell goes back to `waiting`."""
         if isinstance(news, Ended):
             news = {"error": _KILLED}
             if place not in self.running:  # it had nothing to do
@@ -186,7 +184,7 @@ class _Shift:
             return
         cell = self.running.pop(place)
         if "stopped" in news:
-            # Its place is not given back: a stop was asked for, and nothing new begins.
+            # The worker's place is not freed: a stop was asked for, so no new cell begins.
             self.waiting.append(cell)
             return
         error = news["error"]
@@ -197,7 +195,7 @@ class _Shift:
 
 
 def _work(line: Line) -> None:
-    """Be a worker: run cell after cell."""
+    """The loop of a worker process: run one cell after the other."""
     single_thread()
     for order in line.orders():
         folder, home = Path(order["folder"]), order["home"]
@@ -214,26 +212,26 @@ def _cell(folder: Path, text: str, home: Path | None, line: Line) -> str | None:
     trace = folder / PRIVATE / "error.txt"
     trace.unlink(missing_ok=True)
     try:
-        # The workers of a sweep are its cells: within a cell nothing is shared out again.
+        # A sweep's workers run one cell each, so a cell starts no workers of its own.
         study = parse(text, home=home, begun=True)
         own = replace(study, runtime=replace(study.runtime, workers=1))
         run_cell(own, folder, lambda done: line.tell({"done": done}), Told(line.stopping))
     except SecureFLError as error:
         return str(error)
-    except Exception as error:  # a defect of this code or of a study's own costs one cell, not the sweep
+    except Exception as error:  # a defect in this code or in a study's own fails one cell, not the sweep
         folder.mkdir(parents=True, exist_ok=True)
         private_folder(folder)
         write(trace, f"{NOTICE}\n\n{traceback.format_exc()}")
-        return f"{type(error).__name__}: {error} (where, says {trace})"
+        return f"{type(error).__name__}: {error} (the traceback is in {trace})"
     return None
 
 
 def _quiet(line: str) -> None:
-    """Say nothing: the sweep already says that a process left its folder, and the cells' locks with it."""
+    """Print nothing: the sweep itself reports that a dead process left locks."""
 
 
 def share_key(out: Path, study: Study, folder: Path) -> None:
-    """Give a cell, or a trial, of the sweep in `out` the key that splits the records in all of them."""
+    """Write the key that splits the records in all runs of the sweep in `out` into a new cell or trial."""
     if not (folder / CONFIG).exists():
         split_key.share(out, study, folder, begun=any(folder.parent.glob(f"*/{CONFIG}")))
 
@@ -248,7 +246,7 @@ def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Sto
         count(done)
 
     found, _ = run_study(study, folder, tell, stop=stop, say=_quiet)
-    # nothing is computed any more
+    # On the CPU: from here on no model is trained.
     first = world.build(study, study.study.seeds[0], Hardware())
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     card = [vars(row) for row in run_report.privacy_card(found, arms)]

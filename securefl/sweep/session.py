@@ -1,4 +1,4 @@
-"""A sweep in its folder: run the cells that are left, with their progress, and write tables and page."""
+"""Runs or resumes a sweep in its folder, with progress bars, and writes its tables, plots and page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from securefl.sweep.cells import Cell
 class Bars:
     """A context with a bar for the sweep and one for each worker.
 
-    Where no bar can be drawn it prints a line a cell.
+    If no bar can be drawn, it prints a line for each finished cell.
     """
 
     def __init__(self, sweep: Sweep, done: int, workers: int, console: Console) -> None:
@@ -43,12 +43,12 @@ class Bars:
             TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
             console=console,
-            # A log file has no use for bars that redraw themselves. `ended` prints lines instead.
+            # In a log file bars cannot redraw themselves. `ended` prints lines instead.
             disable=not self._draws,
         )
         self._all = self._progress.add_task("cells", total=self._count, completed=done, figures="")
         self._workers = [
-            # Not started: a bar's clock begins with its worker's first cell.
+            # Not started, so that a bar's clock begins with its worker's first cell.
             self._progress.add_task(f"worker {place + 1}", total=1, start=False, figures="")
             for place in range(workers)
         ]
@@ -79,18 +79,22 @@ class Bars:
 
 
 def own_code(sweep: Sweep) -> list[str]:
-    """Which code of people the cells run, a line each."""
+    """A line for each piece of a person's own code that the cells run."""
     named = {(cell.study.data.source, cell.study.model): cell.study for cell in sweep.cells}
     return list(dict.fromkeys(line for study in named.values() for line in told(study)))
 
 
 def require_runnable(sweep: Sweep, out: Path, console: Console) -> None:
-    """Check every cell that is left. Raises ConfigError if one of them could not run, and names it."""
+    """Check every unfinished cell.
+
+    Raises ConfigError, with their names, if cells could not run, and BudgetExceeded if the cells together
+    exceed the budget of a shared ledger.
+    """
     from rich.text import Text
 
     left = [cell for cell in sweep.cells if not finished(sweep.home(out, cell))]
     with console.status("checking all cells") as status:
-        # All before any runs: an error in the last one must not cost the hours, or the epsilon, of the first.
+        # Check all before one runs: an error in the last must not cost the hours, or epsilon, of the first.
         checked = check(left, costs=False, tell=lambda name: status.update(Text(f"checking {name}")))
         require_all(sweep, checked)
         require_room(checked, lambda cell: begun(cell.study, sweep.home(out, cell)))
@@ -99,10 +103,10 @@ def require_runnable(sweep: Sweep, out: Path, console: Console) -> None:
 def run_and_write(
     sweep: Sweep, out: Path, workers: int, console: Console, stop: Interruption
 ) -> tuple[pd.DataFrame, Mapping[str, str]]:
-    """Run what is left of a sweep, with progress on the console, and write tables, plots and page.
+    """Run the unfinished cells of a sweep, with progress on the console, and write tables, plots and page.
 
     Returns the summary table, which may be empty, and the errors of the cells that failed, by name. The
-    caller holds and has claimed the folder. Raises Interrupted after a request to stop.
+    caller has locked and claimed the folder. Raises Interrupted after a request to stop.
     """
     done = sum(finished(sweep.home(out, cell)) for cell in sweep.cells)
     workers = min(workers, max(1, len(sweep.cells) - done))
@@ -113,13 +117,13 @@ def run_and_write(
             failed = _run_here(sweep, out, watch=bars, stop=stop)
         else:
             failed = run_cells(sweep, out, workers=workers, watch=bars, stop=stop)
-    # A signal waits for the report: half-written tables beside finished cells would mislead.
+    # A signal waits until the report is written: half-written tables beside finished cells would mislead.
     with stop.finishing("the report"):
         return write(sweep, out, failed), failed
 
 
 def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[str, str]:
-    """`run_cells` in this process, one by one: no other process has what a caller handed over."""
+    """`run_cells` in this process, one by one: other processes do not have the caller's Python objects."""
     failed: dict[str, str] = {}
     for cell in sweep.cells:
         folder = sweep.home(out, cell)

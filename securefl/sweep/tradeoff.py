@@ -1,4 +1,4 @@
-"""The tables of a sweep, and its series: an arm under one setting of everything swept but epsilon."""
+"""The result tables of a sweep, and its series: an arm at fixed values of all swept keys but epsilon."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CONFIDENCE = 0.95
 class Series:
     """One line of a figure.
 
-    label: its difference from the other series. values: by each swept key except epsilon, and by "arm" and
-    "protocol", as text. rows: its part of the summary table, a row for each cell and seed. panel: the panel
-    of a figure that it is in, in words by key. line: its difference from the others of its panel. look: the
-    number of its colour and mark, which all series of this line have.
+    label: the words that distinguish it from all other series. values: its values as text, by swept key
+    (without epsilon), "arm" and "protocol". rows: its rows of the summary table, one for each cell and seed.
+    panel: the words of its panel, one for each key of `panels`. line: the words that distinguish it within
+    its panel. look: the number of its colour and mark. Series with the same line have the same look.
     """
 
     number: int
@@ -41,28 +41,29 @@ class Series:
     look: int
 
     def points(self, column: str) -> list[Point]:
-        """A column over the asked epsilon, lowest first, with its mean and 95 % band over the seeds."""
+        """A column's mean and 95 % band over the seeds, for each epsilon asked for, lowest first."""
         groups = self.rows.groupby("asked", sort=True)[column]
         return [Point.of(float(str(asked)), own) for asked, own in groups]
 
     @property
     def endless(self) -> bool:
-        """Whether no point of it holds any epsilon, though noise was asked for somewhere."""
+        """Whether the true epsilon is infinite at every epsilon asked for with noise."""
         noised = self.rows[np.isfinite(self.rows["asked"])]
         return len(noised) > 0 and bool(np.isinf(noised["epsilon_true"]).all())
 
     @property
     def personal(self) -> bool:
-        """Whether its accuracies are those of the clients' own models."""
+        """Whether its accuracies are measured on the clients' own models."""
         return bool((self.rows["models"] == "personal").any())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The seeds' values at one asked epsilon.
+    """The seeds' values at one epsilon asked for.
 
-    mean: of the known values, nan if there is none. half: half their band, nan for fewer than three: that of
-    two says nothing, and `values` are seen as they are. missing: how many seeds have no value.
+    mean: of the known values, nan if there is none. half: half the width of their 95 % band. It is nan for
+    fewer than three values: a band of two is meaningless, so figures show the two values. missing: the number
+    of seeds without a value.
     """
 
     asked: float
@@ -82,12 +83,12 @@ class Point:
 
 
 def student(values: ArrayLike) -> tuple[float, float]:
-    """Mean, and half the 95 % confidence interval by Student's t.
+    """The mean, and half the width of the 95 % confidence interval by Student's t.
 
-    Both are nan if there are too few values.
+    The mean of no value is nan, and so is the half width for fewer than two values.
     """
     known = np.asarray(values, dtype=np.float64)
-    # One value has no spread: a band of nan is drawn as none, and a band of 0 would claim certainty.
+    # One value has no spread: figures leave out a band of nan, and a band of 0 would claim certainty.
     if len(known) < 2:
         return (float(known[0]) if len(known) else nan), nan
     quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
@@ -105,14 +106,14 @@ def results_table(sweep: Sweep, out: Path) -> pd.DataFrame:
 
 
 def done(sweep: Sweep, out: Path) -> list[Cell]:
-    """The cells that have run to their end."""
+    """The finished cells."""
     return [cell for cell in sweep.cells if finished(sweep.home(out, cell))]
 
 
 def _metrics(sweep: Sweep, cell: Cell, folder: Path) -> pd.DataFrame:
     # An arm may be called "nan". Only an empty field is a missing number.
     table = io.BytesIO(facts(folder, cell)["metrics"])
-    # The first line is a comment. Others may have a "#" in them.
+    # The first line is a comment. Other lines may contain "#".
     own = pd.read_csv(table, skiprows=1, dtype={"arm": str}, keep_default_na=False, na_values=[""])
     arms = {arm.name: arm for arm in cell.study.arms}
     keys = {key: [_plain(in_force(cell, key, arms[name])) for name in own["arm"]] for key in sweep.keys}
@@ -132,23 +133,23 @@ def _plain(value: Any) -> Any:
 def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFrame:
     """A row per finished cell, arm and seed.
 
-    Columns: cell, one per swept key, arm, protocol, seed, rounds (fewer than planned where budgets were spent
-    before), models (whose accuracy it is, "global" or "personal"), final_accuracy, best_accuracy, target,
-    rounds_to_target (empty where it was not reached), bytes_up and bytes_down (of the whole run), epsilon
-    against each party, epsilon_true (the largest of those against the parties of `adversaries`), asked (what
-    the noise is calibrated for, inf for none), unit, adjacency, delta, against, endless (why epsilon_true is
-    infinite).
+    Columns: cell, one per swept key, arm, protocol, seed, rounds (fewer than planned if budgets ran out
+    before), models (of the accuracies, "global" or "personal"), final_accuracy, best_accuracy, target,
+    rounds_to_target (empty if it was not reached), bytes_up and bytes_down (of the whole run), epsilon
+    against each party, epsilon_true (the largest of those against the parties of `adversaries`), asked (the
+    epsilon that the noise is calibrated for, inf without noise), unit, adjacency, delta, against, endless
+    (the reason why epsilon_true is infinite).
     """
     rows = []
     for cell in done(sweep, out):
         words = facts(sweep.home(out, cell), cell)["endless"]
         mine = results[results["cell"] == cell.folder]
         for (arm, seed), own in mine.groupby(["arm", "seed"], sort=False):
-            # The table may be in any order, and the last row is read as the last round.
+            # Sorted, since `_summary` reads the last row as the last round.
             row = _summary(cell, own.sort_values("round"))
             head = {name: own[name].iloc[0] for name in ("cell", *sweep.keys, "arm", "protocol")}
             rows.append({**head, "seed": seed, **row, "endless": words[arm]})
-    # A nullable integer: a column with a missing round would turn all rounds into floats.
+    # A nullable integer: with another type, a missing round would turn the whole column into floats.
     return pd.DataFrame(rows).astype({"rounds_to_target": "Int64"}) if rows else pd.DataFrame()
 
 
@@ -177,7 +178,7 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
 def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
     """The series of a sweep, in the order of its cells."""
     keys = _independent([key for key in sweep.keys if key not in (EPSILON, "arm.protocol")], summary)
-    # dropna=False below: a key that some cells do not have is a value like any other.
+    # dropna=False below: if some cells lack a key, its absence is a value like any other.
     names = ["arm", *keys, "protocol"]
     groups = [
         (dict(zip(names, map(show, values), strict=True)), rows)
@@ -209,10 +210,10 @@ def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
 
 
 def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:
-    """The keys without those that follow from the other keys and epsilon."""
-    # A noise multiplier that was written down for every epsilon, say, makes no series of its own.
+    """The keys without those whose values follow from the other keys and epsilon."""
+    # Example: a noise multiplier that is set for each epsilon makes no series of its own.
     kept = list(keys)
-    # The last key first: of two keys that follow from each other the one written first stays.
+    # The last key first: of two keys that follow from each other, the one written first stays.
     for key in reversed(keys):
         others = ["arm", "asked", *(name for name in kept if name != key)]
         if summary.groupby(others, dropna=False)[key].nunique(dropna=False).max() == 1:
@@ -221,7 +222,7 @@ def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:
 
 
 def _telling(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[str]:
-    """The first names that together tell all series apart."""
+    """The first names whose values together distinguish all series."""
     told: list[str] = []
     parts = 1
     for name in names:
@@ -243,12 +244,12 @@ def _joined(words: Sequence[str], values: Mapping[str, str]) -> str:
 
 
 def filters(sweep: Sweep, series: Sequence[Series]) -> dict[str, list[str]]:
-    """The names by which series can be shown and hidden: those that have several values."""
+    """The filters of the page: names with several values, by which a reader shows and hides series."""
     found = {
         name: list(dict.fromkeys(own.values[name] for own in series))
         for name in (series[0].values if series else ())
     }
-    # Where each arm has a protocol of its own, both filters would hide the same.
+    # If each arm has a protocol of its own, both filters would hide the same series.
     if len(found.get("protocol", ())) == len(found.get("arm", ())):
         found.pop("protocol", None)
     return {name: values for name, values in found.items() if len(values) > 1}

@@ -1,7 +1,8 @@
-"""The figures of a sweep: what privacy and bytes cost in accuracy, a line per series.
+"""Draws the figures of a sweep: accuracy and rounds against epsilon, and accuracy against bytes.
 
-Means are over the seeds, with a 95 % band by Student's t. The axes are one for all series, or one for each
-panel of them. Every artist of a series has a gid "series-<number>-...", by which a page can show and hide it.
+Each series is a line of means over the seeds, with a 95 % band by Student's t. A figure has one pair of axes
+for all series, or one for each panel. Every artist of a series has a gid "series-<number>-...", by which the
+page shows and hides it.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _NEVER = "not reached"
 _OF_PANEL = (3.0, 2.5)
 """Inches of a figure with one panel, and of one panel among several."""
 _LETTERS = 11
-"""Letters of a title to an inch."""
+"""Letters of a title in an inch."""
 Panel = tuple[str, ...]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Drawing:
-    """A figure with its name (of files and ids), heading and caption. legend: a series for each look."""
+    """A figure with its name (for files and ids), heading and caption. legend: one series for each look."""
 
     name: str
     title: str
@@ -51,7 +52,11 @@ def drawings(
     legend: bool,
     measure: Measure = MEASURES["classification"],
 ) -> list[Drawing]:
-    """The figures that this sweep has data for. legend: of its own, below the axes. measure: of accuracy."""
+    """The figures for which this sweep has data.
+
+    epsilon_swept: whether to draw the figures over epsilon. legend: whether each figure gets a legend below
+    its axes. measure: of accuracy.
+    """
     made = []
     if epsilon_swept:
         made.append(accuracy_against_epsilon(series, measure))
@@ -70,7 +75,7 @@ def _looks(series: Sequence[Series]) -> list[Series]:
 
 
 def accuracy_against_epsilon(series: Sequence[Series], measure: Measure) -> Drawing:
-    """Final accuracy against the epsilon asked for."""
+    """The figure of final accuracy against the epsilon asked for."""
     figure, axes = panelled(series, f"final {measure.axis}")
     place = _epsilon_axis(axes, series)
     for own in series:
@@ -80,16 +85,16 @@ def accuracy_against_epsilon(series: Sequence[Series], measure: Measure) -> Draw
         name="accuracy_epsilon",
         title="Accuracy against the epsilon asked for",
         caption=f"Accuracy after the last round: {measure.words}. Mean over the seeds with a 95 % band "
-        f"(Student's t); of two seeds each is a point. The axis is the epsilon the noise was calibrated for "
-        f"(the true one stands in the table); open marks, and a dashed line, hold none in truth."
-        f"{_personal(series)}",
+        f"(Student's t); two seeds are drawn as two points. The axis is the epsilon that the noise was "
+        f"calibrated for (the table has the true one). Open marks and dashed lines: the true epsilon is "
+        f"infinite.{_personal(series)}",
         figure=figure,
         legend=_looks(series),
     )
 
 
 def _personal(series: Sequence[Series]) -> str:
-    """What a caption says where personal models were tested."""
+    """The sentence of a caption on the models that were tested."""
     count = sum(own.personal for own in series)
     if not count:
         return " The one global model is tested on the server's records."
@@ -100,12 +105,13 @@ def _personal(series: Sequence[Series]) -> str:
 
 
 def rounds_against_epsilon(series: Sequence[Series]) -> Drawing:
-    """Rounds to the target against the epsilon asked for; where no seed reached it, a cross at the top."""
+    """The figure of rounds to the target against the epsilon asked for. A cross at the top: no seed reached
+    the target."""
     figure, made = panelled(series, "rounds to the target")
     place = _epsilon_axis(made, series, aside=0.25)
     curves = {own.number: own.points("rounds_to_target") for own in series}
     means = [p.mean for points in curves.values() for p in points if not isnan(p.mean)]
-    # Above every mean, so that a cross for "never" is not read as a round.
+    # Above every mean, so that readers do not take the cross for a round.
     top = 1.12 * max(means, default=1.0) + 1
     for own in series:
         axes = made[own.panel]
@@ -121,9 +127,9 @@ def rounds_against_epsilon(series: Sequence[Series]) -> Drawing:
     return Drawing(
         name="rounds_epsilon",
         title="Rounds to the target against the epsilon asked for",
-        caption="The first round that reached the target accuracy: the mean over the seeds that did, with a "
-        "95 % bar; of two seeds each is a point. An open mark: some seeds never did. A cross at the top: "
-        "none did.",
+        caption="The first round that reached the target accuracy: the mean over the seeds that reached it, "
+        "with a 95 % bar; two seeds are drawn as two points. An open mark: some seeds never reached it. A "
+        "cross at the top: no seed reached it.",
         figure=figure,
         legend=_looks(series),
     )
@@ -139,7 +145,7 @@ def _rounds_axis(axes: Axes, top: float, *, never: bool) -> None:
 
 
 def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Drawing:
-    """Final accuracy against all bytes of a run; marks grow with the epsilon asked for."""
+    """The figure of final accuracy against all bytes of a run. Marks grow with the epsilon asked for."""
     figure, made = panelled(series, f"final {measure.axis}")
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
     xs = []
@@ -163,7 +169,7 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Drawin
             )
             mark(own, f"mark-{number}", dot)
         xs += [float(x) for x in means["moved"]]
-    # More than twentyfold apart, the bytes would crowd at both ends of a linear axis.
+    # If bytes differ by more than a factor of twenty, marks would crowd at the ends of a linear axis.
     for axes in made.values():
         if min(xs) > 0 and max(xs) / min(xs) > 20:
             axes.set_xscale("log")
@@ -174,7 +180,7 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Drawin
         name="accuracy_bytes",
         title="Accuracy against bytes",
         caption="Accuracy after the last round and megabytes on the wire, both directions, means over the "
-        "seeds. A mark per epsilon asked for, the larger the larger epsilon; no noise has the largest."
+        "seeds. Each epsilon asked for has a mark, which grows with epsilon; no noise has the largest."
         f"{_personal(series)}",
         figure=figure,
         legend=_looks(series),
@@ -183,7 +189,7 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Drawin
 
 def _epsilon_axis(made: Mapping[Panel, Axes], series: Sequence[Series], *, aside: float = 0.0) -> Place:
     place = Place(series, aside)
-    # Ticks that touch are not read: of close ones the first stays.
+    # Ticks that touch are illegible: of close ones only the first is drawn.
     gap = (place.right / (place.finite[0] if place.finite else 1.0)) ** (0.05 if len(made) == 1 else 0.12)
     ticks: list[float] = []
     for value in place.finite:
@@ -209,7 +215,7 @@ def _legend(figure: Figure, series: Sequence[Series]) -> None:
     found = [axes.get_legend_handles_labels() for axes in figure.axes]
     handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
     labels = [own.line for own in series if own.line in handles]
-    # About 120 characters of this size fit the width; handle and gap take 8 of each column.
+    # About 120 characters of this size fit the width; handle and gap take 8 in each column.
     columns = max(1, min(4, 120 // (8 + max(map(len, labels)))))
     figure.set_figheight(figure.get_figheight() + 0.21 * -(-len(labels) // columns))
     figure.legend(
@@ -223,9 +229,10 @@ def _legend(figure: Figure, series: Sequence[Series]) -> None:
 
 
 def panelled(series: Sequence[Series], what: str) -> tuple[Figure, dict[Panel, Axes]]:
-    """A figure with axes for every panel of these series. what: the quantity upwards, the same in all.
+    """A figure with axes for every panel of these series. what: the quantity of all vertical axes.
 
-    Panels stand side by side by their first words, and below each other by the others.
+    Panels with different first words are side by side, and panels with different other words are below each
+    other.
     """
     columns = list(dict.fromkeys(own.panel[:1] for own in series))
     rows = list(dict.fromkeys(own.panel[1:] for own in series))
@@ -249,7 +256,7 @@ def panelled(series: Sequence[Series], what: str) -> tuple[Figure, dict[Panel, A
 
 
 def _title(column: Panel, row: Panel, inches: float) -> str:
-    """The panel's words in lines that fit its width: longer ones would run into the next panel's."""
+    """The panel's words in lines that fit its width: longer lines would overlap the next panel's title."""
     parts = filter(None, (", ".join(column), ", ".join(row)))
     return "\n".join(fill(part, int(inches * _LETTERS)) for part in parts)
 
@@ -262,7 +269,7 @@ def _dress(axes: Axes, what: str) -> None:
 
 
 def along(made: Mapping[Panel, Axes], what: str) -> None:
-    """Say what the horizontal axes have, below the lowest panel of each column."""
+    """Label the horizontal axes, below the lowest panel of each column."""
     lowest = {panel[:1]: axes for panel, axes in made.items()}
     for axes in lowest.values():
         axes.set_xlabel(what, fontsize=10 if len(made) == 1 else 8)
@@ -271,10 +278,10 @@ def along(made: Mapping[Panel, Axes], what: str) -> None:
 
 @dataclass(frozen=True)
 class Ink:
-    """How a series is drawn. Colour and mark tell it from others; line and fill say what is true of it.
+    """The style of a series. Colour and mark identify it; line and fill show its true epsilon and its models.
 
-    fill: of marks, white if it holds no epsilon. dash: lengths on and off, empty for a whole line: dotted for
-    personal models, dashed if it holds no epsilon.
+    fill: of marks, white if the true epsilon is infinite. dash: lengths on and off, empty for a solid line:
+    dotted for personal models, dashed if the true epsilon is infinite.
     """
 
     colour: str
@@ -290,9 +297,9 @@ class Ink:
 
 
 class Place:
-    """Where an asked epsilon is on the axis: infinity, "no noise", stands right of the largest.
+    """The place of an epsilon on the axis. Infinity ("no noise") is to the right of the largest one.
 
-    aside: the share of the gap between two epsilons over which the series are spread at one.
+    aside: the share of the gap between two epsilons over which the series at one epsilon are spread.
     """
 
     def __init__(self, series: Sequence[Series], aside: float) -> None:
@@ -305,7 +312,7 @@ class Place:
         self._count, self._aside = 1 + max((own.look for own in series), default=0), aside
 
     def __call__(self, series: Series, asked: float) -> float:
-        # Series that are equal are all seen side by side; without noise many are.
+        # Spread, so that equal series stay visible side by side; without noise many are equal.
         aside = (series.look + 0.5) / self._count - 0.5
         at, width = (asked, self._aside) if isfinite(asked) else (self.right, 0.5)
         return float(at * self.step ** (width * aside))
@@ -313,7 +320,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Range:
-    """What a quantity can be: bands and bars end there."""
+    """The range of a quantity, at which bands and bars are cut."""
 
     least: float
     most: float
@@ -333,9 +340,9 @@ def draw(
     *,
     band: bool = True,
 ) -> None:
-    """The finite part as a line with its band (or bars), "no noise" as a point of its own with a bar."""
+    """Draw a series: finite epsilons as a line with its band (or bars), "no noise" as a point with a bar."""
     ink, label = Ink.of(series), series.line
-    # In two parts: a line on to "no noise" would cross a gap that has no scale.
+    # In two parts: a line to "no noise" would cross a gap that has no scale.
     for part, finite in (("line", True), ("no-noise", False)):
         own = [p for p in points if isfinite(p.asked) == finite]
         x = np.array([place(series, p.asked) for p in own])
@@ -359,7 +366,7 @@ def draw(
 def _spread(
     axes: Axes, series: Series, part: str, x: Floats, own: Sequence[Point], limits: Range, band: bool
 ) -> None:
-    """The band over three seeds or more, or a bar at each point."""
+    """Draw the band over three seeds or more, or a bar at each point."""
     known = [i for i, p in enumerate(own) if not isnan(p.half)]
     if not known:
         return

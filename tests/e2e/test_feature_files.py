@@ -19,8 +19,8 @@ from securefl.training.exported import read as read_exported
 
 DIGITS = 'source = "digits.npz"\ntest = "digits-test.npz"\nclasses = 10'
 DEALT = (
-    "Records are drawn, spoilt and dealt out to clients by their places, before anything is claimed: "
-    "an epsilon is that of a record as it was dealt."
+    "Records are drawn, corrupted and dealt to clients by their places in the data set. No epsilon covers "
+    "these steps: it is that of a record as it was dealt."
 )
 SENTENCE = (
     f"The features in digits.npz were computed by {NETWORK}; its training data are outside epsilon, and must "

@@ -124,5 +124,5 @@ def test_faults_of_a_simulated_network_are_refused(tmp_path: Path) -> None:
     parties = Parties(text(FEDAVG, clients=CLIENTS, rounds=1, extra="[network]\ndropout = 0.5"))
     made = parties.made
     backend = OwnMachines(parties.pinned, parties.keys[SERVER], lambda requests: {})
-    with pytest.raises(ConfigError, match=r"no \[network\] where parties are on machines of their own"):
+    with pytest.raises(ConfigError, match=r"no \[network\] if parties run on machines of their own"):
         run_arm(made.study, made.arm, made.world, tmp_path, print, backend=backend)

@@ -214,7 +214,7 @@ def test_an_installed_package_brings_both(tmp_path: Path, names: tuple[str, str]
         study = parse(written(data=data, model=model))
         here = world.build(study, 3)
         assert (here.problem.clients, here.problem.kind) == (2, "regression")
-        assert any("taken at its word" in note for note in here.marks.notes)
+        assert any("may compute statistics over all records" in note for note in here.marks.notes)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_records_that_say_nothing_of_clients_need_a_partition(tmp_path: Path) ->
 
 
 def test_a_text_without_a_file_has_no_paths() -> None:
-    with pytest.raises(ConfigError, match="Expected a whole path in a study that is no file"):
+    with pytest.raises(ConfigError, match="Expected an absolute path in a study without a file"):
         parse(written(data="\n[data]\nsource = 'people.csv'\n", model=MODEL))
 
 

@@ -132,7 +132,7 @@ def test_an_unfinished_run_has_no_report_yet(tmp_path: Path) -> None:
         ),
         (text(clients=5000), "Expected clients <= "),
         (text(FEDAVG, FEDPROF + "alpha = [1.0, 2.0]\n"), "one alpha for each of 6 clients, got 2"),
-        (text().replace("budget = inf", "budget = 8.0"), "which no budget bears"),
+        (text().replace("budget = inf", "budget = 8.0"), "whose epsilon is infinite"),
         (text().replace('"digits"', '"shakespeare"'), "shakespeare"),
     ],
 )

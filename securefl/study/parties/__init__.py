@@ -1,13 +1,13 @@
-"""The parties of a deployment, each with a folder of its own, made from one study.
+"""The folders and processes of a deployment's parties. Each party has its own folder, made from one study.
 
-plan_file   what a party agreed to: its part, the study's arm and seed, its terms, the plan, the roster
-keys        its lasting keys, and their rotation
-folder      its files: made from a study, and opened
-pinning     the roster that it agreed to, and new keys
-made        the study's algorithm and records as this party has them, and the party that follows
-asking      the server's run, over whatever reaches the parties
-serving     its process, behind its socket
-status      what its owner may see of it
+`plan_file`   the file `party.toml`: name, arm, seed, ledger terms, plan and pinned roster
+`keys`        a party's long-term keys, and their rotation
+`folder`      creates a party's folder, gives it another plan, and opens it
+`pinning`     pins the roster that a party agreed to, and replaces its keys
+`made`        builds the study's algorithm, plan and records for one party, and the party itself
+`asking`      runs the study on the server, over any transport that reaches the parties
+`serving`     the process of a client or key holder, which answers requests on a socket
+`status`      a summary of one party's folder for its owner
 """
 
 from __future__ import annotations

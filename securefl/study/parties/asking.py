@@ -1,4 +1,4 @@
-"""The server of a deployment: a study's run, whose clients and key holder sit on machines of their own."""
+"""Runs a study on the server of a deployment. Clients and key holder run on machines of their own."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from securefl.study.session import run_study
 
 
 class OwnMachines:
-    """Seats on machines of their own, which `exchange` reaches.
+    """A backend whose parties run on machines of their own. `exchange` carries requests to them.
 
     Args:
         pinned: the server's roster.
-        identity: the server's lasting keys, as the roster has them.
+        identity: the server's long-term keys, as the roster lists them.
         exchange: see `engine.apart.remote_transport`.
     """
 
@@ -45,15 +45,18 @@ class OwnMachines:
         self._pinned, self._identity, self._exchange = pinned, identity, exchange
 
     def session(self, arm_context: ArmContext) -> bytes:
-        """The session that every party works out from its own plan and roster."""
+        """The session's 32 bytes. Every party computes the same ones from its own plan and roster."""
         return self._pinned.session(arm_context.plan, arm_context.nonce)
 
     def engine(self, arm_context: ArmContext) -> RemoteEngine:
-        """The server of this arm. ConfigError for a study that asks for faults of a simulated network."""
+        """The engine of this arm.
+
+        Raises ConfigError if the study has simulated network faults, or the roster another number of clients.
+        """
         if arm_context.study.network != Faults():
             raise ConfigError(
-                "Expected no [network] where parties are on machines of their own, got one: its faults are "
-                "those of a simulation. Leave it out."
+                "Expected no [network] if parties run on machines of their own, got one: its faults are "
+                "simulated. Leave the section out."
             )
         clients = arm_context.world.problem.clients
         if len(self._pinned.clients) != clients:
@@ -94,7 +97,7 @@ class OwnMachines:
 
 
 def others_of(folder: Path) -> tuple[str, ...]:
-    """Whom the server of this folder asks: the clients of its roster, and the key holder if it has one."""
+    """The parties that this folder's server contacts: its roster's clients, and the key holder if listed."""
     members = pinned_of(folder, plan_file.read(folder)).members
     return tuple(name for name in sorted(members) if name != SERVER)
 
@@ -107,19 +110,37 @@ def run_deployed(
     tell: Callable[[Arm, int, Mapping[str, Any]], None] = lambda arm, seed, record: None,
     stop: Stop | None = None,
 ) -> tuple[Results, Path]:
-    """Run, or resume, the study of a server's folder, in the run folder `out`.
+    """Run, or resume, the study of a server's folder with parties on other machines.
 
-    The run folder is as a simulation's. Its ledger holds what clients were asked for: theirs are on their own
-    machines. What `[data]` deals to clients is taken for sizes and for an observer's figures alone. Figures
-    of models that clients keep for themselves are not known here.
+    The run folder has the same files as a simulation's. Its ledger counts the releases that the server asked
+    for; each client's own ledger is on that client's machine. The server uses the records that `[data]` deals
+    to clients for their numbers and for an observer's figures, and for nothing else. It does not know the
+    figures of models that clients keep for themselves.
+
+    >>> from pathlib import Path
+    >>> from securefl.deployment import run_deployed
+    >>> run_deployed(Path("no-such-party"), Path("run"), lambda requests: {})
+    Traceback (most recent call last):
+    securefl.core.errors.ConfigError: Expected a party's folder, got no-such-party, which has no party.toml.
+    Make one: securefl party init.
 
     Args:
-        folder: made by `securefl party init --server`, with a pinned roster.
+        folder: the server's folder. `securefl party init --server` makes it; its roster must be pinned.
+        out: the run folder.
+        exchange: takes a request for each party by name, and returns the replies that came in time. See
+            `engine.apart.remote_transport`.
         tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
-        stop: raises Interrupted after a round, if it is asked to.
+        stop: asked between rounds; it raises `Interrupted` if a request to stop came.
 
-    Returns the results and the report's path. Raises ConfigError for a folder that is not a server's, and for
-    a study of several arms or seeds: each of them is a plan of its own, to which parties agree one by one.
+    Returns:
+        The results, and the path of the report.
+
+    Raises:
+        ConfigError: if the folder is not a server's or has no pinned roster, if the study cannot run on
+            machines of its own, or if it has several arms or seeds. Each arm and seed is a plan of its own,
+            to which the parties agree one by one.
+        DataError: if a file of the run folder is damaged or lost.
+        Interrupted: after the round at hand, if `stop` was asked to stop.
     """
     content = plan_file.read(folder)
     study = config.read(folder / STUDY)
@@ -128,7 +149,7 @@ def run_deployed(
     if len(study.arms) != 1 or len(study.study.seeds) != 1:
         raise ConfigError(
             f"Expected a study of one arm and one seed, got {len(study.arms)} arms and "
-            f"{len(study.study.seeds)} seeds. Make a study of each, and have the parties agree to it."
+            f"{len(study.study.seeds)} seeds. Make a study of each, and have all parties agree to it."
         )
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
     backend = OwnMachines(pinned, identity, exchange)
@@ -140,8 +161,8 @@ def playing(
 ) -> Callable[[SendAndReceive, Callable[[Mapping[str, Any]], None]], Mapping[str, NDArray[Any]]]:
     """A function that runs the study of a server's folder, and returns the arrays of its model by name.
 
-    It takes the exchange, and what is told every finished round's record. See `run_deployed` for folder and
-    out.
+    Its arguments are the exchange, and a callback for the record of each finished round. `folder` and `out`
+    are those of `run_deployed`.
     """
 
     def play(

@@ -1,12 +1,12 @@
-"""A party's folder: made from a study, enrolled in a roster, and opened by the process that serves it.
+"""Creates, renews and opens a party's folder: plan, keys, ledger, journal, sessions and roster.
 
-party.toml, study.toml      what its owner agreed to (see `plan_file`), and the study it is from
-identity.key                its lasting keys
-split.key                   says which records a client tests on, where a finite epsilon is claimed
-ledger.sqlite               all that it ever released, in every study: a client's
+party.toml, study.toml      what its owner agreed to (see `plan_file`), and the study that it is from
+identity.key                its long-term keys
+split.key                   a client's: decides which records it tests on, if a finite epsilon is claimed
+ledger.sqlite               a client's: all that it ever released, in every study
 acts.sqlite                 its journal
-diary.sqlite                sessions, refusals, fingerprints of records, what it keeps
-roster.jsonl                who takes part, as pinned
+diary.sqlite                its sessions, refusals, digests of records, and client state
+roster.jsonl                the pinned roster
 run/                        the socket
 """
 
@@ -43,9 +43,10 @@ SOCKET = Path("run") / "party.sock"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What a party is to be: its name, the study's arm and seed, and what it has of its own.
+    """The choices for one party's folder: name, arm and seed, counter and records.
 
-    counter: a folder outside the party's; None for the usual one. records: a file, or none for the study's.
+    counter: a folder outside the party's own; None for the default place. records: a file with the client's
+    own records; None if the study deals them to it.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Part:
 
 
 def arm_of(study: Study, name: str | None) -> Arm:
-    """The study's arm of this name, or its only one. Raises ConfigError where that is not clear."""
+    """The study's arm of this name; its only arm for None. Raises ConfigError unless exactly one arm fits."""
     found = [arm for arm in study.arms if name in (None, arm.name)]
     if len(found) != 1:
         names = ", ".join(repr(arm.name) for arm in study.arms)
@@ -65,10 +66,10 @@ def arm_of(study: Study, name: str | None) -> Arm:
 
 
 def init(folder: Path, made: Made, part: Part) -> PlanFile:
-    """Make a party's folder. Whoever calls has shown the terms to its owner.
+    """Make a party's folder. The caller has shown the terms to the party's owner.
 
-    Everything is made, or nothing. Raises ConfigError for a folder that is not new, and whatever the study or
-    the records have wrong.
+    Either all files are made or none. Raises ConfigError if the folder or counter is not new, or the study
+    has no such party, and DataError if the records do not fit the study.
     """
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"Expected a new folder, got {folder}, which has files. {_instead(folder, part)}")
@@ -78,7 +79,7 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
     place = (part.counter or counters.default(secrets.token_hex(16))).absolute()
     content = _content(made, part, place)
     with filling(folder), filling(place):
-        # Its owner's alone, but for the way to the socket: its group may pass, and see nothing.
+        # The owner's group may pass through to the socket, and may list nothing.
         folder.chmod(0o710)
         keys.make(folder, part.name)
         with begun(part.name, folder, Counter(place), _ledger_terms(content)) as files:
@@ -86,22 +87,22 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
                 files.diary.note_records(own.digest, "as the folder was made")
         _keep_key(folder, made, content)
         _write_study(folder, made.study)
-        # Last: a folder without it is not taken for a party's.
+        # Last: a folder without this file does not count as a party's.
         plan_file.write(folder, content)
     return content
 
 
 def _instead(folder: Path, part: Part) -> str:
-    """What to do about a folder that is not new."""
+    """The advice that ends an error about a folder that is not new."""
     if not (folder / plan_file.NAME).is_file():
         return (
-            "They are no party's: if they are of an init that was killed, remove them, with the counter that "
-            "it was given. Or choose another folder."
+            "They are no party's: if an interrupted init left them, remove them, and the counter that the "
+            "init was given. Or choose another folder."
         )
     name = plan_file.read(folder).name
     if name != part.name:
-        return f"They are of {name}. Choose another."
-    return f"They are of {name}, whose ledger and keys stay: give it another plan with --again."
+        return f"They are {name}'s. Choose another folder."
+    return f"They are {name}'s, whose ledger and keys stay: give it another plan with --again."
 
 
 def _require_new(place: Path, folder: Path) -> None:
@@ -113,17 +114,21 @@ def _require_new(place: Path, folder: Path) -> None:
 def renew(folder: Path, made: Made, part: Part) -> PlanFile:
     """Give the party of a folder another plan. Its ledger, keys and terms stay.
 
-    Raises ConfigError for another party, and for a study in other terms.
+    Raises ConfigError if `part` names another party or counter, or the study's terms differ from the
+    ledger's.
     """
     with alone(folder):
         before = plan_file.read(folder)
         if part.name != before.name:
             raise ConfigError(
-                f"Expected {before.name}, whose folder and ledger this is, got {part.name}: under another "
-                "name its releases would count apart. Make a folder for it, of other records."
+                f"Expected {before.name}, whose folder and ledger this is, got {part.name}: a second name's "
+                "releases would not be counted with those of the first. Make a folder for it, with other "
+                "records."
             )
         if part.counter is not None and part.counter.absolute() != Path(before.counter):
-            raise ConfigError(f"Expected the counter {before.counter}, got another: it moves with no plan.")
+            raise ConfigError(
+                f"Expected the counter {before.counter}, got another: a new plan does not move it."
+            )
         if before.client is not None:
             before.terms.require(made.plan, f"this party's ledger, {folder / LEDGER}")
         made = _with_key(folder, made)
@@ -136,14 +141,14 @@ def renew(folder: Path, made: Made, part: Part) -> PlanFile:
 
 
 def _with_key(folder: Path, made: Made) -> Made:
-    """The same under the key that a party's folder has, if it has one."""
+    """The same study, split by the key in the party's folder, if the folder has one."""
     if made.keeper.key is None or not (folder / split_key.NAME).exists():
         return made
     return Made.of(made.study, made.arm, made.world.seed, Keeper(key=split_key.read(folder), dealt=True))
 
 
 def _keep_key(folder: Path, made: Made, content: PlanFile) -> None:
-    """Keep the key of a client's splits, if they go by one."""
+    """Write the key of a client's splits into its folder, if its splits use a key."""
     if content.client is not None and made.keeper.key is not None:
         split_key.write_new(folder, made.keeper.key)
 
@@ -167,14 +172,14 @@ def _write_study(folder: Path, study: Study) -> None:
 
 
 def _data(made: Made, name: str, records: Path | None) -> OwnData | None:
-    """A client's records, None for others, who have none."""
+    """A client's records; None for the server and the key holder. Raises ConfigError for an unused part."""
     if name.startswith("client-"):
         number = int(name.removeprefix("client-"))
         return data_of(made, number, "" if records is None else str(records.absolute()))
     if name not in made.names:
         raise ConfigError(
-            f"Expected a part in this study, {' or '.join(made.names)} or a client, got {name}: this plan "
-            "has nothing for it to open. Nobody needs to run it."
+            f"Expected a party of this study, {' or '.join(made.names)} or a client, got {name}: this plan "
+            "has nothing for it to open. Do not run it."
         )
     if records is not None:
         raise ConfigError(f"Expected records for a client alone, got some for the {name}. Leave them out.")
@@ -182,19 +187,19 @@ def _data(made: Made, name: str, records: Path | None) -> OwnData | None:
 
 
 def _ledger_terms(content: PlanFile) -> Terms | None:
-    """The terms of a client's ledger; None for others, who have none."""
+    """The terms of a client's ledger; None for the server and the key holder, which have no ledger."""
     return None if content.client is None else content.terms.ledger()
 
 
 def recount(folder: Path) -> Path:
-    """Begin a lost counter anew. Returns its folder. Raises ConfigError for one that is not lost."""
+    """Replace a lost counter by a new one. Returns its folder. Raises ConfigError if it is not lost."""
     with alone(folder):
         content = plan_file.read(folder)
         counter = Counter(Path(content.counter))
         if counter.there or counter.ledger.exists():
             raise ConfigError(
-                f"Expected a counter that is lost, got the one at {counter.folder}: it stays, and a folder "
-                "that is behind it is refused."
+                f"Expected a lost counter, got the one at {counter.folder}: it stays, and a party's folder "
+                "that is older than it is refused."
             )
         counter.begin()
         if (terms := _ledger_terms(content)) is not None:
@@ -207,7 +212,7 @@ def recount(folder: Path) -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """All that a party has, once its process holds it. data: a client's."""
+    """An opened party: its files, keys, roster, plan and study. data: a client's records; else None."""
 
     content: PlanFile
     made: Made
@@ -219,11 +224,11 @@ class Opened:
 
 @contextmanager
 def opened(folder: Path, *, new_records: str = "") -> Iterator[Opened]:
-    """Hold a party's folder and counter, and open all that is in it.
+    """Lock a party's folder and counter, and open the files in it.
 
-    new_records: the owner's word why its records are others than before; empty if they are the same.
-    Raises ConfigError for a party that is not ready, and DataError for files that do not belong together,
-    an older copy, or records that changed.
+    new_records: the owner's reason why the records differ from before; empty if they are the same.
+    Raises ConfigError if the party has no pinned roster, or its plan no longer follows from its study, and
+    DataError if files do not belong together, are an older copy, or if the records changed without a reason.
     """
     content = plan_file.read(folder)
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
@@ -249,7 +254,7 @@ def _note_records(diary: SessionStore, data: OwnData, new_records: str) -> None:
     if not new_records:
         raise DataError(
             "Expected the records that this party had before, got others: a file was changed, or the study "
-            "deals them out otherwise. Bring the old ones back. If they are meant to be new, say why with "
+            "deals other records to it. Bring the old ones back. If the new ones are intended, say why with "
             "--new-records WHY: the ledger goes on, and counts what the old ones spent for the new ones too."
         )
     diary.note_records(data.digest, new_records)

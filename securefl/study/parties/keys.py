@@ -1,4 +1,4 @@
-"""A party's lasting keys: one secret in a file that its owner alone can read."""
+"""A party's long-term keys: one secret, in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _BYTES = 32
 
 
 def make(folder: Path, name: str) -> Identity:
-    """Fresh keys, in place of any that were. Who has a copy of the old ones can no longer stand for it."""
-    # Replaced, not kept: shares that once travelled under the old channel key stay closed if it is gone.
+    """Make new keys, and replace the old ones. A copy of the old keys no longer identifies the party."""
+    # The old secret is overwritten: once it is gone, nobody can decrypt shares sent under its channel key.
     secret = SecretKey(os.urandom(_BYTES))
     write(folder / NAME, secret.reveal(), secret=True)
     return Identity.of(name, secret)
 
 
 def read(folder: Path, name: str) -> Identity:
-    """The party's keys. Raises ConfigError for a file that is lost, cut, or open to others."""
+    """The party's keys. Raises ConfigError if the file is missing, cut, or readable by other users."""
     path = folder / NAME
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -37,8 +37,8 @@ def read(folder: Path, name: str) -> Identity:
         raw = source.read(_BYTES + 1)
     if mode & 0o077:
         raise ConfigError(
-            f"Expected {path} for its owner alone, got mode {mode:04o}: others may have read the keys. Make "
-            "new ones: securefl party rotate."
+            f"Expected {path} for its owner alone, got mode {mode:04o}: other users may have read the keys. "
+            "Make new ones: securefl party rotate."
         )
     if len(raw) != _BYTES:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a party computes: the study's algorithm, its plan, and the records as this party has them."""
+"""Builds a study for one party of a deployment: algorithm, plan, records, and the party itself."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from securefl.training.task import Problem
 
 
 def work_of(study: Study, arm: Arm, seed: int) -> bytes:
-    """Digest of a study's text, an arm and a seed, 32 bytes: parties with one digest compute the same."""
+    """Digest of a study's text, an arm and a seed, 32 bytes. Parties with equal digests run the same code."""
     parts = (study.text, arm.name, str(seed))
-    # each by its own digest, so that no two lists of parts give the same bytes
+    # Each part has a digest of its own, so that no two lists of parts give the same bytes.
     inner = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
     return hashlib.sha256(b"securefl work v1" + inner).digest()
 
 
 @dataclass(frozen=True)
 class Made:
-    """One arm of a study under one seed, as every party of a deployment makes it for itself."""
+    """One arm of a study under one seed. Every party of a deployment builds it for itself."""
 
     study: Study
     arm: Arm
@@ -63,10 +63,9 @@ class Made:
 
     @classmethod
     def of(cls, study: Study, arm: Arm, seed: int, keeper: Keeper | None = None) -> Made:
-        """Build the study's world. Raises ConfigError for a study that cannot run.
+        """Build the study's world. Raises ConfigError if the study cannot run.
 
-        keeper: a client's own, with the key of its folder; by default one with a fresh key, where a hold-out
-        goes by one.
+        keeper: the client's, with the key of its folder. By default the key is fresh, if the study needs one.
         """
         require_in_one_process(study)
         if keeper is None:
@@ -80,12 +79,12 @@ class Made:
 
     @cached_property
     def spec(self) -> Mapping[str, ValueSpec]:
-        """What clients may be asked for, by name."""
+        """The specs of the values that clients may contribute, by name."""
         return {contribution.spec.name: contribution.spec for contribution in self.algorithm.contributions}
 
     @property
     def scores(self) -> LinearScheme | None:
-        """The plan's way of scoring; None where numbers are opened in the clear."""
+        """The plan's scheme for linear queries; None if their answers are sent in the clear."""
         asks = 2 * self.study.study.rounds
         clients = self.world.problem.clients
         return linear_scheme_of(
@@ -94,7 +93,7 @@ class Made:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who takes part beside the clients: the server, and a key holder if the plan needs one."""
+        """The parties beside the clients: the server, and a key holder if the plan needs one."""
         scheme = scheme_of(self.plan)
         holder = self.scores is not None or (scheme is not None and scheme.key_holder_learns)
         return (SERVER, KEY_HOLDER) if holder else (SERVER,)
@@ -133,12 +132,12 @@ class Made:
         )
 
     def require(self, content: PlanFile) -> None:
-        """Raises ConfigError unless the study still has the plan that its owner agreed to."""
+        """Raises ConfigError unless the study still gives the plan that the party's owner agreed to."""
         if self.plan != content.plan:
             raise ConfigError(
                 "Expected the plan of party.toml from study.toml, got another: one of the files was changed, "
-                "or this release of securefl works it out otherwise. Look at the study, and agree to it "
-                "again: securefl party init --again."
+                "or this release of securefl computes another plan. Check the study, and agree to it again: "
+                "securefl party init --again."
             )
 
 
@@ -147,14 +146,14 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class OwnData:
-    """A client's records: what it trains on, and what it holds out, if the study holds anything out."""
+    """A client's records. records: for training. held: held out for tests; None without a hold-out."""
 
     records: Records
     held: Records | None
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the records, in hex. It is noted in the party's diary, and never sent."""
+        """SHA-256 over the records, in hex. The party notes it in its own folder, and never sends it."""
         found = hashlib.sha256(b"securefl records v1")
         for part in (*self.records, *(self.held or ())):
             found.update(f"{part.dtype.str}{part.shape}".encode())
@@ -165,7 +164,8 @@ class OwnData:
 def data_of(made: Made, number: int, records: str) -> OwnData:
     """A client's records: from its own file, or those that the study deals to it.
 
-    Raises ConfigError for a client that the study has not, and DataError for a file that does not fit.
+    records: the file's path; empty if the study deals them.
+    Raises ConfigError if the study has no client of this number, and DataError if the file does not fit.
     """
     world = made.world
     if number >= len(world.records):
@@ -197,10 +197,10 @@ def _own(path: Path, problem: Problem, like: Records) -> Records:
 
 def _arrays(path: Path) -> Records:
     try:
-        # opened here: of a cut archive numpy would leave the file open
+        # Opened here: numpy would not close the file of a cut archive.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return arrays["x"], arrays["y"]
-    # an array of .npy is no context, and a cut archive no zip file
+    # TypeError, AttributeError: a .npy file gives an array, which is no context. BadZipFile: a cut archive.
     except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, BadZipFile) as error:
         raise DataError(
             f"Expected records in {path}, .npz with arrays x and y, got: {type(error).__name__}: {error}."
@@ -208,7 +208,7 @@ def _arrays(path: Path) -> Records:
 
 
 def _fitting(path: Path, what: str, found: NDArray[Any], like: NDArray[Any]) -> NDArray[Any]:
-    """The array as the study's are: of one shape for a record, safely cast, and finite."""
+    """The array in the study's dtype. Raises DataError for another shape, an unsafe cast, nan or infinity."""
     safe = np.can_cast(found.dtype, like.dtype, casting="same_kind")
     if found.shape[1:] != like.shape[1:] or found.ndim != like.ndim or not safe:
         raise DataError(
@@ -216,5 +216,5 @@ def _fitting(path: Path, what: str, found: NDArray[Any], like: NDArray[Any]) -> 
             f"model reads it, got {found.shape} as {found.dtype}."
         )
     if found.dtype.kind == "f" and not np.isfinite(found).all():
-        raise DataError(f"{path}: expected a finite {what} everywhere, got others. Fill or drop them.")
+        raise DataError(f"{path}: expected finite entries of {what}, got others. Fill or drop them.")
     return np.ascontiguousarray(found, dtype=like.dtype)

@@ -1,4 +1,4 @@
-"""The roster that a party agreed to, and the keys by which it stands in it."""
+"""Pins the roster that a party agreed to, checks it at each start, and rotates the party's keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ ROSTER = "roster.jsonl"
 
 
 def rotate(folder: Path) -> Identity:
-    """Make new keys. The line of the old ones is void, and the party serves nobody until it is pinned anew.
+    """Make new keys. The roster's line for the old ones is void: the party serves no session until a roster
+    with the new line is pinned.
 
     Raises ConfigError while the party runs.
     """
@@ -29,14 +30,14 @@ def rotate(folder: Path) -> Identity:
 
 
 def pin(folder: Path, pinned: Pinned, text: str) -> PlanFile:
-    """Pin a roster, as read from this text. Raises ConfigError for one that does not fit study or keys."""
+    """Pin a roster that was read from `text`. Raises ConfigError if it does not fit the study or the keys."""
     with alone(folder):
         content = plan_file.read(folder)
         _require_own(folder, content, pinned)
         if len(pinned.clients) != content.clients:
             raise ConfigError(
                 f"Expected a roster of the study's {content.clients} clients, got {len(pinned.clients)}. Ask "
-                "who is missing for their line."
+                "the missing clients for their lines."
             )
         write(folder / ROSTER, text, secret=True)
         content = replace(content, roster=pinned.digest.hex())
@@ -49,17 +50,17 @@ def _require_own(folder: Path, content: PlanFile, pinned: Pinned) -> None:
     if pinned.members.get(content.name) != own:
         raise ConfigError(
             f"Expected {content.name} in the roster with its own keys, {fingerprint(own)}, "
-            f"got {'other keys' if content.name in pinned.members else 'no line of it'}. Have this line in "
-            "it: securefl party enrol."
+            f"got {'other keys' if content.name in pinned.members else 'no line of it'}. Add the line that "
+            "this prints: securefl party enrol."
         )
 
 
 def pinned_of(folder: Path, content: PlanFile) -> Pinned:
-    """The roster that the party pinned. Raises ConfigError for none, and for one that was changed since."""
+    """The roster that the party pinned. Raises ConfigError if none is pinned, or it was changed since."""
     if not content.roster:
         raise ConfigError(
-            f"Expected a pinned roster, got none. Send the line of `securefl party enrol {folder}` to "
-            f"whoever makes the roster, and pin what comes back: securefl party pin {folder} ROSTER."
+            f"Expected a pinned roster, got none. Send the line of `securefl party enrol {folder}` to the "
+            f"roster's maker, and pin the roster that comes back: securefl party pin {folder} ROSTER."
         )
     pinned = read(folder / ROSTER)
     if pinned.digest.hex() != content.roster:

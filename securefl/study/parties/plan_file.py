@@ -1,12 +1,12 @@
-"""A party's plan file, `party.toml`: what its owner agreed to. Every session is held against it.
+"""A party's plan file, `party.toml`: what its owner agreed to. A party joins no session that differs from it.
 
-name = "client-0000"        whom it stands for
+name = "client-0000"        the party
 arm, seed                   of the study beside it, `study.toml`
-roster                      digest of the roster that was pinned, empty before
-counter                     where the ledger's counter is, outside this folder
-records                     a file of own records (.npz with x and y), empty for the study's
-[terms]                     unit, adjacency, delta, budget and against: the holder's, for every study
-[plan]                      all that the session's guarantee hangs on, as the study says it
+roster                      digest of the pinned roster; empty before one is pinned
+counter                     the folder of the ledger's counter, outside this folder
+records                     a file of own records (.npz with x and y); empty for those of the study
+[terms]                     `unit`, `adjacency`, `delta`, `budget`, `adversaries` of the party's one ledger
+[plan]                      all parameters of the session's privacy guarantee, from the study
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NAME = "party.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class HolderTerms:
-    """What a holder's epsilon means, whoever asks. budget: `inf` for none."""
+    """The terms of a data holder's epsilon, in all studies. budget: `inf` for none."""
 
     unit: Unit
     adjacency: Adjacency
@@ -55,7 +55,7 @@ class HolderTerms:
         )
 
     def words(self) -> dict[str, Any]:
-        """Every field by its word in the plan file."""
+        """Every field by its key in the plan file."""
         return {
             "unit": self.unit,
             "adjacency": self.adjacency,
@@ -65,7 +65,7 @@ class HolderTerms:
         }
 
     def ledger(self) -> Terms:
-        """The terms of the holder's one ledger. It has no schedule: those of all studies count in it."""
+        """The terms of the holder's one ledger. They limit no number of rounds: all studies share it."""
         return Terms(
             unit=self.unit,
             adjacency=self.adjacency,
@@ -75,15 +75,15 @@ class HolderTerms:
         )
 
     def require(self, plan: Plan, whose: str) -> None:
-        """Raises ConfigError, with each field that differs, for a plan in other terms."""
+        """Raises ConfigError if the plan's terms differ. The error lists each field that does."""
         own, theirs = self.words(), HolderTerms.of(plan).words()
         other = [
             f"{name} = {theirs[name]} in place of {own[name]}" for name in own if own[name] != theirs[name]
         ]
         if other:
             raise ConfigError(
-                f"Expected a study in the terms of {whose}, got {'; '.join(other)}. Epsilon in other terms "
-                "cannot be added to what the ledger counts: ask for a study in these terms."
+                f"Expected a study in the terms of {whose}, got {'; '.join(other)}. Epsilons in other terms "
+                "cannot be added to those of the ledger: ask for a study in these terms."
             )
 
 
@@ -107,7 +107,7 @@ class PlanFile:
                 f"Expected name = {SERVER!r}, {KEY_HOLDER!r} or a client's, such as 'client-0000', got "
                 f"{self.name!r}."
             )
-        # Imported here: who only reads keys and rosters does not wait for the accountant.
+        # Imported here, so that commands on keys and rosters do not wait for the accountant.
         from securefl.mechanisms.registry import require_mechanism
 
         require_mechanism(self.plan)
@@ -117,7 +117,7 @@ class PlanFile:
             )
 
     def words(self) -> dict[str, Any]:
-        """Every field by its word in the file."""
+        """Every field by its key in the file."""
         return {
             "name": self.name,
             "arm": self.arm,
@@ -132,12 +132,12 @@ class PlanFile:
 
     @property
     def client(self) -> int | None:
-        """The client's number; None for server and key holder."""
+        """The client's number; None for the server and the key holder."""
         return None if self.name in (SERVER, KEY_HOLDER) else int(self.name.removeprefix("client-"))
 
 
 def read(folder: Path) -> PlanFile:
-    """The plan file of a party's folder. Raises ConfigError where there is none, or it is damaged."""
+    """The plan file of a party's folder. Raises ConfigError if it is missing, unreadable or damaged."""
     path = folder / NAME
     if not path.is_file():
         raise ConfigError(
@@ -145,8 +145,8 @@ def read(folder: Path) -> PlanFile:
         )
     if not os.access(path, os.R_OK):
         raise ConfigError(
-            f"Expected to run as user {path.stat().st_uid}, whose party is in {folder}, got user "
-            f"{os.getuid()}, who may not read {NAME}. Run the command as that user."
+            f"Expected to run as user {path.stat().st_uid}, the owner of the party in {folder}, got user "
+            f"{os.getuid()}, which may not read {NAME}. Run the command as the owner."
         )
     try:
         return convert(PlanFile, _fields(toml(read_text(path))), "party")
@@ -164,12 +164,12 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(folder: Path, content: PlanFile) -> None:
-    """Write the plan file, whole or not at all, readable by its owner alone."""
+    """Write the plan file atomically, readable by its owner alone."""
     write_file(folder / NAME, tomli_w.dumps(_without_none(content.words())), secret=True)
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table as TOML can hold it. What is None in a plan is so by default."""
+    """The table without its None entries, which TOML cannot hold. They are a plan's defaults."""
     return {
         name: _without_none(value) if isinstance(value, Mapping) else value
         for name, value in table.items()

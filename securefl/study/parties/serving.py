@@ -1,4 +1,4 @@
-"""A party's process: its resident behind its socket."""
+"""The process of a deployed party: a client or key holder that answers requests on its socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from securefl.study.parties.folder import Opened
 
 
 def resident_of(party: Opened) -> PartySession:
-    """The party over all its sessions, from what its process has opened: a client, or the key holder."""
+    """The long-running party of an opened folder, a client or the key holder, for all its sessions."""
 
     def make(kept: Mapping[int, ClientState]) -> ClientParty | KeyHolderParty:
         number, files = party.content.client, party.files
@@ -38,7 +38,7 @@ def resident_of(party: Opened) -> PartySession:
 
 
 def answering(party: Opened, resident: PartySession) -> Callable[[bytes], bytes]:
-    """The party's answers. How far it got is in its counter before a reply leaves."""
+    """The function that answers a request. It updates the party's counter before the reply is sent."""
 
     def answer(request: bytes) -> bytes:
         reply = resident.answer(request)
@@ -56,7 +56,18 @@ def serve(
     ready: Callable[[], None],
     most: int = MOST,
 ) -> None:
-    """Serve until the process is told to stop. ready: called once the socket is there."""
+    """Answer requests on a Unix socket until the process receives a signal to stop.
+
+    Args:
+        party: the opened folder of a client or the key holder.
+        socket: the path of the socket, which is made here.
+        allow: the ids of the users that may connect.
+        ready: called once the socket accepts connections.
+        most: the longest request, in bytes.
+
+    Raises:
+        ConfigError: if the socket cannot be made at this path.
+    """
     answer = answering(party, resident_of(party))
 
     def handle(line: Connection, request: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a party's owner may see of it, without stopping it. Nothing of it is ever sent."""
+"""A summary of a party's folder for its owner. It can be read while the party runs, and is never sent."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ _SHOWN = 10
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """A party's state as JSON can hold it.
+    """A party's state as a value for JSON.
 
-    name, fingerprint       of its keys
-    roster                  digest that it pinned, empty for none
-    terms                   the holder's; for a client
-    epsilon                 spent against each party, in all studies; "inf" is infinity
-    releases                how many it ever committed, and `reserved` ones that never left
-    records                 fingerprints of the records it had, with the reason for each
+    name, fingerprint       the party, and the fingerprint of its keys
+    arm, seed               of its study
+    roster                  digest of the pinned roster; empty for none
+    terms                   of its ledger; for a client
+    epsilon                 spent against each party, in all studies; "inf" is infinity; for a client
+    releases                how many it ever committed, and how many `reserved` ones were never sent
+    records                 digests of the records that it had, with a reason and time for each
     sessions                how many, and the last ten with study and time
-    refusals                the last ten, with reason, time, and how often it came
-    counter                 where it is, and what is wrong with it, if anything is
-    Raises ConfigError where there is no party, and DataError where a file is damaged.
+    refusals                the last ten, with reason, time, and how often each came
+    counter                 its folder, and in `wrong` why it cannot be used; empty if it can
+    Raises ConfigError if the folder is not a party's, and DataError if a file is missing or damaged.
     """
     content = plan_file.read(folder)
     own = keys.read(folder, content.name).member()
@@ -43,7 +44,7 @@ def status(folder: Path) -> dict[str, Any]:
     }
     if content.client is not None:
         found |= _spent(folder, content)
-    if not (folder / DIARY).is_file():  # to open one would make it
+    if not (folder / DIARY).is_file():  # opening it would create a new one
         raise DataError(f"Expected the party's diary at {folder / DIARY}, got none. Put the newest one back.")
     with ExitStack() as stack:
         diary = SessionStore(folder / DIARY)
@@ -72,7 +73,7 @@ def _wrong(content: plan_file.PlanFile) -> str:
 
 
 def _spent(folder: Path, content: plan_file.PlanFile) -> dict[str, Any]:
-    # The accountant takes seconds to load, and who has no ledger needs none.
+    # The accountant takes seconds to load, and a party without a ledger does not need it.
     from securefl.accounting.statements import statement
     from securefl.engine.apart.files import LEDGER
 

@@ -135,7 +135,7 @@ def test_an_epsilon_is_more_than_nothing(epsilon: str) -> None:
 
 def test_a_budget_that_bears_not_one_round_is_told_before_anything_runs() -> None:
     of = private("fedavg", AVERAGING["fedavg"], rounds=6, budget="0.1")
-    with pytest.raises(ConfigError, match=r"Expected round 1 to cost a client .* bears not one round"):
+    with pytest.raises(ConfigError, match=r"Expected round 1 to cost a client .* Raise the budget"):
         composition(of, of.arms[0], world(of))
 
 

@@ -86,7 +86,7 @@ def test_a_folder_of_another_version_is_refused(finished: Path) -> None:
 def test_a_csv_of_another_version_is_refused(finished: Path, tmp_path: Path) -> None:
     path = finished / beside.CSV
     assert len(beside.read(path, TABLE)) == 4
-    with pytest.raises(ConfigError, match=f"got version {TABLE.version}: its studies were others"):
+    with pytest.raises(ConfigError, match=f"got version {TABLE.version}: it is from other studies"):
         beside.read(path, OTHER)
     bare = tmp_path / "table.csv"
     bare.write_text("part,system\n")

@@ -168,7 +168,7 @@ def test_a_shared_ledger_needs_a_path_and_a_budget(tmp_path: Path, told: dict[st
 
 def test_a_relative_ledger_lies_beside_the_study(tmp_path: Path) -> None:
     study = shared(tmp_path, ledger='"here.ledger"')
-    with pytest.raises(ConfigError, match="whole path of `ledger` in a study that is no file"):
+    with pytest.raises(ConfigError, match="absolute path of `ledger` in a study without a file"):
         run(study, tmp_path / "a")
     (tmp_path / "study.toml").write_text(study.text)
     securefl.run(tmp_path / "study.toml", out=tmp_path / "a", progress=False)
@@ -212,7 +212,7 @@ def test_parties_apart_have_ledgers_of_their_own(tmp_path: Path) -> None:
     from securefl.study.parties.party_setup import Made
 
     study = shared(tmp_path)
-    with pytest.raises(ConfigError, match="Expected no `ledger` where parties run apart"):
+    with pytest.raises(ConfigError, match="Expected no `ledger` if parties run on machines of their own"):
         Made.of(study, study.arms[0], 3)
 
 

@@ -84,7 +84,11 @@ def test_nobody_in_any_round_is_told_with_the_most_frequent_reason(here: World) 
         ([2], True, "nobody answered in 1 of 4 rounds (round 2)."),
         ([1, 2, 4], True, "nobody answered in 3 of 4 rounds (rounds 1, 2, 4)."),
         ([4], True, "nobody answered in 1 of 4 rounds (round 4)."),
-        ([3, 4], False, "nobody answered from round 3 on to the last, round 4: the model is that of before."),
+        (
+            [3, 4],
+            False,
+            "nobody answered from round 3 on to the last, round 4: the model has not changed since.",
+        ),
         ([2, 3, 4], False, "nobody answered from round 2 on to the last, round 4"),
     ],
 )

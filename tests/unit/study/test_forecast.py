@@ -131,7 +131,7 @@ def test_no_budget_bears_the_key_holder_that_draws_the_noise() -> None:
     found = forecast(endless, endless.arms[0], world(endless))
     assert found.epsilon == dict.fromkeys(("server", "key-holder", "others"), float("inf"))
     of = clients_protected(**changed | {"budget": "9.0"})
-    with pytest.raises(ConfigError, match="leaves without noise, which no budget bears"):
+    with pytest.raises(ConfigError, match="without noise, whose epsilon is infinite"):
         forecast(of, of.arms[0], world(of))
 
 

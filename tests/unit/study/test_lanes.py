@@ -141,7 +141,7 @@ def test_a_lane_that_is_killed_ends_the_run_and_no_round(
             played(2, tmp_path)
     assert str(caught.value) == (
         "The process of FedProf under seed 3 was ended by signal 9 (SIGKILL). Finished rounds are kept: run "
-        "the same command again, and it goes on. If memory ran out, add --workers 1 to it."
+        "the same command again, which continues the run. If memory ran out, add --workers 1."
     )
     check_goes_on(tmp_path, whole, forks)
 
@@ -177,7 +177,7 @@ def test_a_system_that_gives_no_process_is_told(
 ) -> None:
     with monkeypatch.context() as patched:
         without_process(patched, refused)
-        with pytest.raises(WorkerDied, match=r"gave no process .* --workers 1"):
+        with pytest.raises(WorkerDied, match=r"refused to start a process .* --workers 1"):
             played(2, tmp_path)
     check_told(played(2, tmp_path))
     assert results(tmp_path) == whole

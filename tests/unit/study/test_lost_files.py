@@ -394,5 +394,5 @@ def test_a_checkpoint_keeps_its_session(tmp_path: Path) -> None:
         nonce = checkpoint.nonce()
         checkpoint.bind(arm="a", ledger="l")
         assert checkpoint.nonce() == nonce
-        with pytest.raises(DataError, match="no longer says its seed"):
+        with pytest.raises(DataError, match="its seed is missing"):
             checkpoint.bind(arm="a", ledger="l", seed="3")

@@ -112,7 +112,7 @@ def test_a_study_in_other_terms_is_refused(tmp_path: Path, changed: str) -> None
 def test_a_folder_is_one_partys_for_ever(tmp_path: Path) -> None:
     of = made()
     folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "counters"))
-    with pytest.raises(ConfigError, match="count apart"):
+    with pytest.raises(ConfigError, match="would not be counted"):
         folders.renew(tmp_path / "p", of, part(of, "client-0001", tmp_path / "counters"))
     with pytest.raises(ConfigError, match="new folder"):
         folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "elsewhere"))
@@ -151,11 +151,11 @@ def test_an_init_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
 def test_a_folder_that_is_not_new_says_what_to_do(tmp_path: Path) -> None:
     of = made()
     folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "counters"))
-    for name, said in (("client-0000", "--again"), ("client-0001", "are of client-0000. Choose another")):
+    for name, said in (("client-0000", "--again"), ("client-0001", "are client-0000's. Choose another")):
         with pytest.raises(ConfigError, match=said):
             folders.init(tmp_path / "p", of, part(of, name, tmp_path / "elsewhere"))
     (tmp_path / "p" / "party.toml").unlink()
-    with pytest.raises(ConfigError, match="an init that was killed"):
+    with pytest.raises(ConfigError, match="an interrupted init"):
         folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "elsewhere"))
 
 
@@ -401,7 +401,7 @@ def test_keys_that_others_may_have_read_are_refused(tmp_path: Path) -> None:
     key = tmp_path / "client-0000" / "identity.key"
     assert key.stat().st_mode & 0o777 == 0o600
     key.chmod(0o640)
-    with pytest.raises(ConfigError, match="others may have read"):
+    with pytest.raises(ConfigError, match="other users may have read"):
         keys.read(key.parent, "client-0000")
     key.chmod(0o600)
     key.write_bytes(key.read_bytes()[:-1])
@@ -434,7 +434,7 @@ def test_a_plan_file_that_was_changed_is_refused(tmp_path: Path) -> None:
 def test_another_user_is_told_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders.init(tmp_path / "p", made(), part(made(), SERVER, tmp_path / "counters"))
     monkeypatch.setattr("os.access", lambda path, how: False)  # tests may run as root, who may read all
-    with pytest.raises(ConfigError, match=r"Run the command as that user"):
+    with pytest.raises(ConfigError, match=r"Run the command as the owner"):
         plan_file.read(tmp_path / "p")
 
 

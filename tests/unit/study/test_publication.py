@@ -227,7 +227,7 @@ def test_the_page_says_beside_each_private_figure_that_no_epsilon_covers_it(tmp_
     private = [
         "FedAvg: nobody answered",
         MARK,
-        "dropped out by themselves",
+        "retired by themselves",
         "282\u202f842.0",  # it ran here
         "<h3>Participation by data quality</h3>",
         "<h3>Bytes and time</h3>",

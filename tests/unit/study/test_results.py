@@ -124,7 +124,7 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
     rows[1]["retired"] = [0, 2, 4]
     found = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
-    said = "FedAvg: a budget of 3 bought 2 of 5 rounds; 3 of 6 clients dropped out by themselves"
+    said = "FedAvg: a budget of 3 bought 2 of 5 rounds; 3 of 6 clients retired by themselves"
     (line,) = run_report.bought(of, found)
     assert line.startswith(said)
     assert found.participation["retired"].tolist() == [True, False] * 3
@@ -136,7 +136,7 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     other = [{**row, "seed": 4} for row in rows]
     both = [ArmRun(of.arms[0], replace(world(of), seed=seed), own) for seed, own in ((3, rows), (4, other))]
     (line,) = run_report.bought(twice, results.collect(twice, both))
-    assert "FedAvg: the schedule bought 2 of 5 rounds; 6 of 12 clients (over 2 seeds) dropped out" in line
+    assert "FedAvg: the schedule bought 2 of 5 rounds; 6 of 12 clients (over 2 seeds) retired" in line
     empty = [{**row, "answered": []} for row in rows[1:]]
     idle = results.collect(of, [ArmRun(of.arms[0], world(of), [rows[0], *empty])])
     assert "bought 1 of 5 rounds" in run_report.bought(of, idle)[0], (

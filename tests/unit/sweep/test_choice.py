@@ -76,7 +76,7 @@ def test_no_trial_at_all_is_an_outcome_too(tmp_path: Path) -> None:
     (private_folder(out) / "trials.json").write_text("[]")
     found = choose(sweep, out)
     assert found.cell is None
-    assert "nothing is chosen" in found.sentences[0]
+    assert "Nothing is chosen" in found.sentences[0]
     assert not (out / "chosen").exists()
     (private_folder(out) / "trials.json").write_text("[7]")
     with pytest.raises(DataError, match="a trial has no cell"):
@@ -88,7 +88,7 @@ def test_the_commands_choose_and_plan_the_choice(tmp_path: Path, capfd: pytest.C
     file.write_text(written())
     code, out, _ = command(capfd, "plan", file)
     assert code == 0
-    assert "by a random number of trials (Poisson, mean 3) is paid for" in out
+    assert "by a random number of trials (Poisson, mean 3) is accounted for" in out
     assert CHOICE not in out
     code, out, _ = command(capfd, "sweep", file, "--out", tmp_path / "out", "--json")
     assert code in (0, 4)
@@ -144,7 +144,7 @@ def test_all_cells_of_a_sweep_spend_one_ledger_or_none_begins(
     assert "beside 2 runs over the same records" in err
     assert len(account_of(ledger).entries) == 2
     page = (tmp_path / "b" / "sweep.html").read_text()
-    assert "The choice of a best cell is not covered by its epsilon" in page
+    assert "epsilon does not cover its choice" in page
     assert "Accounted in the ledger" in page
 
 
