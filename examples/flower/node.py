@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flwr.common.config import parse_config_args
 
-from securefl.flower.installed import serve_node
+from securefl.flower import serve_node
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)

@@ -17,8 +17,8 @@ DEADLINE = 60.0
 @collab.publish
 def relay(request: bytes) -> bytes:
     """The reply of the party beside this site; empty for none."""
-    from securefl.core.errors import RemoteProtocolError
-    from securefl.engine.apart.connection import send
+    from securefl.deployment import send
+    from securefl.errors import RemoteProtocolError
 
     socket = Path(collab.get_app_prop("parties")) / collab.site_name / "run" / "party.sock"
     # NVFlare sends the text of an exception to the server, and no such text leaves here.
@@ -32,7 +32,7 @@ def relay(request: bytes) -> bytes:
 @collab.main
 def run() -> None:
     """Run the study of the server's folder over the sites, whose names are those of the parties."""
-    from securefl.study.parties.asking import run_deployed
+    from securefl.deployment import run_deployed
 
     parties, out = Path(collab.get_app_prop("parties")), Path(collab.get_app_prop("out"))
     sites = {site.name: site for site in collab.clients}

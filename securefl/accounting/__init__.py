@@ -1,4 +1,4 @@
-"""One privacy ledger per data holder, and the events that it composes."""
+"""Privacy accounting: ledgers of releases, composition of privacy events, budgets and statements."""
 
 from securefl.core.lazy import lazy
 

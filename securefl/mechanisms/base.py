@@ -183,6 +183,7 @@ class BaseMechanism:
 
     plan: Plan
     spec: ValueSpec
+    legend: ClassVar[str] = "noise of another mechanism"
     mutual: ClassVar[bool] = False
     noised: ClassVar[bool] = True
     exposed: ClassVar[Charge] = NON_PRIVATE
@@ -212,7 +213,9 @@ class BaseMechanism:
         return 0
 
     def headroom(self) -> Headroom:
-        return Headroom()
+        # A client that adds all of the noise by itself may cut what it noised to the grid.
+        alone = self.total_by is None and not self.mutual
+        return Headroom(share=None) if alone else Headroom()
 
     def client_noise(self, size: int, source: Source) -> Integers | None:
         return None

@@ -13,7 +13,7 @@ from dp_accounting import GaussianDpEvent, NoOpDpEvent
 from securefl.core.release import SERVER, Charge
 from securefl.dp.gaussian import Integers, rounded
 from securefl.dp.noise import Source
-from securefl.mechanisms.base import BaseMechanism, Headroom
+from securefl.mechanisms.base import BaseMechanism
 
 
 class Local(BaseMechanism):
@@ -25,9 +25,6 @@ class Local(BaseMechanism):
     def charge(self) -> Charge:
         event = GaussianDpEvent(self.plan.noise_multiplier)
         return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
-
-    def headroom(self) -> Headroom:
-        return Headroom(share=None)
 
     def client_noise(self, size: int, source: Source) -> Integers:
         return rounded(size, self.sigma, source)

@@ -8,8 +8,8 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from securefl.engine.apart.connection import send
-from securefl.flower.exchange import relay
+from securefl.deployment import send
+from securefl.flower import relay
 
 app = ClientApp()
 

@@ -10,9 +10,11 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from securefl.flower.exchange import GridExchange, found
+from securefl.deployment import run_deployed
+from securefl.flower import GridExchange
+from securefl.flower.exchange import found
 from securefl.study.config import Arm
-from securefl.study.parties.asking import others_of, run_deployed
+from securefl.study.parties.asking import others_of
 
 app = ServerApp()
 

@@ -9,7 +9,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from grid_app.task import CLIENTS, records, trained
-from securefl.flower.secure_app import PARTY, by_node_config, in_house, secure
+from securefl.flower import secure
+from securefl.flower.secure_app import PARTY, by_node_config, in_house
 
 inner = ClientApp()
 

@@ -16,10 +16,10 @@ from flwr.serverapp.strategy import FedAvg, Result
 from grid_app.task import CLIENTS, start
 from grid_app.terms import PLAN, UPDATES
 from securefl.core.release import SERVER
+from securefl.deployment import LocalDeployment
 from securefl.engine.apart import roster
 from securefl.engine.apart.asking import ServerSide
-from securefl.engine.apart.local_deployment import LocalDeployment
-from securefl.flower.secure_grid import SecureGrid
+from securefl.flower import SecureGrid
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.parties import keys

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from securefl.algorithm.plan import Plan
-from securefl.engine.apart.updates import Updates
+from securefl import Plan
+from securefl.deployment import Updates
 
 PLAN = Plan(
     sum="masked",

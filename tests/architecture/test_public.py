@@ -1,0 +1,152 @@
+"""The public surface: documents, examples and notebooks import from faces alone, and every name is "
+"explained."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import json
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import public
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FACES = public.faces()
+NAMES = [(face, name) for face in FACES for name in public.names(face)]
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+)
+PROGRAMS = sorted((ROOT / "examples").rglob("*.py"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PRIVATE = {
+    "securefl.engine.apart.roster": "pinned keys of parties, until `securefl.deployment` has its own room",
+    "securefl.flower.installed": "a node's own program, until `securefl.deployment` has its own room",
+}
+"""What documents still import from below a face, and why."""
+
+
+def imported(source: str) -> Iterator[tuple[str, str]]:
+    """Every (module, name) of this package that a program imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "securefl":
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((a.name, "") for a in node.names if a.name.split(".")[0] == "securefl")
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for place, block in enumerate(
+            re.findall(r"```py(?:thon)?\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+        ):
+            yield f"{page.relative_to(ROOT)}, block {place}", block
+    for program in PROGRAMS:
+        yield str(program.relative_to(ROOT)), program.read_text(encoding="utf-8")
+    for notebook in NOTEBOOKS:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        lines = "\n".join(code).splitlines()
+        yield str(notebook.relative_to(ROOT)), "\n".join(x for x in lines if not x.startswith(("%", "!")))
+
+
+def outside(source: str) -> list[str]:
+    """What a program imports that is not public."""
+    found = []
+    for module, name in imported(source):
+        public_name = module in FACES and (not name or name in public.names(module) or name.startswith("__"))
+        whole = f"{module}.{name}" in FACES or (module in FACES and not name)
+        if not public_name and not whole and module not in PRIVATE:
+            found.append(f"{module}.{name}")
+    return found
+
+
+@pytest.mark.parametrize(("where", "source"), sources(), ids=[where for where, _ in sources()])
+def test_documents_import_from_faces_alone(where: str, source: str) -> None:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        pytest.skip("a block that is no whole program")
+    assert outside(source) == []
+
+
+def test_a_private_name_is_found() -> None:
+    assert outside("from securefl.engine.server import Server") == ["securefl.engine.server.Server"]
+    assert outside("from securefl.algorithm import CohortQuery\nimport securefl") == []
+
+
+def test_every_name_is_listed_with_its_signature() -> None:
+    """A difference is one that users meet: say it in CHANGELOG.md, then `python tools/public.py --write`."""
+    assert public.TEXT.read_text(encoding="utf-8") == public.listing()
+
+
+def test_the_page_is_as_the_docstrings_are() -> None:
+    assert public.PAGE.read_text(encoding="utf-8") == public.page()
+
+
+@pytest.mark.parametrize(("face", "name"), NAMES, ids=[f"{f}.{n}" for f, n in NAMES])
+def test_a_name_has_an_example_and_says_what_it_raises(face: str, name: str) -> None:
+    if not (said := public.documented(face, name)):
+        own = public.found(face, name)
+        assert not (inspect.isclass(own) or inspect.isfunction(own)), (
+            "a class or function without a docstring"
+        )
+        return
+    assert ">>> " in said, "no example"
+    assert re.search(r"\bRaises\b", said), "nothing about errors"
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_the_examples_of_a_face_run(
+    face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    for name in public.names(face):
+        if (face, name) in SLOW:
+            continue
+        own = public.found(face, name)
+        for example in doctest.DocTestFinder(recurse=False).find(own, name, globs={}):
+            runner.run(example)
+    assert runner.failures == 0, capsys.readouterr().out
+
+
+SLOW = {("securefl", name) for name in ("run", "run_sweep", "load", "forecast")} | {
+    ("securefl.data", "fetch")
+}
+"""Examples that train, or fetch: tests/unit/api and tests/e2e run what they say."""
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_face_loads_nothing_before_it_is_asked(face: str) -> None:
+    slow = ("torch", "dp_accounting", "tenseal", "flwr", "pandas")
+    if face in ("securefl.protocols.averaging",):
+        pytest.skip("a module, no face of a package")
+    code = f"import sys, {face}; print([name for name in {slow!r} if name in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "[]"
+
+
+def renamed() -> Iterator[tuple[str, str, str]]:
+    for face in FACES:
+        module = sys.modules.get(face) or __import__(face, fromlist=["__all__"])
+        yield from ((face, old, new) for old, new in getattr(module, "_RENAMED", {}).items())
+
+
+@pytest.mark.parametrize(("face", "old", "new"), renamed())
+def test_an_older_name_warns_and_names_the_new_one(face: str, old: str, new: str) -> None:
+    module = sys.modules[face]
+    with pytest.warns(DeprecationWarning, match=rf"{re.escape(face)}.{old} has a new name: import `{new}`"):
+        found = getattr(module, old)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert found is getattr(module, new)
