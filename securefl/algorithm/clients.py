@@ -1,7 +1,7 @@
-"""A federated learning system: what its clients compute, and its server's rounds.
+"""The interface of a federated learning algorithm: the values that clients compute, and the server's rounds.
 
-An algorithm is its server's side, a generator that reads like the paper: it yields Asks, is sent
-Answers, and returns the next State.
+The server's side of an algorithm is a generator that reads like the paper. It yields each `CohortQuery`,
+receives its `Answers`, and returns the next `State`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,29 @@ from securefl.dp.noise import Source
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """Who may be asked: clients 0 .. clients - 1, and how long each device takes (seconds).
+    """The clients that a server may query, numbered 0 to clients - 1. All of it is public.
 
-    retired: clients whose ledgers do not bear this round, or that were proven to cheat. They must not be
-    asked. All of this is public knowledge. A time that depends on a client's records would be a release. What
-    a ledger bears follows from what was asked before.
-    fewest: the least number of contributors that each entry of a sum must have, by the number of clients that
-    are asked. 1 where sums are in the clear.
-    fixed_batch: how many clients are in a fixed batch, of which a cohort takes all or none. 1 if there are
-        no batches.
-    admits: whether these draws of clients may weigh a sum, by client number. In the clear all may.
+        >>> import numpy as np
+        >>> from securefl.algorithm import Population
+        >>> population = Population(clients=4, seconds=np.ones(4), retired=frozenset({2}))
+        >>> population.everyone()
+        (0, 1, 3)
+        >>> population.among(np.zeros(4)).tolist()
+        [0.0, 0.0, -inf, 0.0]
+
+    Attributes:
+        clients: the number of clients, N.
+        seconds: the time that each device takes, float64 (N,), in seconds. A time that depends on a client's
+            records would be a release.
+        retired: clients whose ledgers have no budget for this round, and clients that were proven to cheat. A
+            query must not name them. A ledger's budget follows from earlier queries, so it is public too.
+        fewest: maps the size of a cohort to the least number of contributors to each entry of a sum. 1 if
+            sums are in the clear.
+        fixed_batch: the size of a fixed batch. A cohort takes all clients of a batch or none. 1 if there are
+            no batches.
+        admits: maps draws by client number to whether they may weigh a sum. In the clear all draws may.
+
+    Raises nothing.
     """
 
     clients: int
@@ -51,26 +64,45 @@ class Population:
 
 @dataclass(frozen=True)
 class State:
-    """The server's memory between rounds: its broadcast, and named arrays beside it.
+    """The server's state between rounds: the broadcast, and named arrays that only the algorithm reads.
 
-    The arrays are the algorithm's own. Nobody else reads them.
+        >>> import numpy as np
+        >>> from securefl.algorithm import State
+        >>> state = State(np.zeros(2, np.float32)).remember(momentum=np.ones(2))
+        >>> state.broadcast.tolist(), state.memory["momentum"].tolist()
+        ([0.0, 0.0], [1.0, 1.0])
+
+    Attributes:
+        broadcast: float32 (d,), mostly the model.
+        memory: arrays by name.
+
+    Raises nothing.
     """
 
     broadcast: Float32s
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def remember(self, **arrays: NDArray[Any]) -> State:
+        """A state with these arrays added to its memory. An array of a known name replaces the old one."""
         return replace(self, memory={**self.memory, **arrays})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
-    """The end of an algorithm's round: the next state, and figures for the observer of a study.
+    """The result of one round: the next state, and figures for the observer of a study.
+
+        >>> import numpy as np
+        >>> from securefl.algorithm import RoundResult, State
+        >>> RoundResult(state=State(np.zeros(2, np.float32)), survivors=(0, 1)).survivors
+        (0, 1)
 
     Attributes:
+        state: the server's next state.
         drawn: how often each client was drawn for the round's sums. An absent client was not drawn.
         survivors: the clients whose contributions are in the sums.
         figures: further figures for the observer by name, float64 (N,), nan for a client without one.
+
+    Raises nothing.
     """
 
     state: State
@@ -81,14 +113,31 @@ class RoundResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientContext:
-    """The inputs of a client when it computes a value: its records, the broadcast, and its kept state.
+    """The inputs of a client when it computes a value: its records, the broadcast, and its client state.
 
-    `kept` is the state kept before this Ask. Changes apply once the exchange is over, so that a retry
-    computes the same value. `rng` is the client's own stream for this round and this number. `round` counts
-    from 1. `count` is the number of records as others may know it. `initial` and `number` are those of
-    the Ask. If `initial` is not 0, nothing is trained. `source` gives the randomness of private
-    training, the same if the round is cut off and played again. None draws from the operating system. `held`
-    are the x and y of records that are never trained on. Without a hold-out it is None.
+        >>> import numpy as np
+        >>> from securefl.algorithm import ClientContext
+        >>> context = ClientContext(client=0, round=1, x=np.ones((2, 3)), y=np.array([0, 1]),
+        ...           broadcast=np.zeros(3, np.float32), public={}, rng=np.random.default_rng(0), count=2)
+        >>> context.x.sum(axis=0).tolist()
+        [2.0, 2.0, 2.0]
+
+    Attributes:
+        client: the client's number.
+        round: the round's number, from 1.
+        x, y: the client's records.
+        broadcast: the query's broadcast, float32 (d,).
+        public: the query's further arrays.
+        rng: the client's own stream for this round and this `number`.
+        kept: the client state before this query. Changes to it apply after the exchange, so that a retry
+            computes the same value.
+        count: the number of records that other parties may know.
+        initial, number: as in the query. If `initial` is not 0, the client trains nothing.
+        source: the randomness of private training. It is the same if a round is interrupted and run again.
+            None draws from the operating system.
+        held: x and y of records that are never trained on. None without a hold-out.
+
+    Raises nothing.
     """
 
     client: int
@@ -108,11 +157,20 @@ class ClientContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """accuracy: share of records that are right, or `relative_accuracy`. loss: mean over the records.
+    """The quality of the models after a round, as an observer measures it.
 
-    figures: further figures for the observer by name, float64 (N,), nan for a client without one.
-    personal: whether each client's own model was tested on records like its own, in place of one global model
-    on the server's records.
+        >>> from securefl.algorithm import Evaluation
+        >>> Evaluation(accuracy=0.9, loss=0.3).personal
+        False
+
+    Attributes:
+        accuracy: the share of records that are classified correctly, or `relative_accuracy`.
+        loss: the mean loss over the records.
+        figures: further figures for the observer by name, float64 (N,), nan for a client without one.
+        personal: True if each client's own model was tested on records like its own. False if one global
+            model was tested on the server's records.
+
+    Raises nothing.
     """
 
     accuracy: float
@@ -123,7 +181,15 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Device:
-    """The observer's view of a client: test records that are like its own, and its kept state."""
+    """The observer's view of a client: test records that are like its own, and its client state.
+
+        >>> import numpy as np
+        >>> from securefl.algorithm import Device
+        >>> Device(x=np.ones((2, 3)), y=np.array([0, 1]), kept={}).y.tolist()
+        [0, 1]
+
+    Raises nothing.
+    """
 
     x: NDArray[Any]
     y: NDArray[Any]
@@ -131,7 +197,18 @@ class Device:
 
 
 class Contribution(Protocol):
-    """A client's side: a value that it sends, and how it computes that value."""
+    """A client's contribution: the spec of one value, and the function that computes it.
+
+        >>> import numpy as np
+        >>> from securefl.algorithm import ClientContext, ValueSpec, Value
+        >>> class Count:
+        ...     spec = ValueSpec(name="count", reduction="none", reveals="the number of records")
+        ...     def compute(self, context: ClientContext) -> Value:
+        ...         return Value(clear=np.array([float(len(context.x))]))
+
+    Raises:
+        DataError: `compute` may raise it if the client's records give no value. The client then abstains.
+    """
 
     @property
     def spec(self) -> ValueSpec: ...
@@ -150,19 +227,45 @@ class ClientFunction:
 
 
 class Algorithm(Protocol):
-    """A federated learning system: what its clients compute, and its server's rounds."""
+    """A federated learning algorithm: the contributions of its clients, and the server's rounds.
+
+        >>> import numpy as np
+        >>> from securefl.algorithm import CohortQuery, RoundResult, ValueSpec, State, Sum
+        >>> STEP = ValueSpec(name="step", reduction="sum", reveals="a step")
+        >>> class Mean:  # contributions and evaluate are left out
+        ...     def start(self): return State(np.zeros(2, np.float32))
+        ...     def round(self, state, population, number, rng):
+        ...         query = CohortQuery(cohort=population.everyone(), broadcast=state.broadcast, sums=(Sum(STEP, 2),))
+        ...         total = (yield query).totals["step"]
+        ...         return RoundResult(state=State((total.value / total.weight).astype(np.float32)))
+
+    Raises nothing.
+    """
 
     @property
-    def contributions(self) -> tuple[Contribution, ...]: ...
+    def contributions(self) -> tuple[Contribution, ...]:
+        """The contributions that clients may make in a run."""
+        ...
 
-    def start(self) -> State: ...
+    def start(self) -> State:
+        """The server's state before round 1."""
+        ...
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[CohortQuery, Answers, RoundResult]: ...
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
+        """The generator of one round: it yields queries, receives their answers, and returns the result.
+
+        Args:
+            state: the server's state after the round before.
+            population: the clients that may be queried.
+            number: the round's number, from 1.
+            rng: the server's stream of this round.
+        """
+        ...
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        """The quality of the models. It is an observer's figure, and no party of the protocol sees it."""
+        """The quality of the models. It is an observer's figure: no party of the protocol sees it."""
         ...
 
 
@@ -174,17 +277,37 @@ def run_round(
     rng: np.random.Generator,
     query: Callable[[CohortQuery, int], Answers],
 ) -> RoundResult:
-    """Play one round: answer the algorithm's asks until it returns the round's end.
+    """Run one round: answer the algorithm's queries until it returns the round's result.
+
+        >>> import numpy as np
+        >>> from securefl.algorithm import RoundResult, Population, State, run_round
+        >>> class Idle:
+        ...     def round(self, state, population, number, rng):
+        ...         return RoundResult(state=state)
+        ...         yield
+        >>> people = Population(clients=2, seconds=np.ones(2))
+        >>> run_round(Idle(), State(np.zeros(1, np.float32)), people, 1, np.random.default_rng(0), None).survivors
+        ()
 
     Args:
+        algorithm: the algorithm whose round is run.
+        state: the server's state before the round.
+        population: the clients that may be queried.
         number: the round's number, from 1.
-        ask: runs one Ask as the stage of the given number, and answers it.
+        rng: the server's stream of this round.
+        ask: answers one query. Its second argument is the query's stage in the round, from 0.
+
+    Returns:
+        The round's result: the next state, the draws, the survivors and the figures.
+
+    Raises:
+        Exception: every exception of `algorithm.round` and of `query` passes through.
     """
     turn = algorithm.round(state, population, number, rng)
     stage = 0
     try:
         question = next(turn)
-        # `send` raises StopIteration with the generator's result, which ends the loop
+        # `send` raises StopIteration with the generator's result. That ends the loop.
         while True:
             question, stage = turn.send(query(question, stage)), stage + 1
     except StopIteration as done:

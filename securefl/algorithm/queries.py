@@ -1,8 +1,8 @@
-"""What an algorithm asks of its clients, and what it is answered.
+"""Cohort queries and their answers, and the specs of the values that clients send.
 
-An Ask has two kinds of question: a *sum* over the cohort, and *each*, one number per client. The Plan says
-how sums are summed, how the numbers are opened and what is noised. It does so in the same words for every
-algorithm. `protect` is the one place where the plan meets the values.
+A cohort query asks for sums over the cohort, and for one number per client. The `Plan` says how sums are
+computed, how numbers are opened and which values are noised. It uses the same words for every algorithm.
+`protect` is the only function that applies a plan to values.
 """
 
 from __future__ import annotations
@@ -26,44 +26,55 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]
 ClientState = Mapping[str, NDArray[Any]]
-"""Named arrays that a client keeps on its device between rounds."""
+"""Client state: named arrays that a client keeps on its device between rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueSpec:
-    """One kind of value that clients release.
+    """The spec of one value that clients send: its name, its reduction, and what bounds it.
+
+        >>> from securefl.algorithm import ValueSpec
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="a step", initial_queries=1, period=2,
+        ...              sensitivity={("record", "add-remove"): 1.0})
+        >>> step.due(2), step.asked(10)  # in rounds 2, 4, ..., 10, and once before round 1
+        (True, 6)
 
     Attributes:
         name: its name in the ledger and in `[privacy] non_private`.
-        reduction: "sum": summed over the cohort, or opened for each client.
+        how: "sum": summed over the cohort. "each": opened for each client.
         reveals: what the server sees of it in the clear, in words, for the privacy card.
-        reveals_encrypted: what the server sees of it if scores are encrypted. Empty if it never is.
+        reveals_encrypted: what the server sees of it if scores are encrypted. Empty if it never is encrypted.
         on_model: whether clients compute it on the broadcast model.
-        depends_on: what it depends on beside the broadcast. "records": the records alone. "trained-state":
-            also state that was trained on them. Removing one record moves such state without bound, so
-            record-level epsilon is infinite, whatever `sensitivity` says of the rest. "model": only a model
-            whose training is accounted.
-        training: the cost of the training before it, if a model was broadcast, per record added or removed.
-        sensitivity: in L2, by (unit, adjacency). It is unbounded for a pair that is absent.
-        bounded_by: by unit, what a study sets to bound it, as words behind "take": for whoever is refused.
-        period: it is asked for in rounds whose number this divides. 0 is in no round.
-        initial_queries: how often it is asked for in a whole run before anything is trained, charged so.
-        extra_queries: how often it is asked for in a whole run beyond once in `every` rounds, as number 1, 2
-            and so on of a round. These are charged like that of the round itself.
-        once: it cannot change in a session (the same records, nothing trained, nothing broadcast). Each
-            client gives it once: two sums of it over two sets of clients would differ by a client's value.
-        cohort: the least number of clients that are asked for one sum of it. 0 if it is not known before.
-        grid: the integers that sums are taken on.
-        weighs: how orders weigh its values in a sum. An order that weighs them otherwise is refused, and so
-            is one whose weights the plan does not name (`Plan.weights`).
-        draws: how many draws of clients its protocol makes for one sum that is weighed, 0 if it does not say.
-        packed: whether a sum in the clear travels without its zeros. In hidden sums zeros would tell of it.
-        max_releases: of a value that answers a linear query, the most that leave one client: on its ledger,
-            in all rounds, attempts and sessions, noised or not. "schedule" is as many as one run asks for
-            (`asked`). Each release is one linear equation in the client's vector, so as many as the vector
-            has hidden entries can tell all of it. Such a value declares a number. Others have None.
+        depends_on: what it depends on beside the broadcast. "records": the records only. "trained-state":
+            also state that was trained on them. Removing one record changes such state without bound, so
+            record-level epsilon is infinite, and `sensitivity` does not count. "model": only a model whose
+            training is accounted.
+        training: the cost of the training before it, per record added or removed, if a model was broadcast.
+        sensitivity: L2 sensitivity by (unit, adjacency), in the value's own unit. Unbounded for an absent
+            pair.
+        bounded_by: by unit, the option of a study that bounds it, as words that follow "take" in a refusal.
+        period: it is queried in rounds that are multiples of this. 0: in no round.
+        initial_queries: the number of initial queries for it in a run, before anything is trained.
+        extra_queries: the number of extra queries for it in a run, beyond one in `every` rounds. They have
+            number 1, 2 and so on in their round, and are charged like the round's own query.
+        once: the value is constant in a session (the same records, nothing trained, nothing broadcast). Each
+            client sends it once: the difference of two sums would reveal one client's value.
+        cohort: the least number of clients in a query for its sum. 0 if that is unknown beforehand.
+        grid: the integers on which sums are taken.
+        weighs: how orders weight its values in a sum. A client refuses an order that weights them otherwise,
+            and an order with weights that `Plan.weights` does not name.
+        draws: the number of draws of clients for one weighted sum of it. 0 if the protocol does not state it.
+        packed: whether a sum in the clear travels without its zeros. In hidden sums zeros would reveal part
+            of the value, so they travel.
+        max_releases: for a value that answers linear queries, the most releases of one client over all
+            rounds, attempts and sessions, noised or not. The client's ledger enforces it. "schedule": as many
+            as one run's queries (`asked`). Each release is one linear equation in the client's vector, so as
+            many releases as the vector has hidden entries can reveal all of it. None for all other values.
 
-    LocalProtocolError for a number of a value that no query is of, and for none where one is.
+    Raises:
+        LocalProtocolError: `max_releases` is set on a sum or is no whole number from 1, it is missing on a
+            number that can be encrypted, or a number per client is `packed`.
+        ConfigError: the name has characters that cannot be printed safely.
     """
 
     name: str
@@ -89,7 +100,7 @@ class ValueSpec:
     def __post_init__(self) -> None:
         require_legible(self.name, "the name of a value")
         if self.packed and self.reduction != "sum":
-            raise LocalProtocolError(f"Expected a sum to be packed, got {self.name!r}, one number a client.")
+            raise LocalProtocolError(f"Expected a sum if `packed`, got {self.name!r}, one number a client.")
         most = self.max_releases
         if most is None:
             if self.reduction == "none" and self.reveals_encrypted:
@@ -101,31 +112,38 @@ class ValueSpec:
             )
 
     def due(self, number: int) -> bool:
-        """Whether it is asked for in this round, from 1."""
+        """Whether it is queried in the round of this number, from 1."""
         return bool(self.period) and number % self.period == 0
 
     def asked(self, rounds: int) -> int:
-        """The most often a client is asked for it, in as many rounds."""
+        """The most queries for it that reach one client in a run of this many rounds."""
         if self.once:
             return 1
         return (rounds // self.period if self.period else 0) + self.initial_queries + self.extra_queries
 
     def most_releases(self, rounds: int) -> int | None:
-        """The most releases of one client, in a plan of so many rounds. None if it answers no query."""
+        """The most releases of one client in this many rounds. None if it answers no linear query."""
         return self.asked(rounds) if self.max_releases == "schedule" else self.max_releases
 
 
 def undeclared(name: str) -> LocalProtocolError:
-    """Why a value that answers linear queries may not leave without a number of releases."""
+    """The error for a value that answers linear queries and declares no number of releases."""
     return LocalProtocolError(
-        f"Expected `max_releases` of {name!r}, which answers linear queries, got none: queries that differ "
-        'at will read the whole vector. Declare a number, or "schedule".'
+        f"Expected `max_releases` of {name!r}, which answers linear queries, got none: enough different "
+        'queries reveal the whole vector. Declare a number, or "schedule".'
     )
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Ask for the weighted sum of a vector of `size` values over the cohort."""
+    """A query for the weighted sum over the cohort of a vector of `size` values.
+
+        >>> from securefl.algorithm import ValueSpec, Sum
+        >>> Sum(ValueSpec(name="step", reduction="sum", reveals="a step"), 3).size
+        3
+
+    Raises nothing.
+    """
 
     spec: ValueSpec
     size: int
@@ -133,14 +151,27 @@ class Sum:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A client's value before protection: integers of its grid, or vectors of floats that no noise can be on.
+    """A client's value before protection: integers of its grid, or float vectors without noise.
 
-    `integers` are in units of the grid of its `spec`. Noise is put on nothing else: rounding afterwards
-    would add to the sensitivity. The floats of a sum are all `clear`, of float64 or, as models, of float32.
-    `new_state` stays on the client's device, in place of the state kept before. None leaves that state as it
-    is. `after_noise`, if there is one, makes the value from the integers times the grid's step. It runs after
-    noise was added, if the plan adds any, so it is post-processing. `clipped` and `floored` count the entries
-    that were moved into public bounds. No server learns them.
+        >>> import numpy as np
+        >>> from securefl.algorithm import Grid, Value
+        >>> Value(integers=np.array([2**20, -(2**21)])).floats(Grid()).tolist()
+        [0.5, -1.0]
+
+    Attributes:
+        integers: int64 (d,), in units of the grid of its spec. Noise is added to these only: rounding floats
+            afterwards would add to the sensitivity.
+        clear: floats (d,) that travel in the clear. The floats of a sum are all here: float64, or float32 for
+            models.
+        hidden: float64 (h,), the vector that the scheme of `[privacy] scores` conceals.
+        keep: the new client state. It replaces the old one and stays on the device. None: no change.
+        after_noise: makes the value from the integers times the grid's step. It runs after noise was added,
+            if the plan adds any, so it is post-processing.
+        clipped, floored: the number of entries that were clipped into public bounds. No server learns them.
+
+    Raises:
+        LocalProtocolError: both integers and floats, integers that are not int64 (d,), or `after_noise`
+            without integers.
     """
 
     integers: NDArray[np.int64] | None = None
@@ -154,7 +185,7 @@ class Value:
     def __post_init__(self) -> None:
         if self.integers is None:
             if self.after_noise is not None:
-                raise LocalProtocolError("Expected `integers` beside `after_noise`, which follows from them.")
+                raise LocalProtocolError("Expected `integers` with `after_noise`, which is applied to them.")
             return
         if self.clear.size or self.hidden.size:
             raise LocalProtocolError("Expected `integers` or floats of one value, got both.")
@@ -171,13 +202,24 @@ class Value:
 
 @dataclass(frozen=True)
 class PerClient:
-    """Ask every client of the cohort for one number.
+    """A query for one number from every client of the cohort.
 
-    Without a `query` the client's value is the number. With one, the value is a vector, and the number is its
-    inner product with the query's weights. If the plan hides scores, the hidden part travels concealed, and
-    the server learns the number only. The query stays with the server; its bounds are public.
-    `least` and `most` are the public range of a number without a query. A client that claims a number outside
-    it is refused. LocalProtocolError for a query of a value that declares no `max_releases`.
+        >>> from securefl.algorithm import PerClient, ValueSpec
+        >>> loss = PerClient(ValueSpec(name="loss", reduction="none", reveals="the loss"), least=0.0, most=5.0)
+        >>> loss.allows(2.0), loss.allows(7.0), loss.lengths()
+        (True, False, (0, 1))
+
+    Attributes:
+        sends: the value's spec.
+        query: None if the client's value is the number. With a linear query the value is a vector, and the
+            number is its inner product with the query's weights. If the plan hides scores, the hidden part
+            travels concealed and the server learns only the number. The query stays with the server; its
+            bounds are public.
+        least, most: the public range of a number without a `query`. The server refuses a client whose number
+            is outside it.
+
+    Raises:
+        LocalProtocolError: a `query` for a value that declares no `max_releases`.
     """
 
     spec: ValueSpec
@@ -190,19 +232,19 @@ class PerClient:
             raise undeclared(self.spec.name)
 
     def lengths(self) -> tuple[int, int]:
-        """Number of values in the hidden and in the clear part."""
+        """The number of entries in the hidden part, and in the clear part."""
         if self.query is None:
             return 0, 1
         return self.query.bounds.hidden_length, self.query.bounds.clear_length
 
     def number(self, value: Value) -> float:
-        """The number that a value in the clear answers with."""
+        """The number that a value in the clear gives."""
         if self.query is None:
             return float(value.clear[0])
         return self.query.number(value.hidden, np.asarray(value.clear, dtype=np.float64))
 
     def allows(self, number: float) -> bool:
-        """Whether an honest client's number could be this one. False for NaN."""
+        """Whether an honest client could send this number. False for NaN."""
         if self.query is None:
             return bool(np.isfinite(number)) and self.least <= number <= self.most
         return self.query.allows(number)
@@ -210,27 +252,34 @@ class PerClient:
 
 @dataclass(frozen=True)
 class ByDraws:
-    """A client's value weighs as often as it was drawn, which every client of the cohort may know.
+    """Weights by draws: each client's value is weighted by how often the client was drawn, which is public.
 
-    Weights are whole numbers that all clients see: a server that sets one to 1 and the others to 1e-12 would
-    read one client's value off the sum.
+        >>> from securefl.algorithm import ByDraws, ValueSpec
+        >>> ByDraws({3: 2, 7: 1}).weight(3, ValueSpec(name="model", reduction="sum", reveals="a model"))
+        0.6666666666666666
+
+    Weights are whole numbers that all clients of the cohort see. A server that could set one weight to 1 and
+    the others to 1e-12 would read one client's value off the sum.
+
+    Raises:
+        LocalProtocolError: no draws, or fewer than one of a client.
     """
 
     draws: Mapping[int, int]
 
     def __post_init__(self) -> None:
         if not self.draws or min(self.draws.values()) < 1:
-            raise LocalProtocolError(f"Expected one draw or more of each client, got {dict(self.draws)}.")
+            raise LocalProtocolError(f"Expected at least one draw of each client, got {dict(self.draws)}.")
 
     def weight(self, client: int, spec: ValueSpec) -> float:
-        """The weight: draws / K. For values with a sensitivity, draws over the largest number of any client.
+        """The weight draws / K. For values with a sensitivity: draws over the largest number of any client.
 
-        Noise does not shrink with the weights, so K would only make the values small beside it.
+        Noise does not shrink with the weights, so K would only make the values small relative to the noise.
         """
         return self.whole_weight((client,), spec)
 
     def whole_weight(self, clients: Sequence[int], spec: ValueSpec) -> float:
-        """The weight of these clients together."""
+        """The sum of the weights of these clients."""
         whole, most = sum(self.draws.values()), max(self.draws.values())
         return sum(draw_weight(self.draws[client], whole, most, spec) for client in clients)
 
@@ -242,7 +291,15 @@ def draw_weight(own: int, whole: int, most: int, spec: ValueSpec) -> float:
 
 @dataclass(frozen=True)
 class ByCount:
-    """A client's value weighs n_k / n. The client multiplies by its own n_k, and `total` is the public n."""
+    """Weights n_k / n. Each client multiplies by its own number of records n_k; `total` is the public n.
+
+        >>> from securefl.algorithm import ByCount
+        >>> ByCount(600).total
+        600
+
+    Raises:
+        LocalProtocolError: `total` is below 1.
+    """
 
     total: int
 
@@ -253,17 +310,31 @@ class ByCount:
 
 @dataclass(frozen=True, kw_only=True)
 class CohortQuery:
-    """One exchange with a cohort.
+    """A cohort query: one exchange with a cohort, for sums over it and numbers of each client.
+
+        >>> import numpy as np
+        >>> from securefl.algorithm import CohortQuery, ValueSpec, Sum
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="a step")
+        >>> query = CohortQuery(cohort=(0, 2), broadcast=np.zeros(3, np.float32), sums=(Sum(step, 3),))
+        >>> query.total(query.sums[0], np.array([2**21, 0, 2**20]), (0, 2)).value.tolist()
+        [1.0, 0.0, 0.5]
 
     Attributes:
         cohort: client numbers, each once.
-        broadcast: a vector that every client of the cohort is sent and computes on, float32 (d,), mostly a
+        broadcast: a vector that every client of the cohort receives and computes on, float32 (d,), mostly a
             model.
+        sums: the sums over the cohort.
+        each: the queries for one number per client.
         public: further arrays that every client of the cohort may know.
-        weights: the weights of values in the sums. None is 1 each.
-        initial: which introduction of its values this is, from 1. 0 for an Ask of the rounds.
-        number: which Ask of its values this is within its round. A client draws from another stream for each
-            number. Stages and attempts do not count: a retry has the number of what it repeats.
+        weights: the weights of values in the sums. None: 1 each.
+        initial: the number of this initial query, from 1. 0 for a query of the rounds.
+        number: the number of this query among those for its values in its round. A client draws from another
+            stream for each number. Stages and attempts do not count: a retry has the number of its first
+            attempt.
+
+    Raises:
+        LocalProtocolError: a client or a value named twice, draws of other clients than the cohort, a
+            negative number, or both an `initial` and a `number`.
     """
 
     cohort: tuple[int, ...]
@@ -283,31 +354,45 @@ class CohortQuery:
             )
         if isinstance(self.weights, ByDraws) and set(self.weights.draws) != set(self.cohort):
             raise LocalProtocolError(
-                f"Expected draws of the cohort {self.cohort} alone, got {sorted(self.weights.draws)}."
+                f"Expected draws of exactly the cohort {self.cohort}, got {sorted(self.weights.draws)}."
             )
         names = [spec.name for spec in self.wants()]
-        # A client that is named twice would count as two towards a threshold.
+        # A client named twice would count as two towards a threshold.
         if len(set(self.cohort)) < len(self.cohort) or len(set(names)) < len(names):
             raise LocalProtocolError(
-                f"Expected each client and each want once, got {self.cohort} and {names}."
+                f"Expected each client and each value once, got {self.cohort} and {names}."
             )
 
     def wants(self) -> tuple[ValueSpec, ...]:
+        """The specs of all values that this query asks for."""
         return (*(s.spec for s in self.sums), *(e.spec for e in self.per_client))
 
     def total(self, question: Sum, integers: NDArray[Any], survivors: Sequence[int]) -> Total:
-        """The answer to one sum from the grid integers of these survivors."""
+        """The answer to one sum, from the grid integers of these survivors."""
         weight = float(len(survivors))
         if isinstance(self.weights, ByDraws):
             weight = self.weights.whole_weight(survivors, question.spec)
         elif self.weights is not None:
-            weight = np.nan  # each client multiplied by its own n_k, which the server does not know
+            weight = np.nan  # each client used its own n_k, which the server does not know
         return Total(integers.astype(np.float64) * question.spec.grid.step, weight)
 
 
 @dataclass(frozen=True)
 class Total:
-    """The sum over the survivors, float64 (d,), and the sum of their weights, nan if they weigh n_k / n."""
+    """A sum over the survivors, and the sum of their weights.
+
+        >>> import numpy as np
+        >>> from securefl.algorithm import Total
+        >>> total = Total(np.array([3.0, 6.0]), weight=3.0)
+        >>> (total.value / total.weight).tolist()
+        [1.0, 2.0]
+
+    Attributes:
+        value: float64 (d,).
+        weight: the sum of the survivors' weights. nan if values are weighted by n_k / n.
+
+    Raises nothing.
+    """
 
     value: Floats
     weight: float
@@ -315,10 +400,20 @@ class Total:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """The answers to an Ask. A client that stayed silent or was refused is absent.
+    """The answers to a cohort query. A client that fell silent or was refused is absent.
 
-    A survivor whose encrypted number could not be opened is absent from that number alone. If sums are
-    hidden, `each` comes from an exchange before theirs, so a client may have answered in one of the two.
+        >>> from securefl.algorithm import Answers
+        >>> Answers(survivors=(0, 2), totals={}, per_client={"loss": {0: 0.5, 2: 0.7}}).per_client["loss"][2]
+        0.7
+
+    Attributes:
+        survivors: the clients whose contributions were used.
+        totals: the sums by name of the value.
+        each: by name of the value, the number of each client. A survivor is absent here if its encrypted
+            number could not be opened. If sums are hidden, these numbers come from an earlier exchange, so a
+            client may have answered in one of the two.
+
+    Raises nothing.
     """
 
     survivors: tuple[int, ...]

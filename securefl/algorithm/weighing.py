@@ -1,14 +1,14 @@
-"""What an order for a hidden sum may say of its cohort and its weights, by a party's own plan.
+"""Checks of a hidden sum's order: the cohort and the weights that a party's own plan allows.
 
-A server that chooses weights freely reads one client's value off a sum: it sets that client's weight to 2^40
-and the others' to 1, which the grid rounds away. So every client, and the key holder of a sum that has one,
-holds each order against its plan. What an order may say is checked by this one function.
+A server that chooses weights freely can read one client's value off a sum: it sets that client's weight to
+2^40 and the others' to 1, which the grid rounds away. So every client, and the key holder of a sum that has
+one, checks each order against its own plan with `require_allowed`.
 
-The rule. T contributions are enough to open the sum, and c clients at most collude. For every member as the
-victim, the lightest T - 1 - c of the others surely remain beside it. At least `min_honest` - 1 of them must
-weigh something on the grid, and the victim's squared share beside them is at most `max_client_weight`
-(`core.cohort` says why squares). The rule is about one sum. What the sums of several rounds tell together, no
-weight can hold.
+The rule. T contributions open the sum, and at most c clients collude. For every member as the victim, the
+lightest T - 1 - c of the others surely remain beside it. At least `min_honest` - 1 of them must have a
+weight above 0 on the grid, and the victim's squared share relative to them is at most `max_client_weight`
+(`core.cohort` says why squares). The rule covers one sum. No weights can bound what sums of several rounds
+reveal together.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from securefl.core.messages import Order
 
 @dataclass(frozen=True)
 class Weights:
-    """What an order says of the weights in its sums.
+    """The weights that an order states for its sums.
 
     Attributes:
         draws: how often each member of the ordered cohort was drawn, in the order of their numbers.
-        whole: all draws, where values weigh by draws; else 0.
-        records: n, where values weigh n_k / n; else 0.
+        whole: the number of all draws if values are weighted by draws; else 0.
+        records: n if values are weighted by n_k / n; else 0.
     """
 
     draws: tuple[int, ...]
@@ -41,12 +41,12 @@ class Weights:
 
     @classmethod
     def of(cls, order: Order) -> Self:
-        """What this order says."""
+        """The weights of this order."""
         return cls(order.draws, order.whole, order.records)
 
     @classmethod
     def usual(cls, plan: Plan, spec: ValueSpec, clients: int) -> Self:
-        """What an order of this sum says if each client of a cohort of this size was drawn once."""
+        """The weights of an order of this sum if each client of a cohort of this size was drawn once."""
         match spec.weighs:
             case "draws":
                 return cls((1,) * clients, whole=clients)
@@ -56,6 +56,7 @@ class Weights:
 
     @property
     def kind(self) -> Weighing:
+        """The kind of weighting that these weights state."""
         return "draws" if self.whole else "counts" if self.records else "equal"
 
     @property
@@ -70,17 +71,27 @@ class Weights:
 
 
 def require_allowed(plan: Plan, sums: Sequence[ValueSpec], weights: Weights) -> None:
-    """Raises ConfigError for a cohort, weights or an n that the plan does not let into these hidden sums."""
+    """Check the cohort, the weights and n of an order for these hidden sums against the plan.
+
+    Args:
+        plan: the checking party's own plan.
+        sums: the specs of the summed values.
+        weights: the weights that the order states.
+
+    Raises:
+        ConfigError: the plan does not allow the cohort, the weights or n, or a weight is too small for a
+            grid.
+    """
     counted = False
     for spec in sums:
         said = plan.weights.get(spec.name, "equal")
         if weights.kind != spec.weighs or weights.kind not in (said, "equal"):
             raise ConfigError(
-                f"Expected an order that weighs {spec.name!r} {_WORDS[spec.weighs]}, as it declares, "
-                f"under a plan by which it weighs {_WORDS[said]}, got one that weighs it "
+                f"Expected an order that weighs {spec.name!r} {_WORDS[spec.weighs]}, as its spec declares, "
+                f"under a plan that weighs it {_WORDS[said]}, got one that weighs it "
                 f"{_WORDS[weights.kind]}."
             )
-        # A value may bear its client's count within, such as an app's update: the order then weighs equally.
+        # A value may contain its client's count, such as an app's update: the order then weighs equally.
         counted |= said == "counts"
     _require_weights(plan, weights, counted=counted)
     least, largest = min(weights.draws), max(weights.draws)
@@ -94,9 +105,9 @@ def require_allowed(plan: Plan, sums: Sequence[ValueSpec], weights: Weights) -> 
 
 
 def require_batches(plan: Plan, members: Sequence[int], draws: Sequence[int]) -> None:
-    """Raises ConfigError for a cohort that is not of whole fixed batches, each client drawn once.
+    """Raises ConfigError unless the cohort consists of whole fixed batches, each client drawn once.
 
-    What remains of two sums that are taken off each other is then whole batches too.
+    The difference of two such sums then consists of whole batches too.
     """
     if plan.fixed_batch is None:
         return
@@ -104,18 +115,17 @@ def require_batches(plan: Plan, members: Sequence[int], draws: Sequence[int]) ->
     whole = {k for batch in {one // size for one in there} for k in range(batch * size, (batch + 1) * size)}
     if whole != there:
         raise ConfigError(
-            f"Expected a cohort of whole batches of {size} clients (`fixed_batch`), got one that cuts "
-            f"through the batch of client {min(whole - there)}."
+            f"Expected a cohort of whole batches of {size} clients (`fixed_batch`), got one that splits "
+            f"the batch: client {min(whole - there)} is missing."
         )
     if max(draws) > 1:
         raise ConfigError(
-            f"Expected each client drawn once where clients are in fixed batches, got {max(draws)} draws of "
-            "one."
+            f"Expected each client drawn once in fixed batches, got one that was drawn {max(draws)} times."
         )
 
 
 def admits(plan: Plan, draws: Mapping[int, int]) -> bool:
-    """Whether clients of a hidden sum would take these draws. An honest server draws until they do."""
+    """Whether clients of a hidden sum would accept these draws. An honest server redraws until they would."""
     if not plan.hidden or "draws" not in plan.weights.values() or not draws:
         return True
     try:
@@ -126,7 +136,7 @@ def admits(plan: Plan, draws: Mapping[int, int]) -> bool:
 
 
 def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
-    """Refuse a cohort, draws or an n beyond the plan, and a cohort in which one client would stand out."""
+    """Refuse a cohort, draws or an n outside the plan, and a cohort in which one client would stand out."""
     assert plan.min_cohort_size is not None
     assert plan.max_cohort_size is not None
     assert plan.min_honest is not None
@@ -134,11 +144,11 @@ def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
     if not plan.min_cohort_size <= weights.ordered <= plan.max_cohort_size:
         raise ConfigError(
             f"Expected a cohort of {plan.min_cohort_size} to {plan.max_cohort_size} clients, as the plan "
-            f"says, got {weights.ordered} (`min_cohort_size`)."
+            f"says, got {weights.ordered} (`min_cohort_size`, `max_cohort_size`)."
         )
     if min(weights.draws) < 1 or (not weights.whole and max(weights.draws) > 1):
         raise ConfigError(
-            f"Expected one draw or more of each client, and one where draws do not weigh, got "
+            f"Expected at least one draw of each client, and exactly one unless draws are the weights, got "
             f"{min(weights.draws)} to {max(weights.draws)}."
         )
     beside = plan.beside(weights.ordered)
@@ -151,15 +161,15 @@ def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
         share = share_within(*plan.counts, beside)
     if beside + 1 < plan.min_honest:
         raise ConfigError(
-            f"Expected at least {plan.min_honest} honest contributors, got {max(0, beside + 1)} for sure "
-            f"in a cohort of {weights.ordered} (`min_honest`)."
+            f"Expected at least {plan.min_honest} honest contributors, got only {max(0, beside + 1)} that "
+            f"surely remain in a cohort of {weights.ordered} (`min_honest`)."
         )
     if share > exact(plan.max_client_weight):
         raise ConfigError(
             f"Expected no client to have more than {plan.max_client_weight:g} of the squared weight beside "
             "the "
             f"{max(0, beside)} lightest others, got {float(share):.3g} (`max_client_weight`): the sum would "
-            "tell its value."
+            "reveal its value."
         )
 
 
@@ -167,13 +177,16 @@ _WORDS = {"equal": "equally", "draws": "by draws", "counts": "by counts"}
 
 
 def _require_draws(plan: Plan, weights: Weights) -> None:
-    """As many draws as the plan says; fewer only where each client was drawn once, so that all are equal."""
+    """Raises ConfigError unless draws are as many as the plan says, or fewer with each client drawn once.
+
+    If each client is drawn once, all weights are equal.
+    """
     whole, each_once = sum(weights.draws), max(weights.draws) == 1
     allowed = whole == plan.draws or (each_once and whole < (plan.draws or 0))
     if whole != weights.whole or not allowed:
         raise ConfigError(
             f"Expected {plan.draws} draws in all, as the plan says, or fewer if each client is drawn once, "
-            f"got {whole}, said to be {weights.whole}."
+            f"got {whole} in an order that states {weights.whole}."
         )
 
 
@@ -181,7 +194,8 @@ def _require_records(plan: Plan, weights: Weights) -> None:
     if plan.min_records is None or plan.max_records is None:
         raise ConfigError(
             "Expected `min_records` and `max_records`, bounds of n in weights n_k / n, got none: "
-            "a huge n rounds small clients away. Add the number of clients and of all their records."
+            "under a huge n small clients' values round to 0. Add both bounds, such as the number of clients "
+            "and that of all their records."
         )
     if not plan.min_records <= weights.records <= plan.max_records:
         raise ConfigError(
@@ -196,17 +210,17 @@ def _require_records(plan: Plan, weights: Weights) -> None:
 
 
 _KEPT = 2**16
-"""Of the steps of a grid, how many a value at its end must keep under a weight below 1."""
+"""The least number of grid steps that a value at the grid's bound must keep under a weight below 1."""
 
 
 def _require_kept(spec: ValueSpec, weight: float) -> None:
-    """The least weight must leave a client's values something on the grid, and small ones too.
+    """Refuse a least weight under which a client's small values would round to 0 on the grid.
 
-    Values are far smaller than the grid's end. Below a step of it a client's values round to 0, and hide
-    nobody, while a heavier client's do not.
+    Values are far smaller than the grid's bound. If a client's values round to 0 and a heavier client's do
+    not, the first client hides nothing of the second.
     """
     if weight < 1 and weight * spec.grid.limit < _KEPT:
         raise ConfigError(
-            f"Expected weights that the grid of {spec.name!r} keeps, got {weight:.3g}, by which small "
-            "values of a client round to 0: it would hide nobody."
+            f"Expected weights that the grid of {spec.name!r} can represent, got {weight:.3g}: a client's "
+            "small values would round to 0, so its contribution would hide no other."
         )

@@ -1,14 +1,15 @@
-"""Trying to catch a mechanism at giving away more than it claims (specification, section 6).
+"""Privacy audit: statistical tests that a mechanism keeps its claims (specification, section 6).
 
-There are three checks on each mechanism. The rates of their false alarms are stated. Together they fail an
-honest mechanism once in 10^5 runs.
+Each mechanism gets three checks with stated false-alarm rates. Together they fail an honest mechanism once in
+10^5 runs.
 
 1. Sensitivity search: adversarial records move the integer sums by at most the claimed sensitivity.
 2. Noise conformance: residuals have the claimed variance and law, and are independent between releases.
 3. A lower bound on epsilon from releases of two neighbouring data sets, as a Gaussian-DP estimate. It must
-   not exceed the claim; how near it comes (0.95 with 20,000 releases a side) says how tight the claim is.
+   not exceed the claim. Its ratio to the claim (0.95 with 20,000 releases a side) says how tight the claim
+   is.
 
-The fourth, canaries through DP-SGD's optimiser, is `securefl.training.canaries`.
+The fourth check, canaries through DP-SGD's optimiser, is `securefl.training.canaries`.
 """
 
 from __future__ import annotations
@@ -31,19 +32,25 @@ from securefl.dp.noise import Source
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 ALARM: Final = 1e-6
-"""False alarm of each single test."""
+"""The false-alarm rate of each single test."""
 SAMPLES: Final = 20_000
-"""Releases of each neighbour: they reach a lower bound of 0.94 to 1.0 of the claim."""
+"""Releases of each neighbour. With this number the lower bound is 0.94 to 1.0 of the claim."""
 RESIDUALS: Final = 30_000
-"""Coordinates of noise: 5 % less noise than claimed shows from 10,500 of them, 1 % from 253,000."""
+"""Coordinates of noise. 10,500 of them detect 5 % less noise than claimed; 1 % less takes 253,000."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """A mechanism as the audit sees it: sums of records, noise on them, and what is claimed.
+    """A mechanism under audit: sums of records, noised releases of them, and the claims.
 
-    records: a neighbourhood's base, (n, ...). odd: adversarial records to add to it, one at a time.
-    sigma, sensitivity: claimed, in grid units. event: claimed.
+    Attributes:
+        name: the name in reports.
+        sums: integer sums (m,) of records (n, ...), int64.
+        release: the sums with noise, from records and a source.
+        sigma, sensitivity: the claims, in grid units.
+        event: the claimed event.
+        records: the base data set, (n, ...).
+        odd: adversarial records that are added to it, one at a time.
     """
 
     name: str
@@ -58,7 +65,7 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What the audit says of one mechanism. `failed` names the failed checks; an empty tuple is a pass."""
+    """The audit's result on one mechanism. `failed` names the failed checks; an empty tuple is a pass."""
 
     name: str
     claimed: float
@@ -67,12 +74,13 @@ class Finding:
 
     @property
     def verdict(self) -> str:
+        """ "pass", or "FAIL" with the failed checks."""
         return "pass" if not self.failed else "FAIL: " + ", ".join(self.failed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """Epsilon at one delta: claimed, and the lower bound that releases prove."""
+    """Epsilon at one delta: the claimed one, and the lower bound that releases prove."""
 
     delta: float
     claimed: float
@@ -80,6 +88,7 @@ class Bound:
 
     @property
     def passed(self) -> bool:
+        """Whether the lower bound does not exceed the claim."""
         return self.lower <= self.claimed
 
 
@@ -90,10 +99,23 @@ def audit(
     source: Callable[[], Source] = Source,
     samples: int = SAMPLES,
 ) -> Finding:
-    """All checks on one mechanism.
+    """Run all checks on one mechanism.
 
-    source: makes the noise of a release, as the mechanism's owner would. samples: releases of each neighbour
-    for the lower bound.
+        >>> from securefl.dp import audit
+        >>> from securefl.dp.auditing import mechanisms
+        >>> audit(mechanisms()[1], samples=500).failed
+        ()
+
+    Args:
+        mechanism: the mechanism and its claims.
+        delta: the delta of the lower bound.
+        source: makes the noise source of a release, as the mechanism's owner would.
+        samples: the number of releases of each neighbour for the lower bound.
+
+    Returns:
+        The claimed epsilon, the proved lower bound, and the names of failed checks.
+
+    Raises nothing.
     """
     worst, moved = _largest_move(mechanism)
     residuals = _residuals(mechanism, source)
@@ -116,7 +138,7 @@ def _with(mechanism: Audited, record: Floats) -> Floats:
 
 
 def _largest_move(mechanism: Audited) -> tuple[Floats, float]:
-    """The odd record that moves the sums most, and by how much."""
+    """The odd record that moves the sums most, and the L2 distance."""
     base = mechanism.sums(mechanism.records)
     moves = [
         float(np.linalg.norm((mechanism.sums(_with(mechanism, record)) - base).astype(np.float64)))
@@ -126,9 +148,9 @@ def _largest_move(mechanism: Audited) -> tuple[Floats, float]:
 
 
 def _residuals(mechanism: Audited, source: Callable[[], Source]) -> Floats:
-    """Noise of enough releases, (releases, coordinates); each with a source of its own."""
+    """The noise of enough releases, (releases, coordinates). Each release has its own source."""
     base = mechanism.sums(mechanism.records)
-    # A source for each release, as its owner would make it: a source that repeats shows in `_independent`.
+    # One source per release, as its owner would make it: `_independent` detects a source that repeats.
     releases = max(2, RESIDUALS // len(base))
     made = [mechanism.release(mechanism.records, source()) - base for _ in range(releases)]
     return np.array(made, dtype=np.float64)
@@ -145,13 +167,13 @@ def _law_fits(standard: Floats) -> bool:
 
 
 def _independent(residuals: Floats) -> bool:
-    """Between consecutive releases, and between the two halves of them."""
+    """Whether consecutive releases, and the two halves of the releases, are uncorrelated."""
     releases = len(residuals)
     half = releases // 2
     pairs = ((residuals[:-1], residuals[1:]), (residuals[:half], residuals[half : 2 * half]))
     limit = stats.norm.isf(ALARM / 4)
     for one, other in pairs:
-        with np.errstate(all="ignore"):  # noise that never changes has no correlation: nan, which fails
+        with np.errstate(all="ignore"):  # constant noise has correlation nan, which fails
             correlation = float(np.corrcoef(one.ravel(), other.ravel())[0, 1])
         if not abs(correlation) * sqrt(one.size) < limit:
             return False
@@ -161,11 +183,11 @@ def _independent(residuals: Floats) -> bool:
 def _lower_bound(
     mechanism: Audited, record: Floats, delta: float, source: Callable[[], Source], samples: int
 ) -> float:
-    """Epsilon that the neighbours' releases prove, at confidence 1 - 10^-6.
+    """The epsilon that the neighbours' releases prove, at confidence 1 - 10^-6.
 
-    It is a Gaussian-DP estimate (Dong, Roth and Su 2019). mu is how many deviations apart the releases are
-    along the line between the neighbours, less what chance could add. The estimate assumes normal noise,
-    which another check tests. Noise that does not vary proves an infinite epsilon.
+    It is a Gaussian-DP estimate (Dong, Roth and Su 2019). mu is the distance of the releases along the line
+    between the neighbours, in standard deviations, less a margin for chance. The estimate assumes normal
+    noise, which another check tests. Constant noise proves an infinite epsilon.
     """
     there, base = _with(mechanism, record), mechanism.records
     direction = (mechanism.sums(there) - mechanism.sums(base)).astype(np.float64)
@@ -181,7 +203,7 @@ def _lower_bound(
 
 
 def proved(null: Floats, other: Floats, delta: float) -> float:
-    """Epsilon proved by samples (n,) of a statistic under each of two neighbours, at confidence 1 - 10^-6."""
+    """The epsilon proved by samples (n,) of a statistic under two neighbours, at confidence 1 - 10^-6."""
     samples = len(null)
     deviation = sqrt((null.var(ddof=1) + other.var(ddof=1)) / 2)
     if deviation == 0:
@@ -192,11 +214,11 @@ def proved(null: Floats, other: Floats, delta: float) -> float:
     return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 1e-6 else 0.0
 
 
-# What is audited ----------------------------------------------------------------------------------
+# The audited mechanisms ---------------------------------------------------------------------------
 
 
 def mechanisms() -> list[Audited]:
-    """Every mechanism of the package, at a noise multiplier of 1, where a lower bound has bite."""
+    """Every mechanism of the package, at a noise multiplier of 1, at which a lower bound is informative."""
     rng = np.random.default_rng(0)
     return [_moments(rng), _loss(rng), _rounded_sum(rng), _discrete_sum(rng)]
 
@@ -251,7 +273,7 @@ def _rounded_sum(rng: np.random.Generator) -> Audited:
 def _noised(
     name: str, sums: Callable[[Floats], Integers], sensitivity: float, records: Floats, odd: list[Floats]
 ) -> Audited:
-    """Sums with a rounded Gaussian on them, at a noise multiplier of 1."""
+    """A mechanism that adds a rounded Gaussian to these sums, at a noise multiplier of 1."""
 
     def release(x: Floats, source: Source) -> Integers:
         exact = sums(x)
@@ -270,8 +292,7 @@ def _noised(
 
 
 def _discrete_sum(rng: np.random.Generator) -> Audited:
-    # The sum has the noise of the honest clients alone: the 2 corrupt ones of 6 survivors may leave theirs
-    # out.
+    # Only the honest clients' noise counts: the 2 corrupt ones of 6 survivors may leave theirs out.
     limit, honest = 2**10, 4
     share = gaussian.share(float(limit), 6, 2)
 

@@ -1,22 +1,22 @@
-"""What it costs to publish the best of several private runs, and nothing of the others.
+"""Private hyperparameter selection: the cost of publishing the best of several private runs.
 
 Papernot and Steinke 2022, "Hyperparameter Tuning with Renyi Differential Privacy" (arXiv:2110.03620). A
 random number K of trials is drawn. Each trial runs one candidate, drawn uniformly, with fresh noise. The
-trial of the best score is published. K, and all other trials, are never seen.
+trial with the best score is published. K and all other trials stay secret.
 
     truncated negative binomial (eta, gamma), K >= 1     Definition 1; its cost by Theorem 2:
         eps'(a) = eps(a) + (1 + eta) ((1 - 1/b) eps(b) + log(1/gamma) / b) + log(E K) / (a - 1), for every b
     Poisson (mu), where K may be 0                        its cost by Theorem 6:
         eps'(a) = eps(a) + mu delta + log(mu) / (a - 1), where a trial is (log(1 + 1/(a - 1)), delta)-DP
 
-eps(a) is what one trial costs in RDP at the order a. A fixed number of trials has no such bound, and taking
-the best of K runs at the epsilon of one is wrong (their Section 1). dp-accounting works the figures out
+eps(a) is the RDP cost of one trial at the order a. A fixed number of trials has no such bound: stating the
+epsilon of one run for the best of K is wrong (their Section 1). dp-accounting computes the cost
 (`RepeatAndSelectDpEvent`).
 
 Guarantees, for the record or client that the candidates' events protect:
     - The published trial, its candidate and its score together cost `epsilon_of_choice`.
-    - That holds if a score reads nothing of them beside what the trial released: it is computed on public
-      records, or its cost is among the events.
+    - That holds if the score of a trial depends on protected records only through the trial's release. It is
+      computed on public records, or its cost is among the events.
 """
 
 from __future__ import annotations
@@ -44,19 +44,22 @@ from securefl.accounting.events import History
 from securefl.dp.noise import Source
 
 _MOST = 10**6
-"""No more trials than that are drawn. The chance of more is below 10^-40 for every mean that is allowed."""
+"""The largest number of trials drawn. For every allowed mean the chance of more is below 10^-40."""
 _LARGEST_MEAN = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """How the number of trials is drawn.
+    """The distribution of the number of trials.
 
     Attributes:
         trials: the family of the distribution.
-        mean: the expected number of trials, from 1 on.
+        mean: the expected number of trials, above 1.
         shape: eta of the negative binomial. 1 is the geometric distribution and 0 the logarithmic one, which
             costs less and varies more.
+
+    Raises:
+        ValueError: `mean` or `shape` is out of range, or `shape` is set for "poisson".
     """
 
     trials: Literal["poisson", "negative-binomial"]
@@ -67,7 +70,7 @@ class Trials:
         if not 1 < self.mean <= _LARGEST_MEAN:
             raise ValueError(f"Expected 1 < mean <= {_LARGEST_MEAN:,.0f} trials, got {self.mean}.")
         if self.trials == "poisson" and self.shape != 1.0:
-            raise ValueError('Expected `shape` with trials = "negative-binomial" alone. Leave it out.')
+            raise ValueError('Expected `shape` only with trials = "negative-binomial". Leave it out.')
         if not 0 <= self.shape <= 10:
             raise ValueError(f"Expected 0 <= shape <= 10, got {self.shape}.")
 
@@ -92,7 +95,7 @@ class Trials:
             chance *= (1 - gamma) * (k + eta) / (k + 1)
 
     def draw(self, source: Source) -> int:
-        """A number of trials, from the secret source. Whoever knew it could tell more than was paid for."""
+        """The number of trials, drawn from the secret source. It must stay secret: the cost assumes so."""
         at = int(source.words(1)[0] >> 11) * 2.0**-53
         for k, chance in enumerate(self.chances()):
             at -= chance
@@ -108,23 +111,24 @@ def _mean(eta: float, gamma: float) -> float:
 
 
 def uniform(among: int, source: Source) -> int:
-    """A number below `among`, each as likely."""
-    limit = 2**64 - 2**64 % among  # beyond it the small numbers would be likelier
+    """A uniform number below `among`."""
+    limit = 2**64 - 2**64 % among  # with words beyond it, small numbers would be more likely
     while (word := int(source.words(1)[0])) >= limit:
         pass
     return word % among
 
 
 def epsilon_of_choice(candidates: Sequence[Mapping[DpEvent, int]], trials: Trials, delta: float) -> float:
-    """Epsilon at `delta` of the best trial.
+    """Epsilon at `delta` of publishing the best trial.
 
     Args:
         candidates: the events of one run of each candidate, with their counts.
-        trials: how the number of trials is drawn.
+        trials: the distribution of the number of trials.
+        delta: the delta of the guarantee.
 
-    A trial draws its candidate, so its RDP is at most the largest of theirs: Renyi divergence is quasi-convex
-    in both distributions together. The largest is bounded by a history that has as much of everything as any
-    of them.
+    A trial draws its candidate, so its RDP is at most the largest of the candidates': Renyi divergence is
+    jointly quasi-convex. That largest is bounded by a history with, for each event, the largest count of any
+    candidate.
     """
     histories = [History.of(own) for own in candidates]
     if any(own.endless for own in histories):

@@ -1,17 +1,17 @@
-"""Gaussian noise on integers: rounded, and discrete.
+"""Gaussian noise on integers: the rounded and the discrete Gaussian, with their privacy events.
 
 Rounded: x + round(N) is round(x + N) for an integer x. That is post-processing of the Gaussian mechanism, so
-its event is the plain Gaussian's.
+its event is the Gaussian's.
 
 Discrete (Canonne, Kamath and Steinke 2020): an integer k has a probability proportional to
-exp(-k^2 / 2 sigma^2). Distributed noise is a *sum* of such numbers. To account it as a plain Gaussian is
-slightly optimistic at small sigma. So it is accounted with sigma_eff^2 = sigma^2 - 4, and refused below 4
-grid units.
+exp(-k^2 / 2 sigma^2). Distributed noise is a *sum* of such numbers. Accounting it as a Gaussian of the same
+variance is slightly optimistic at small sigma. So it is accounted with sigma_eff^2 = sigma^2 - 4, and a sigma
+below 4 grid units is refused.
 
 A discrete Gaussian is drawn by rejection, exact to 2^-120 at any sigma, from a table of at most 1,664
 entries. With m a power of two and s = sigma / m, |X| = m Q + R is proposed: Q from the table, of weights
 exp(-q^2 / 2 s^2), and R uniform below m, with a random sign. It is kept with probability
-exp(-(X^2 - (m Q)^2) / 2 sigma^2), which is 0.8 or more; a negative zero is not.
+exp(-(X^2 - (m Q)^2) / 2 sigma^2), which is 0.8 or more. A negative zero is rejected.
 """
 
 from __future__ import annotations
@@ -29,38 +29,69 @@ from securefl.dp.noise import Source
 
 Integers = NDArray[np.int64]
 SMALLEST_SHARE = 4.0
-"""Least sigma of one discrete Gaussian share, in grid units."""
+"""The least sigma of one discrete Gaussian share, in grid units."""
 SMALLEST_TOTAL = 64.0
 """Least sigma of a sum of shares, in grid units."""
 LARGEST_SHARE = 2.0**24
-"""Sigma of one share is below it, in grid units: 13 sigma stay far within the 32 bits of a grid integer."""
+"""An upper bound of one share's sigma, in grid units: 13 sigma stay far within a 32-bit grid integer."""
 TAIL = 13.0
-"""In sigma: discrete noise ends here, with less than 2^-120 of the mass left out."""
+"""In sigma: discrete noise is truncated here. The mass beyond is less than 2^-120."""
 _FRACTION = 192
-"""Bits after the point: a table keeps 128 of them, and the others take up the rounding of its recurrence."""
+"""Fractional bits of a table's recurrence. A table keeps 128 of them; the others absorb rounding."""
 _BLOCKS = 128
-"""A table's sigma is below it, so that a table has at most 13 * 128 entries."""
+"""An upper bound of a table's sigma, so that a table has at most 13 * 128 entries."""
 _DOUBT = 2.0**-48
 """A generous bound on the error of a probability in float64."""
 
 
 def rounded(count: int, sigma: float, source: Source) -> Integers:
-    """`count` integers round(N(0, sigma^2)), sigma > 0 in grid units."""
+    """Rounded Gaussian noise: `count` integers round(N(0, sigma^2)).
+
+        >>> from securefl.dp import Source, rounded
+        >>> noise = rounded(1000, 50.0, Source())
+        >>> noise.dtype, bool(40 < noise.std() < 60)
+        (dtype('int64'), True)
+
+    Args:
+        count: the number of integers.
+        sigma: above 0, in grid units.
+        source: the randomness.
+
+    Returns:
+        int64 (count,), in grid units.
+
+    Raises:
+        ConfigError: sigma is not finite and above 0.
+    """
     _check(sigma)
     return np.rint(sigma * source.normal(count)).astype(np.int64)
 
 
 def event(sigma: float, sensitivity: float) -> DpEvent:
-    """Of the rounded Gaussian: sigma over the exact integer sensitivity, both in grid units."""
+    """The event of the rounded Gaussian: sigma over the exact integer sensitivity, both in grid units."""
     _check(sigma)
     _check(sensitivity)
     return GaussianDpEvent(sigma / sensitivity)
 
 
 def discrete(count: int, sigma: float, source: Source) -> Integers:
-    """`count` discrete Gaussian integers.
+    """Discrete Gaussian noise: `count` integers, truncated at 13 sigma. The mass beyond is less than 2^-120.
 
-    They end at 13 sigma. The mass beyond is less than 2^-120.
+        >>> from securefl.dp import Source, discrete
+        >>> noise = discrete(1000, 8.0, Source())
+        >>> noise.dtype, bool(abs(noise).max() <= 13 * 8)
+        (dtype('int64'), True)
+
+    Args:
+        count: the number of integers.
+        sigma: from 4 to below 2^24, in grid units.
+        source: the randomness.
+
+    Returns:
+        int64 (count,), in grid units.
+
+    Raises:
+        ConfigError: sigma is out of range.
     """
     _check_share(sigma)
     found: Integers = np.zeros(0, np.int64)
@@ -70,7 +101,19 @@ def discrete(count: int, sigma: float, source: Source) -> Integers:
 
 
 def discrete_event(sigma: float, sensitivity: float) -> DpEvent:
-    """Of a sum of discrete Gaussians with this *guaranteed* total sigma, in grid units."""
+    """The event of a sum of discrete Gaussians with this *guaranteed* total sigma.
+
+        >>> from securefl.dp import discrete_event
+        >>> discrete_event(100.0, 50.0)
+        GaussianDpEvent(noise_multiplier=1.999599959991998)
+
+    Args:
+        sigma: of the sum, at least 64 grid units.
+        sensitivity: L2, in grid units.
+
+    Raises:
+        ConfigError: sigma is below 64, or the sensitivity is not finite and above 0.
+    """
     if not SMALLEST_TOTAL <= sigma < np.inf:
         raise ConfigError(
             f"Expected a total sigma of at least {SMALLEST_TOTAL:g} grid units, got {sigma:g}: the grid is "
@@ -80,9 +123,12 @@ def discrete_event(sigma: float, sensitivity: float) -> DpEvent:
 
 
 def share(total: float, survivors: int, corrupt: int) -> float:
-    """Sigma of each client's share, so that the honest of at least `survivors` clients give `total`.
+    """Sigma of each client's share, so that the honest of at least `survivors` clients add up to `total`.
 
-    Sources: specification of secure aggregation; H = survivors - corrupt honest shares are guaranteed.
+    H = survivors - corrupt honest shares are guaranteed (specification of secure aggregation).
+
+    Raises:
+        ConfigError: no honest share is guaranteed, or the share is too small or too large for the grid.
     """
     honest = survivors - corrupt
     if honest < 1:
@@ -106,7 +152,7 @@ def _check_share(sigma: float) -> None:
 
 
 def _kept(proposals: int, sigma: float, source: Source) -> Integers:
-    """Propose so many numbers, and return those that are kept."""
+    """The accepted numbers of this many proposals."""
     # A power of two divides the words' range, so masking the low bits of a word is uniform below it.
     width = 1
     while sigma / width >= _BLOCKS:
@@ -116,7 +162,7 @@ def _kept(proposals: int, sigma: float, source: Source) -> Integers:
     rest = (words[2] & np.uint64(width - 1)).astype(np.int64)
     negative = (words[2] >> np.uint64(63)).astype(bool)  # a width has far fewer bits
     magnitude = block + rest
-    # With a random sign 0 would come twice as often as it should: the negative one is dropped.
+    # With a random sign 0 would be twice as likely as it should be: the negative one is rejected.
     kept = _happens(magnitude**2 - block**2, sigma, words[3], words[4]) & ~(negative & (magnitude == 0))
     found: Integers = np.where(negative, -magnitude, magnitude)[kept]
     return found
@@ -127,7 +173,7 @@ def _block(
 ) -> Integers:
     """The first entry of the table that is not below each word of 128 bits."""
     place = np.searchsorted(high, upper, side="left")
-    # where the upper words tie, the lower ones decide
+    # if the upper words are equal, the lower ones decide
     for i in np.flatnonzero(high[place] == upper):
         while high[place[i]] == upper[i] and low[place[i]] < lower[i]:
             place[i] += 1
@@ -140,7 +186,7 @@ def _happens(
 ) -> NDArray[np.bool_]:
     """Whether each uniform word of 128 bits is below exp(-a / 2 sigma^2) for the number a.
 
-    Floating point decides. If it could be wrong, about once in 2^47, integers of 192 bits decide.
+    Floating point decides. If its error could matter, about once in 2^47, integers of 192 bits decide.
     """
     scale = 1 / (2 * sigma**2)
     margin = np.exp(-scale * numbers) - upper.astype(np.float64) * 2.0**-64
@@ -163,8 +209,8 @@ def _table(sigma: float) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     whole, total, cumulative = sum(weights), 0, []
     for weight in weights:
         total += weight
-        # less one, since the draw is the first entry that is not below the word, and the last must be 2^128 -
-        # 1
+        # Less 1: the draw is the first entry that is not below the word, so the last entry must be
+        # 2^128 - 1.
         cumulative.append((total << 128) // whole - 1)
     mask = (1 << 64) - 1
     high = np.array([c >> 64 for c in cumulative], dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Profiles, losses and counts as sums on a grid, ready for noise.
+"""Noised moments: profiles (means, variances, count) and losses as integer sums on a grid.
 
 Each record becomes an integer vector of bounded norm. The noised sum of these vectors is released. Means,
 variances and counts are post-processing of that sum, so the exact count is never sent (specification of DP,
@@ -23,19 +23,25 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 _UNIT = 2**20
 STEP = 1 / _UNIT
-"""Step of the grid that the sums are on."""
+"""The step of the sums' grid."""
 GRID = Grid(step=STEP, bound=2.0**10)
 WEIGHT = 0.5
-"""w: how the count shares the noise with the moments."""
+"""w: the weight of the count relative to the moments. A larger one makes the count more precise."""
 _COUNT = int(WEIGHT * _UNIT)
 
 
 @dataclass(frozen=True, eq=False)
 class MeanVariance:
-    """Mean and population variance per element, shape (q,) float64, over `count` records.
+    """Mean and population variance per element, float64 (q,), over `count` records.
 
-    A constant element has variance 0, which is allowed. It is floored when two of them are compared.
-    Raises DataError for different shapes, non-finite values, and negative variances.
+        >>> from securefl.dp import MeanVariance
+        >>> len(MeanVariance([0.1, 0.2], [1.0, 0.9], 10))
+        2
+
+    A constant element has variance 0, which is allowed. It is floored when two profiles are compared.
+
+    Raises:
+        DataError: vectors of two lengths, non-finite values, negative variances, or a count below 1.
     """
 
     mean: Floats
@@ -58,22 +64,22 @@ class MeanVariance:
 
 
 def finite_vector(name: str, values: Any) -> Floats:
-    """A copy that nobody can write to. DataError unless it is a vector of finite entries, one or more."""
+    """A read-only float64 copy. Raises DataError unless it is a vector of at least one finite entry."""
     vector = np.array(values, dtype=np.float64)
     if vector.ndim != 1 or len(vector) == 0:
         raise DataError(f"Expected {name} as a vector of at least one element, got shape {vector.shape}.")
     if (bad := int(np.count_nonzero(~np.isfinite(vector)))) > 0:
         raise DataError(
-            f"Expected finite entries of {name}, got {bad} of {len(vector)} that are not finite. Look for "
-            "records or model weights that are not."
+            f"Expected finite entries of {name}, got {bad} of {len(vector)} that are not finite. Check the "
+            "records and the model's weights."
         )
-    # checked once, and frozen: nobody can put a nan into a profile afterwards
+    # checked once and read-only, so that no caller can put a nan into a profile afterwards
     vector.flags.writeable = False
     return vector
 
 
 def require_same_length(first: str, a: Floats, second: str, b: Floats) -> None:
-    """DataError, with both names, for vectors of two lengths."""
+    """Raises DataError, with both names, for vectors of two lengths."""
     if len(a) != len(b):
         raise DataError(f"Expected {first} and {second} of one length, got {len(a)} and {len(b)}.")
 
@@ -82,7 +88,18 @@ def require_same_length(first: str, a: Floats, second: str, b: Floats) -> None:
 class Moments:
     """Count, means and variances of q outputs: the sum of the records' vectors (w, x / C, x^2 / C2).
 
-    bound, square_bound: C and C2, public; x is clipped to |x| <= C, and x^2 to |x^2| <= C2.
+        >>> import numpy as np
+        >>> from securefl.dp import Moments
+        >>> moments = Moments(bound=2.0, square_bound=4.0)
+        >>> sums = moments.sums(np.array([[0.0, 1.0], [1.0, 1.0]]))  # add noise of this sensitivity, then
+        >>> moments.profile(sums * 2.0**-20).mean.tolist(), round(moments.sensitivity("add-remove"), 2)
+        ([0.5, 1.0], 1.5)
+
+    Attributes:
+        bound, square_bound: C and C2, public. x is clipped to |x| <= C, and x^2 to |x^2| <= C2.
+
+    Raises:
+        ConfigError: a bound is not finite and above 0.
     """
 
     bound: float
@@ -93,11 +110,11 @@ class Moments:
 
     @staticmethod
     def sensitivity(adjacency: Adjacency) -> float:
-        """L2, of the sums times STEP.
+        """L2 sensitivity of the sums times STEP.
 
-        Replacing a record changes the count only if exactly one of the two is not finite; that case equals
-        adding one, of norm sqrt(2 + w^2). Otherwise the means differ by at most twice their bound, so by 4 in
-        squared units. Squares are not negative, nor are they after truncation, so the product of two records'
+        Replacing a record changes the count only if exactly one of the two records is not finite. That case
+        equals adding one, of norm sqrt(2 + w^2). Otherwise the means differ by at most twice their bound, so
+        by 4 in squared units. Squares are not negative, also after truncation, so the product of two records'
         is at least 0, and |s - s'|^2 = |s|^2 + |s'|^2 - 2 s s' <= 2. Together at most sqrt(4 + 2).
         """
         match adjacency:
@@ -107,7 +124,7 @@ class Moments:
                 return sqrt(6)
 
     def sums(self, outputs: Floats) -> Integers:
-        """The summed integer vectors (2 q + 1,) of the records (n, q). Non-finite records take no part."""
+        """The summed integer vectors, int64 (2 q + 1,), of records (n, q), without non-finite ones."""
         x = outputs[clipping.finite(outputs)]
         # Clip before dividing: a bound below 1 would make a huge record infinite.
         means = clipping.to_grid(clipping.clip_l2(x, self.bound) / self.bound, STEP, _UNIT)
@@ -117,8 +134,8 @@ class Moments:
         return _summed(_counted(len(x)), means, variances)
 
     def profile(self, sums: Floats, *, floor: float = 1e-6) -> MeanVariance:
-        """The profile in noised sums (times STEP): variances are at least `floor`, the count at least 1."""
-        # Noise can make a count or a variance negative; neither may be divided by, or have its root taken.
+        """The profile in noised sums (times STEP). Variances are at least `floor`, the count at least 1."""
+        # Noise can make the count or a variance negative, and callers divide by both and take roots.
         q = len(sums) // 2
         count = max(sums[0] / WEIGHT, 1.0)
         mean = sums[1 : q + 1] * self.bound / count
@@ -128,7 +145,17 @@ class Moments:
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Count and mean of losses clipped to [0, B]: the sum of the records' vectors (w, loss / B)."""
+    """Count and mean of losses clipped to [0, B]: the sum of the records' vectors (w, loss / B).
+
+        >>> import numpy as np
+        >>> from securefl.dp import Losses
+        >>> losses = Losses(bound=4.0)
+        >>> losses.mean(losses.sums(np.array([1.0, 2.0, 9.0])) * 2.0**-20)
+        2.3333333333333335
+
+    Raises:
+        ConfigError: the bound is not finite and above 0.
+    """
 
     bound: float
 
@@ -137,15 +164,15 @@ class Losses:
 
     @staticmethod
     def sensitivity(adjacency: Adjacency) -> float:
-        """L2, of the sums times STEP."""
+        """L2 sensitivity of the sums times STEP."""
         match adjacency:
             case "add-remove" | "zero-out" | "replace-one":
                 # Two finite losses differ by at most 1 in units of B, and a non-finite one counts as absent.
-                # So replacing a loss moves the sums at most as far as adding one.
+                # So replacing a loss changes the sums at most as much as adding one.
                 return sqrt(_UNIT**2 + _COUNT**2) * STEP
 
     def sums(self, losses: Floats) -> Integers:
-        """The summed integer vectors (2,) of the losses (n,). Non-finite losses take no part."""
+        """The summed integer vectors, int64 (2,), of the losses (n,). Non-finite losses are left out."""
         x = losses[np.isfinite(losses)]
         clipped = np.trunc(np.clip(x / self.bound, 0, 1) * _UNIT).astype(np.int64)
         return _summed(_counted(len(x)), clipped[:, None])

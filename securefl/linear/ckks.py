@@ -1,6 +1,6 @@
-"""`scores = "ckks"`: one ciphertext a client, each opened alone, in one turn.
+"""`scores = "ckks"`: one ciphertext per client, each opened alone, in one turn.
 
-What batches share with it is here too: client, gate and key holder are the same.
+Client, gate and key holder of `scores = "batches"` are here too, since both schemes share them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ from securefl.linear.terms import LinearTerms
 from securefl.storage.own_record import Own
 
 MOST_KINDS: Final = 16
-"""Of profiles in a session. Each has a key of its own, and the server says which there are."""
+"""The most sets of bounds in a session. Each has its own key, and the server chooses them."""
 
 
 class Ckks:
-    """Scores under the key holder's key, of which the server learns each alone.
+    """The scheme with one ciphertext per client: the server learns each number and nothing else.
 
     Args:
-        parameters: of the key, by name.
-        asks: the most questions of the session. clients: the most clients that one goes to.
+        parameters: the name of the key's parameters.
+        asks: the most queries of the session.
+        clients: the most clients of one query.
     """
 
     key_holder_learns: ClassVar[str] = "blinded integers, uniform to it"
@@ -66,15 +67,15 @@ class Ckks:
         return CkksKeyHolder(self, own, tell)
 
     def terms(self, bounds: LinearBounds) -> LinearTerms:
-        """Of a key for profiles of this bounds: every party works them out for itself."""
+        """The terms of a key for vectors within these bounds. Every party computes them for itself."""
         return terms_of(bounds, self._parameters, scores=self._asks * self._clients)
 
     def first(self, part: CiphertextScoring, sent: tuple[Sent, ...]) -> Work:
-        """The server's first work."""
+        """The server's first work order."""
         return Match(part, sent)
 
     def error_bound(self, terms: LinearTerms) -> float:
-        """Of one score, except with probability 1e-6."""
+        """The error bound of one score, except with probability 1e-6."""
         return terms.error_bound()
 
 
@@ -87,7 +88,7 @@ class CkksClients:
         self._known: dict[LinearBounds, tuple[bytes, Encryptor]] = {}
 
     def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
-        # A key holder that was started again has another key: nothing may be encrypted under the old one.
+        # A key holder that restarted has another key: clients must not encrypt under the old one.
         known = self._known.get(asked.bounds)
         if known is None or known[0] != key:
             terms = self._way.terms(asked.bounds)
@@ -97,7 +98,7 @@ class CkksClients:
 
 
 class CkksServer:
-    """The server's side: it multiplies ciphertexts by its baselines, and signs what it asks for."""
+    """The server's side: it multiplies ciphertexts by its baselines and signs its requests."""
 
     def __init__(self, scheme: Ckks, own: Own) -> None:
         self._way = scheme
@@ -132,9 +133,9 @@ class CkksServer:
 
 
 class CkksKeyHolder:
-    """The key holder's side: a key for each set of bounds, and what it opened.
+    """The key holder's side: a key for each set of bounds, and its openings.
 
-    Keys live as long as the process: after a restart there are others, and openings count anew.
+    Keys live as long as the process. After a restart there are new ones, and openings count from 0.
     """
 
     def __init__(self, scheme: Ckks, own: Own, tell: Tell) -> None:
@@ -145,10 +146,10 @@ class CkksKeyHolder:
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
         terms = self._way.terms(asked.bounds)
-        # A key for each bounds: the flooding of a key is sized for one set of bounds and one count.
+        # One key per set of bounds: a key's flooding is sized for one set of bounds and one count.
         if asked.bounds not in self._known:
             if len(self._known) >= MOST_KINDS:
-                raise ConfigError(f"Expected at most {MOST_KINDS} kinds of profiles in a session, got more.")
+                raise ConfigError(f"Expected at most {MOST_KINDS} sets of bounds in a session, got more.")
             pair = KeyPair.generate(terms.parameters)
             own, server = self._own, self._own.directory.server
             key = own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
@@ -160,7 +161,7 @@ class CkksKeyHolder:
 
 
 def _purpose(terms: LinearTerms) -> bytes:
-    """A key is for queries under these terms: its flooding was sized for them."""
+    """The purpose that a key's signature binds: queries under these terms, which size its flooding."""
     return b"scores" + terms.digest()
 
 
@@ -169,7 +170,7 @@ def _public(directory: Directory, terms: LinearTerms, key: bytes) -> EncryptionK
 
 
 def terms_of(bounds: LinearBounds, parameters: Parameters, *, scores: int, classes: int = 1) -> LinearTerms:
-    """The terms of a key for profiles within these bounds."""
+    """The terms of a key for vectors within these bounds."""
     return LinearTerms(
         parameters=parameters,
         bounds=bounds,
@@ -180,7 +181,7 @@ def terms_of(bounds: LinearBounds, parameters: Parameters, *, scores: int, class
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CiphertextScoring:
-    """One exchange, as the server has it. first: what makes its first work."""
+    """The server's part of one exchange. first: makes its first work order."""
 
     terms: LinearTerms
     public: EncryptionKey
@@ -204,18 +205,18 @@ class CiphertextScoring:
         return Limit((self.terms.reply_bytes + 8) * most + OVERHEAD, most)
 
     def admit(self, sender: str, sealed: bytes) -> None:
-        # What it reads is dropped: the slow work may run in another process, and reads the bytes itself.
+        # The residues are dropped: the slow work may run in another process and reads the bytes itself.
         self.evaluator.admit(sealed, sender=sender)
 
     def score(self, sent: tuple[Sent, ...]) -> Work:
         return self.first(self, sent)
 
     def baselines(self) -> dict[str, Baseline]:
-        """What clients are matched with, by the name of the question."""
+        """The baselines that clients are scored against, by name of the query."""
         return {name: self._baseline(query) for name, query in self.queries.items()}
 
     def _baseline(self, query: LinearQuery) -> Baseline:
-        """The query as the evaluator multiplies by it. In mode E its owner encrypts it first."""
+        """The query in the form that the evaluator multiplies by. In mode E its owner encrypts it first."""
         if not self.terms.parameters.encrypted_baseline:
             return self.evaluator.baseline(query)
         owner = Encryptor(self.public, self.terms)
@@ -228,9 +229,9 @@ def _encrypted(encryptor: Encryptor, hidden: Floats) -> Concealed:
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """Slow work of the server: multiply each ciphertext by its baseline, and blind the product.
+    """A work order of the server: multiply each ciphertext by its baseline, and blind the product.
 
-    baselines: by name, those that are prepared already. found: what is known before.
+    baselines: those that are prepared already, by name. found: the numbers known before.
     """
 
     part: CiphertextScoring
@@ -239,7 +240,7 @@ class Match:
     found: Found = NOTHING
 
     def run(self) -> Asked | Found:
-        # Once for all clients: their ciphertexts are multiplied by the same encoded weights.
+        # Prepared once, since all clients' ciphertexts are multiplied by the same encoded weights.
         prepared = self.baselines or self.part.baselines()
         evaluator, blinded = self.part.evaluator, dict[Place, Blinded]()
         for one in self.sent:
@@ -254,7 +255,7 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Unblind:
-    """Slow work of the server: take the masks off the key holder's replies."""
+    """A work order of the server: subtract the masks from the key holder's replies."""
 
     part: CiphertextScoring
     blinded: Mapping[Place, Blinded]
@@ -263,7 +264,7 @@ class Unblind:
 
     def run(self) -> Found:
         scores: dict[Place, float] = {}
-        # Replies carry no place: they follow the order of the items, which `blinded` keeps.
+        # Replies have no place: they are in the order of the items, which `blinded` keeps.
         for (place, own), reply in zip(self.blinded.items(), self.replies, strict=True):
             if reply != REFUSED:
                 with blaming(self.part.tell):
@@ -273,7 +274,7 @@ class Unblind:
 
 @dataclass(frozen=True, eq=False)
 class OpensCiphertexts:
-    """What the key holder does: open each item by itself, at any turn, while its count allows."""
+    """The key holder's use of its key: open each item alone, in any turn, up to its count of openings."""
 
     opener: Opener
     tell: Tell

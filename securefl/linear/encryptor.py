@@ -1,4 +1,4 @@
-"""The client's part, and in mode E that of the baseline's owner: values to ciphertexts."""
+"""Encryption of vectors: the client's part, and in mode E that of the baseline's owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,21 @@ from securefl.linear.terms import LinearTerms
 
 
 class Encryptor:
-    """Made once per session; holds nothing secret."""
+    """Encrypts vectors under a key holder's public key. It holds no secret and serves a whole session.
+
+        >>> import numpy as np
+        >>> from securefl.he.keys import KeyPair
+        >>> from securefl.he.parameters import COMPACT
+        >>> from securefl.linear import Encryptor, LinearBounds, LinearTerms
+        >>> bounds = LinearBounds(hidden_length=2, norm=2.0, weight_norm=2.0, row_norm=2.0, product=4.0)
+        >>> terms = LinearTerms(parameters=COMPACT, bounds=bounds, scores=10)
+        >>> sealed = Encryptor(KeyPair.generate(COMPACT).public, terms).encrypt(np.array([1.0, 0.5]))
+        >>> len(sealed) == terms.ciphertext_bytes
+        True
+
+    Raises:
+        ConfigError: the key is of other parameters than the terms.
+    """
 
     def __init__(self, public: EncryptionKey, terms: LinearTerms) -> None:
         self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
@@ -21,21 +35,28 @@ class Encryptor:
         self._session = public.session
 
     def encrypt(self, hidden: Floats) -> bytes:
-        """The hidden part of a client's vector, (h,) float64, as one message.
+        """The hidden part of a client's vector as one message.
 
-        Raises LocalProtocolError for another length, and for values outside the bounds.
+        Args:
+            hidden: float64 (h,), inside the declared bounds.
+
+        Returns:
+            `terms.ciphertext_bytes` bytes.
+
+        Raises:
+            LocalProtocolError: another length, or values outside the bounds.
         """
         terms = self._terms
         if not terms.bounds.holds_hidden(hidden):
             raise LocalProtocolError(
                 f"Expected {terms.hidden_length} finite hidden features inside the declared bounds, got "
-                f"shape {hidden.shape}, or features outside them: clip them first (profiles: make them with "
-                "features)."
+                f"shape {hidden.shape}, or features outside them. Clip them first (for profiles, take "
+                "`features`)."
             )
         return self._packed("ciphertext", hidden, terms.data_scale)
 
     def encrypt_baseline(self, query: LinearQuery) -> bytes:
-        """Mode E: the query's weights and offset; the evaluator learns neither."""
+        """Mode E: the query's weights and offset as one message. The evaluator learns neither."""
         return self._packed("baseline", weight_row(query, self._terms), self._terms.parameters.weight_scale)
 
     def _packed(self, kind: str, values: Floats, scale: int) -> bytes:
@@ -47,7 +68,10 @@ class Encryptor:
 
 
 def weight_row(query: LinearQuery, terms: LinearTerms) -> Floats:
-    """The weights of a row. ConfigError for a query of other bounds, or above them: flooding hangs on it."""
+    """The weights of a row. Raises ConfigError for a query of other bounds, or with weights above them.
+
+    The flooding is sized for the bounds of the weights.
+    """
     if query.bounds != terms.bounds:
         own, found = (f"{b.hidden_length} + {b.clear_length} entries" for b in (terms.bounds, query.bounds))
         raise ConfigError(
@@ -57,16 +81,16 @@ def weight_row(query: LinearQuery, terms: LinearTerms) -> Floats:
     return query.row(encrypted=terms.parameters.encrypted_baseline)
 
 
-# How values stand in slots; why, says `batches` ---------------------------------------------------
+# The layout of values in slots (`batches` says why) ------------------------------------------------
 
 
 def spread(values: Floats, ciphertexts: int, slots: int, classes: int) -> list[Floats]:
-    """Values as the slots of each ciphertext, each value in the slots of all K classes."""
+    """The slots of each ciphertext, with each value in the slots of all K classes."""
     return [np.repeat(part, classes) for part in _parts(values, ciphertexts, slots // classes)]
 
 
 def of_class(values: Floats, ciphertexts: int, slots: int, classes: int, own: int) -> list[Floats]:
-    """Values in the slots of class `own` of each ciphertext, zero in the others."""
+    """The slots of each ciphertext, with values in the slots of class `own` and zeros elsewhere."""
     parts = []
     for part in _parts(values, ciphertexts, slots // classes):
         rows = np.zeros((len(part), classes))

@@ -1,4 +1,4 @@
-"""Encrypted matching, opened blindly: client, evaluator, key holder.
+"""Encrypted linear queries with blinded openings: the protocol of client, evaluator and key holder.
 
     client      hidden features -> one packed ciphertext
     evaluator   ciphertext * weights + fresh zero; sends the second polynomial and one coefficient of the
@@ -6,32 +6,34 @@
     key holder  one inner product with its key, plus flooding: one integer mod Q back
     evaluator   subtracts its mask
 
-Each ciphertext is opened alone: one client's junk cannot shift another's score. What each party sees,
-and why it learns no more than its output (all of them semi-honest, key holder and server not colluding):
+Each ciphertext is opened alone, so one client's junk cannot shift another's score. What each party sees,
+and why it learns no more than its output (all parties semi-honest, key holder and server not colluding):
 
 * The client sees the public key.
-* The evaluator sees ciphertexts, which RLWE makes pseudorandom, and reply - mask = <f, w> + e + n, with the
-  weights as they were rounded: e is encryption noise, n the flooding. A simulator that is given <f, w> + n
-  alone is told apart with an advantage below 2^-22.8 over all tau openings of the key (`terms`).
-* The key holder sees an integer that the mask makes uniform mod Q, and c1 * w + u * pk1 + e1 with u and e1
-  fresh. No other part of the ciphertext arrives, so that is an RLWE sample for a secret u that nobody else
-  uses: both are simulated by uniform values, whatever features, weights and score. This stays so when a
-  client hands it c1: without the fresh zero, the quotient would be the baseline.
+* The evaluator sees ciphertexts, which are pseudorandom under RLWE, and reply - mask = <f, w> + e + n, with
+  rounded weights: e is encryption noise, n the flooding. A simulator that gets only <f, w> + n is
+  distinguished with an advantage below 2^-22.8 over all tau openings of the key (`terms`).
+* The key holder sees an integer that the mask makes uniform mod Q, and c1 * w + u * pk1 + e1 with fresh u and
+  e1. It receives no other part of the ciphertext, so that is an RLWE sample for a secret u that is used
+  nowhere else. Uniform values simulate both, for all features, weights and scores. This holds also if a
+  client gives it c1: without the fresh zero, the quotient would be the baseline.
 
 The same holds for the other forms of a request:
 
-* A batch (`batches`) carries K masked integers, uniform for the same reason, and one polynomial. An integer
-  is a difference of two coefficients of a sum of K products; flooding is sized for that (`terms`).
+* A batch (`batches`) has K masked integers, uniform for the same reason, and one polynomial. An integer is a
+  difference of two coefficients of a sum of K products; flooding is sized for that (`terms`).
 * Mode E multiplies two ciphertexts, so a request has a second and a third polynomial, c1 and c2. A fresh zero
-  randomises c1, a product of two fresh zeros c2 and c1: with the zeros unknown, both are uniform to the key
-  holder. Without the product, a client that colludes with it would divide c2 by its own share of it.
+  randomises c1, and a product of two fresh zeros randomises c2 and c1. Since the key holder does not know the
+  zeros, both are uniform to it. Without the product, a client that colludes with it could divide c2 by its
+  own share of it.
 * `addressed` requests, for files, are unmasked: the key holder reads the score. It sees one integer and c1,
-  from which score + e + n follows: n is the evaluator's flooding, which hides e and so the weights' norm. The
-  other coefficients of the first polynomial are not sent, so there is nothing that a mask of zero sum would
-  have to hide, and no unused class to fill.
+  from which score + e + n follows. n is the evaluator's flooding, which hides e and so the weights' norm. The
+  other coefficients of the first polynomial are not sent, so they need no mask of zero sum, and no unused
+  class needs a value.
 
 A *malicious* evaluator packs some dozens of the key's ternary coefficients, above the flooding, in a request,
-and has the whole key after a few hundred openings. The cap limits how much is opened, not that.
+and has the whole key after a few hundred openings. The cap limits the number of openings and does not prevent
+that.
 """
 
 from __future__ import annotations
@@ -59,9 +61,10 @@ from securefl.linear.terms import LinearTerms, clear_part
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """What clients are matched with, prepared once: plaintexts of weights, or in mode E ciphertexts.
+    """The weights of a query, prepared once: as plaintexts, or in mode E as ciphertexts.
 
-    spread: of all slots, for a client that is opened alone. classes: of each class, for batches.
+    spread: weights over all slots, for a client that is opened alone. classes: weights of each class, for
+    batches.
     """
 
     spread: tuple[Any, ...] = field(repr=False)
@@ -81,7 +84,7 @@ class Arrived:
 
 @dataclass(frozen=True, eq=False)
 class Blinded(Guarded):
-    """Scores on their way: `request` goes to the key holder, the rest stays with the evaluator."""
+    """Blinded scores: `request` goes to the key holder, the rest stays with the evaluator."""
 
     request: bytes = field(repr=False)
     masks: tuple[int, ...] = field(repr=False)
@@ -90,7 +93,29 @@ class Blinded(Guarded):
 
 
 class LinearEvaluator:
-    """The server's part; built once per session. `rng` is the operating system's outside of tests."""
+    """The server's part, for a whole session.
+
+        >>> import numpy as np
+        >>> from securefl.core.signing import SigningKey
+        >>> from securefl.he.keys import KeyPair
+        >>> from securefl.he.parameters import COMPACT
+        >>> from securefl.linear import Encryptor, LinearBounds, LinearQuery, Opener
+        >>> from securefl.linear import LinearEvaluator, LinearTerms
+        >>> bounds = LinearBounds(hidden_length=2, norm=2.0, weight_norm=2.0, row_norm=2.0, product=4.0)
+        >>> terms = LinearTerms(parameters=COMPACT, bounds=bounds, scores=10)
+        >>> pair, signing = KeyPair.generate(COMPACT), SigningKey.generate()
+        >>> evaluator = LinearEvaluator(pair.public, terms, signing)
+        >>> sealed = Encryptor(pair.public, terms).encrypt(np.array([1.0, 0.5]))
+        >>> blinded = evaluator.match(sealed, evaluator.baseline(LinearQuery(bounds, np.array([1.0, 1.0]))))
+        >>> reply = Opener(pair, terms, signing.public).open(blinded.request)
+        >>> round(evaluator.unblind(blinded, reply).value, 1)
+        1.5
+
+    `rng` is the operating system's randomness outside of tests.
+
+    Raises:
+        ConfigError: the key is of other parameters than the terms.
+    """
 
     def __init__(
         self,
@@ -111,7 +136,10 @@ class LinearEvaluator:
     # Baselines ----------------------------------------------------------------------------------
 
     def baseline(self, query: LinearQuery) -> Baseline:
-        """Encodes the weights; ConfigError if they are larger than declared (flooding hangs on W)."""
+        """The encoded weights of a query.
+
+        Raises ConfigError if they are larger than declared: the flooding is sized for W.
+        """
         terms, p = self._terms, self._terms.parameters
         row = weight_row(query, terms)
         alone = spread(row / terms.classes, terms.ciphertexts, p.slots, terms.classes)
@@ -128,7 +156,7 @@ class LinearEvaluator:
         return tuple(self._ring.encode(part, self._terms.parameters.weight_scale) for part in parts)
 
     def encrypted_baseline(self, message: bytes, *, sender: str = "baseline owner") -> Baseline:
-        """Mode E: a baseline as `Encryptor.encrypt_baseline` made it, through the gate."""
+        """Mode E: the checked ciphertexts of a baseline that `Encryptor.encrypt_baseline` made."""
         scale = float(self._terms.parameters.weight_scale)
         residues = self._admitted(message, "baseline", sender)
         return Baseline(tuple(self._ring.ciphertext(each, scale) for each in residues))
@@ -136,7 +164,7 @@ class LinearEvaluator:
     # The gate -----------------------------------------------------------------------------------
 
     def admit(self, ciphertext: bytes, *, sender: str = "client") -> list[gate.Residues]:
-        """The gate alone: a client's message as residues, or RemoteProtocolError(sender)."""
+        """The checks of a client's message: its residues, or RemoteProtocolError(sender)."""
         return self._admitted(ciphertext, "ciphertext", sender)
 
     def _admitted(self, message: bytes, kind: str, sender: str) -> list[gate.Residues]:
@@ -151,7 +179,7 @@ class LinearEvaluator:
         return parts
 
     def checked(self, clear: Floats | None, sender: str) -> Floats:
-        """The plaintext part. RemoteProtocolError(sender) for values outside the bounds."""
+        """The plaintext part. Raises RemoteProtocolError(sender) for values outside the bounds."""
         return clear_part(clear, self._terms.bounds, sender)
 
     # Matching -----------------------------------------------------------------------------------
@@ -159,14 +187,26 @@ class LinearEvaluator:
     def match(
         self, ciphertext: bytes, baseline: Baseline, clear: Floats | None = None, *, sender: str = "client"
     ) -> Blinded:
-        """Score of one client, blinded. RemoteProtocolError(sender) for what does not pass the gate."""
+        """The blinded score of one client.
+
+        Args:
+            ciphertext: the client's message.
+            baseline: the prepared weights.
+            clear: the plaintext part, float64 (c,). None if there is none.
+            sender: the client's name, for refusals.
+
+        Raises:
+            RemoteProtocolError: the message does not pass the gate, or clear values are outside the bounds.
+        """
         products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
         return self._blinded("request", products, (offset,), (sender,))
 
     def match_batch(self, arrived: Sequence[Arrived], baseline: Baseline) -> Blinded:
-        """Scores of up to K clients who trust each other to stay inside the bounds, blinded together.
+        """The scores of up to K clients that trust each other to stay inside the bounds, blinded together.
 
-        Raises RemoteProtocolError for the first whose message does not pass the gate.
+        Raises:
+            RemoteProtocolError: names the first client whose message does not pass the gate.
+            ValueError: no clients, or more than K.
         """
         if not 1 <= len(arrived) <= len(baseline.classes):
             raise ValueError(f"Expected 1 to {len(baseline.classes)} clients, got {len(arrived)}.")
@@ -181,9 +221,9 @@ class LinearEvaluator:
     def addressed(
         self, ciphertext: bytes, baseline: Baseline, clear: Floats | None = None, *, sender: str = "client"
     ) -> bytes:
-        """A request whose score the key holder reads, and the evaluator never.
+        """A request whose score only the key holder reads.
 
-        The one coefficient carries offset and flooding of the evaluator's own; the others are not sent.
+        The one coefficient contains the offset and the evaluator's own flooding. The others are not sent.
         """
         terms = self._terms
         products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
@@ -199,14 +239,14 @@ class LinearEvaluator:
     def _products(
         self, arrived: Arrived, baseline: Baseline, weights: tuple[Any, ...]
     ) -> tuple[list[Any], float]:
-        """One product per ciphertext, and what is added to their sum in plaintext."""
+        """One product per ciphertext, and the plaintext summand of their sum."""
         p, ring = self._terms.parameters, self._ring
         residues = self.admit(arrived.ciphertext, sender=arrived.sender)
         clear = self.checked(arrived.clear, arrived.sender)
         ciphers = [ring.ciphertext(each, float(self._terms.data_scale)) for each in residues]
         if not p.encrypted_baseline:
             pairs = zip(ciphers, weights, strict=True)
-            # SEAL refuses a product with nothing, which adds nothing either
+            # SEAL refuses a product with zero, which would add nothing
             products = [ring.weighted(cipher, own) for cipher, own in pairs if not own.is_zero()]
             return products, baseline.constant + float(clear @ baseline.clear)
         row = np.concatenate([np.zeros(self._terms.hidden_length), clear, [self._terms.bounds.scale]])
@@ -223,12 +263,12 @@ class LinearEvaluator:
         return Blinded(self._request(kind, products, masks), masks, offsets, senders)
 
     def _request(self, kind: str, products: list[Any], masks: tuple[int, ...]) -> bytes:
-        """The total, re-randomised: its masked integers, and its polynomials from the second on; signed."""
+        """The re-randomised total: its masked integers, and its polynomials from the second on, signed."""
         p, ring = self._terms.parameters, self._ring
         zero = ring.zero(self._encryptor, products[0].scale)
         if p.encrypted_baseline:  # the third polynomial needs a fresh one too
-            # A zero means the same at any scale. SEAL adds equal scales only, so the product gets that of the
-            # others.
+            # A zero is the same at any scale. SEAL adds only equal scales, so the product gets the others'
+            # scale.
             pair = [ring.zero(self._encryptor, 2.0**39) for _ in range(2)]
             fresh = ring.multiplied(*pair)
             fresh.scale = products[0].scale
@@ -248,14 +288,16 @@ class LinearEvaluator:
     # Opening ------------------------------------------------------------------------------------
 
     def unblind(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> Score:
-        """The score. RemoteProtocolError(client) for one that no profile inside the bounds has."""
+        """The score. Raises RemoteProtocolError(client) if no vector inside the bounds has it."""
         hidden = self._opened(blinded, "reply", reply, sender)[0] * self._terms.unit
         return self._score(hidden, blinded, 0, self._terms.error_bound())
 
     def unblind_batch(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> list[Score]:
-        """The scores, in the order of `senders`. RemoteProtocolError if one of them cannot be a score.
+        """The scores, in the order of `senders`.
 
-        Then none of them is to be trusted: open the members singly.
+        Raises:
+            RemoteProtocolError: one of them cannot be a score. Then none of them can be trusted: open the
+                members one by one.
         """
         terms = self._terms
         integers = self._opened(blinded, "batch-reply", reply, sender)

@@ -1,8 +1,9 @@
-"""`scores = "batches"`: K clients in one opening, without one client's junk costing another its score.
+"""`scores = "batches"`: K clients in one opening. A client's junk does not cost the others their scores.
 
-Turn 0 opens batches. A batch with a score that no honest client gives is discarded, and turn 1 opens its
-members singly. That finds junk that shifts a batch out of range, and its sender. Junk that leaves every
-score of its batch in range is not found: clients of a batch trust each other to stay inside the bounds.
+Turn 0 opens batches. If a batch has a score that no honest client gives, it is discarded, and turn 1 opens
+its members one by one. That detects junk that shifts a batch out of range, and its sender. Junk that leaves
+every score of its batch in range is not detected: clients of a batch trust each other to stay inside the
+bounds.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from securefl.linear.scheme import Asked, Found, Place, Sent, blaming
 from securefl.linear.terms import LinearTerms
 
 LARGEST_BATCH = 32
-"""The server encodes a baseline once for each place of a batch; beyond, that costs more than it saves."""
+"""The server encodes a baseline once per place of a batch. Beyond this size that costs more than it saves."""
 
 
 class Batches(Ckks):
-    """Scores under the key holder's key, opened for K clients at a time. The rest is as for `Ckks`.
+    """The scheme with K clients per opening. All else is as for `Ckks`.
 
     K follows from public inputs. It is the largest power of two, up to the number of clients, at which a
     client sends as many ciphertexts as alone and no score can wrap.
@@ -40,7 +41,7 @@ class Batches(Ckks):
         super().__init__(parameters, asks, clients)
         if self._parameters.encrypted_baseline:
             raise ConfigError(
-                'Expected scores = "ckks" beside parameters = "strong-encrypted", got "batches": a batch '
+                'Expected scores = "ckks" with parameters = "strong-encrypted", got "batches": a batch '
                 "needs a baseline in plaintext. Open each client alone, or take other parameters."
             )
 
@@ -55,10 +56,10 @@ class Batches(Ckks):
 
 
 def batch_terms(bounds: LinearBounds, parameters: Parameters, asks: int, clients: int) -> LinearTerms:
-    """Terms with the most clients in a batch; ConfigError where not even one fits."""
+    """The terms with the most clients in a batch. Raises ConfigError if not even one fits."""
 
     def of(size: int) -> LinearTerms:
-        # a batch counts as K openings, and each of its members may have to be opened again
+        # a batch counts as K openings, and each member may have to be opened once more
         most = size * ceil(clients / size) + (clients if size > 1 else 0)
         return terms_of(bounds, parameters, scores=asks * most, classes=size)
 
@@ -77,14 +78,14 @@ def batch_terms(bounds: LinearBounds, parameters: Parameters, asks: int, clients
 
 @dataclass(frozen=True, eq=False)
 class MatchBatches:
-    """Slow work of the server: multiply, add up and blind the ciphertexts of each batch."""
+    """A work order of the server: multiply, add up and blind the ciphertexts of each batch."""
 
     part: CiphertextScoring
     sent: tuple[Sent, ...]
 
     def run(self) -> Asked | Found:
         prepared = self.part.baselines()
-        # Before batches are made: one message that does not fit would take its whole batch along.
+        # Before batches are made: one message that does not fit would spoil its whole batch.
         fitting = [one for one in self.sent if self._fits(one)]
         size = self.part.terms.classes
         batches = []
@@ -109,14 +110,14 @@ class MatchBatches:
         arrived = [Arrived(one.sealed, one.clear, one.sender) for one in members]
         if len(arrived) > 1:
             return evaluator.match_batch(arrived, baseline)
-        # Alone it is opened as one integer, not as K.
+        # A single client is opened as one integer, not as K.
         (one,) = arrived
         return evaluator.match(one.ciphertext, baseline, one.clear, sender=one.sender)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Who is in one opening, and what stays with the server."""
+    """The members of one opening, and the part that stays with the server."""
 
     members: tuple[Sent, ...]
     blinded: Blinded
@@ -124,7 +125,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class UnblindBatches:
-    """Slow work of the server: take the masks off; have the members of a spoilt batch opened singly."""
+    """A work order of the server: subtract the masks, and request spoilt batches one by one."""
 
     part: CiphertextScoring
     batches: tuple[Batch, ...]
@@ -141,7 +142,7 @@ class UnblindBatches:
                 except RemoteProtocolError as error:
                     if error.sender == KEY_HOLDER or len(batch.members) == 1:
                         raise
-                    spoilt += batch.members  # one of them made it, and single openings tell who
+                    spoilt += batch.members  # single openings identify the client that caused it
         found = Found(numbers)
         if not spoilt:
             return found

@@ -1,8 +1,8 @@
-"""The key holder's part: exact integers in numpy; no homomorphic library touches a request.
+"""The key holder's part of linear queries: exact integers in numpy, without a homomorphic library.
 
-Its machine takes one request a turn, and gives one reply to it. The server can lie: it can ask for openings
-of its own making. `evaluator` says what they tell, and what limits them. The same request again gets the same
-reply. Another one at its turn is refused, and so is a turn before the last one is answered.
+Its machine accepts one request per turn and gives one reply. The server can lie: it can request openings of
+values that it made up. `evaluator` says what these reveal and what limits them. The same request again gets
+the same reply. The machine refuses another request for a turn, and a turn before the last one was answered.
 """
 
 from __future__ import annotations
@@ -33,18 +33,31 @@ from securefl.linear.terms import LinearTerms
 
 @dataclass(frozen=True)
 class Score:
-    """A released number; |value - exact| <= error_bound except with probability 1e-6."""
+    """A released number. |value - exact| <= error_bound, except with probability 1e-6."""
 
     value: float
     error_bound: float
 
 
 class Opener(Guarded):
-    """Opens what the evaluator signed, at most tau integers; the same request again gets the stored reply.
+    """Opens requests that the evaluator signed, at most tau integers.
 
-    Fresh noise on the same value would average out. The evaluator must be semi-honest: requests of its own
-    making read the whole key within a few hundred openings. Where `openings` is a file, count and replies
-    outlive the process; without one, a key holder that restarts must take a new key.
+        >>> from securefl.core.signing import SigningKey
+        >>> from securefl.he.keys import KeyPair
+        >>> from securefl.he.parameters import COMPACT
+        >>> from securefl.linear import LinearBounds, Opener, LinearTerms  # `LinearEvaluator` has an exchange
+        >>> bounds = LinearBounds(hidden_length=2, norm=2.0, weight_norm=2.0, row_norm=2.0, product=4.0)
+        >>> terms = LinearTerms(parameters=COMPACT, bounds=bounds, scores=10)
+        >>> Opener(KeyPair.generate(COMPACT), terms, SigningKey.generate().public).opened
+        0
+
+    The same request again gets the stored reply, since fresh noise on the same value would average out. The
+    evaluator must be semi-honest: requests that it makes up reveal the whole key within a few hundred
+    openings. If `openings` is a file, count and replies outlive the process. If it is not, a key holder that
+    restarts must take a new key.
+
+    Raises:
+        ConfigError: the key is of other parameters than the terms.
     """
 
     def __init__(
@@ -68,12 +81,23 @@ class Opener(Guarded):
 
     @property
     def opened(self) -> int:
-        """Integers opened so far, of this key and these terms."""
+        """The number of integers opened so far, of this key and these terms."""
         return self._openings.opened
 
     def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
-        """Blind opening: one flooded integer mod Q per class. RemoteProtocolError for a bad request."""
-        # Terms with classes take both kinds. A tag of neither is refused at the gate.
+        """Open a blinded request: one flooded integer mod Q per class.
+
+        Args:
+            request: the evaluator's signed bytes.
+            sender: the name for refusals.
+
+        Returns:
+            The reply's bytes.
+
+        Raises:
+            RemoteProtocolError: the request does not pass the gate, has no valid signature, or is beyond tau.
+        """
+        # Terms with classes accept both kinds. The gate refuses any other tag.
         kind = (
             "batch" if self._terms.classes > 1 and request[: gate.TAG] == self._tags["batch"] else "request"
         )
@@ -89,9 +113,15 @@ class Opener(Guarded):
         return self._once(request, integers, reply, sender)
 
     def read(self, request: bytes, *, together: int = 1, sender: str = "evaluator") -> Score:
-        """The score of a request that is addressed to the key holder. RemoteProtocolError for others.
+        """The score of a request that is addressed to the key holder.
 
-        together: the number of scores for which the error bound holds at once.
+        Args:
+            request: the evaluator's signed bytes.
+            together: the number of scores for which the error bound holds at once.
+            sender: the name for refusals.
+
+        Raises:
+            RemoteProtocolError: another request, or a score outside the declared bounds.
         """
         p, terms = self._terms.parameters, self._terms
         masked, polynomials = self._read(request, "addressed", 1, sender)
@@ -111,7 +141,7 @@ class Opener(Guarded):
         return Score(value, bound)
 
     def _read(self, request: bytes, kind: str, integers: int, sender: str) -> tuple[list[int], gate.Residues]:
-        """Masked integers, and the polynomials from the second on, of a request that passes the gate."""
+        """The masked integers, and the polynomials from the second on, of a request that passes the gate."""
         p = self._terms.parameters
         size = gate.integer_size(p.modulus)
         degree, rest = p.poly_modulus_degree, p.polynomials - 1
@@ -127,7 +157,7 @@ class Opener(Guarded):
         return masked, gate.unpack(polynomials, rest, p.primes, degree, sender=sender)
 
     def _once(self, request: bytes, integers: int, reply: Reply, sender: str) -> bytes:
-        # The signature may differ between two requests for the same opening.
+        # The digest leaves the signature out, which may differ between two requests for one opening.
         digest = hashlib.sha256(request[:-SIGNATURE_BYTES]).digest()
         return self._openings.once(digest, integers, self._terms.scores, reply, sender=sender)
 
@@ -140,7 +170,7 @@ class Opener(Guarded):
         return [self._rounded(total + self._noise()) for total in totals]
 
     def _noise(self) -> int:
-        # Whole steps of the grid: below it the bits of the float behind the noise are not all random.
+        # In whole steps of the grid, since the noise's float has no random bits below it.
         grid = self._terms.grid
         return grid * round(self._terms.sigma / grid * self._rng.gauss(0.0, 1.0))
 
@@ -150,10 +180,10 @@ class Opener(Guarded):
 
 
 def _powers(secret: NDArray[np.int64], terms: LinearTerms) -> list[dict[int, NDArray[np.int64]]]:
-    """For s, and s^2 in mode E: the rows that give one integer, and those that give one per class."""
+    """For s, and s^2 in mode E: the rows that give one integer, and the rows that give one per class."""
     powers = [secret]
     if terms.parameters.encrypted_baseline:
-        # The square modulo X^N + 1: what wraps around changes its sign.
+        # The square modulo X^N + 1: coefficients that wrap around change their sign.
         whole = np.convolve(secret, secret)
         square = whole[: len(secret)].copy()
         square[: len(secret) - 1] -= whole[len(secret) :]
@@ -161,21 +191,21 @@ def _powers(secret: NDArray[np.int64], terms: LinearTerms) -> list[dict[int, NDA
     return [{count: rows(power, count) for count in {1, terms.classes}} for power in powers]
 
 
-# The machine, whatever the way --------------------------------------------------------------------
+# The machine of every scheme ----------------------------------------------------------------------
 
 
 class Opens(Protocol):
-    """What the key holder does with its key."""
+    """The key holder's use of its key."""
 
     def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """One reply per item; an item that it refuses is `core.messages.REFUSED`."""
+        """One reply per item. The reply to an item that it refuses is `core.messages.REFUSED`."""
         ...
 
 
 def open_each(
     open_: Callable[[bytes], bytes], items: tuple[bytes, ...], tell: Callable[[str, str], None]
 ) -> tuple[bytes, ...]:
-    """What each item opens to, or `REFUSED`; `tell` is told why."""
+    """The opening of each item, or `REFUSED`. Reasons go to `tell`."""
     replies = [REFUSED] * len(items)
     for i, item in enumerate(items):
         try:
@@ -187,7 +217,7 @@ def open_each(
 
 @dataclass(frozen=True)
 class OpenItems:
-    """Slow work of the key holder: open the items of one turn."""
+    """A work order of the key holder: open the items of one turn."""
 
     part: Opens
     turn: int
@@ -199,7 +229,7 @@ class OpenItems:
 
 @dataclass(frozen=True)
 class Ready:
-    """The requests that came, one a turn, and their replies; the last request may be at work."""
+    """The requests received, one per turn, and their replies. The last request may still be in work."""
 
     requests: tuple[OpenRequest, ...] = ()
     replies: tuple[OpenReply, ...] = ()
@@ -207,7 +237,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyHolder:
-    """The key holder of one exchange. turns: how many there are. most: the largest request."""
+    """The key holder's machine of one exchange. turns: their number. most: the largest request."""
 
     header: Header
     most: Limit
@@ -228,7 +258,7 @@ class KeyHolder:
         turn, next_turn = message.turn, len(state.requests)
         if 0 <= turn < next_turn:
             return self._again(state, message)
-        # Replies are numbered as they are made, so a turn waits until the one before has its reply.
+        # Replies are numbered in order, so a turn waits until the one before has its reply.
         if turn != next_turn or turn >= self.turns or len(state.replies) < next_turn:
             due = f"turn {len(state.replies)}" if len(state.replies) < self.turns else "no further turn"
             raise RemoteProtocolError(
@@ -243,11 +273,11 @@ class KeyHolder:
     def _again(state: Ready, message: OpenRequest) -> Step[Ready]:
         if message != state.requests[message.turn]:
             raise RemoteProtocolError(
-                f"Expected the request that came at turn {message.turn} before, got another: one is opened.",
+                f"Expected the same request as before at turn {message.turn}, got another: one is opened.",
                 sender=SERVER,
                 phase="opening",
             )
-        if message.turn == len(state.replies):  # still at work
+        if message.turn == len(state.replies):  # still in work
             return Step(state)
         return Step(state, out=(Outgoing((SERVER,), state.replies[message.turn]),))
 

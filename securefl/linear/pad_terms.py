@@ -1,4 +1,4 @@
-"""What all parties of one exchange under pads declare in public, and what follows from it."""
+"""The public terms of one exchange under pads, and the scales and error bounds that follow from them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ KEY: Final = 32
 
 @dataclass(frozen=True, kw_only=True)
 class PadTerms:
-    """What all parties declare: the query's bounds, and one context (session, round, attempt).
+    """The public terms of one exchange: the query's bounds, and one context (session, round, attempt).
 
-    openings: how many sums the key holder's key opens at most, in this context and others.
-    Raises ConfigError if a score inside the bounds could wrap mod 2^64, or no ciphertext holds a pad.
+    openings: the most sums that the key holder's key opens, in this context and others.
+
+    Raises:
+        ConfigError: a score inside the bounds could wrap mod 2^64, or no ciphertext holds a pad.
     """
 
     bounds: LinearBounds
@@ -45,18 +47,18 @@ class PadTerms:
 
     @property
     def row(self) -> int:
-        """Masked integers of a client."""
+        """The number of masked integers of a client."""
         return self.bounds.hidden_length
 
     @cached_property
     def _room(self) -> int:
-        """Bits of both scales together: what 2^64 leaves beside the largest score and a sign."""
+        """The bits of both scales together: those that the largest score and its sign leave of 2^64."""
         return int(WORD_BITS - 1 + log2(1 - GUARD) - log2(self.bounds.product))
 
     @cached_property
     def weight_bits(self) -> int:
-        """log2 of s_w: larger where features can be larger, so that both roundings weigh alike."""
-        # Whole bits: scales that are powers of two round nothing by themselves.
+        """log2 of s_w. It is larger for larger features, so that both roundings have the same effect."""
+        # Whole bits, since scales that are powers of two cause no rounding.
         return int((self._room + log2(self.bounds.norm / self.bounds.weight_norm)) / 2)
 
     @property
@@ -73,12 +75,12 @@ class PadTerms:
 
     @property
     def block(self) -> int:
-        """Clients in one ciphertext of pads."""
+        """The number of clients in one ciphertext of pads."""
         return PARAMETERS.poly_modulus_degree // self.row
 
     @cached_property
     def error_bound(self) -> float:
-        """Largest |score - div| by rounding; it always holds."""
+        """The largest |score - div| by rounding. It always holds."""
         own, weights = self.bounds.norm, self.bounds.weight_norm
         rounding = (own / self.weight_scale + weights / self.data_scale) * sqrt(self.row) / 2
         return (rounding + self.row / (4 * self.data_scale * self.weight_scale)) / self.bounds.scale
@@ -90,11 +92,11 @@ class PadTerms:
 
     @cached_property
     def digest(self) -> bytes:
-        # Every field stands in the text, so terms that differ anywhere have other pads.
+        # The text has every field, so terms that differ in any field have other pads.
         return self.text().encode()
 
     def text(self) -> str:
-        """Canonical text, from which keys of pads are derived. Its words and their order stay as they are."""
+        """Canonical text, from which keys of pads are derived. Its words and their order must not change."""
         return f"PadTerms(bounds={self.bounds.text()}, context={self.context!r}, openings={self.openings})"
 
     @cached_property

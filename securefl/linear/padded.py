@@ -1,12 +1,13 @@
-"""`scores = "pads"`: clients without a homomorphic library, opened in two turns.
+"""`scores = "pads"`: for clients without a homomorphic library, opened in two turns.
 
-    turn 0   server: signed lists of the fresh keys that came     key holder: ciphertexts of their pads
+    turn 0   server: signed lists of the clients' fresh keys      key holder: ciphertexts of their pads
     turn 1   server: masked sums, one request a list              key holder: the sums
 
-The protocol, and what each party sees, stand in `pads`. Here are the evaluator's part of it, the server's
-slow work (list fresh keys, ask for sums, take the pads off), and the sides of the three parties.
+`pads` has the protocol and what each party sees. This module has the evaluator's part, the server's work
+orders (list fresh keys, request sums, subtract the pads), and the sides of the three parties.
 
-A fresh key that two clients sent is listed for neither: one of them copied it, and nobody can say which.
+If two clients sent the same fresh key, it is listed for neither: one of them copied it, and the server cannot
+tell which.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _FLOOD_BITS = 40
 
 @dataclass(frozen=True, eq=False)
 class PadOpening(Guarded):
-    """One block on its way: `request` goes to the key holder, the rest stays with the evaluator."""
+    """One blinded block: `request` goes to the key holder, the rest stays with the evaluator."""
 
     request: bytes = field(repr=False)
     masks: tuple[int, ...] = field(repr=False)
@@ -56,7 +57,7 @@ class PadOpening(Guarded):
 
 
 class PadEvaluator:
-    """The evaluator's part for one batch of clients: list them, ask for the sums, unmask."""
+    """The evaluator's part for one batch of clients: list their keys, request the sums, unmask."""
 
     def __init__(
         self,
@@ -73,22 +74,22 @@ class PadEvaluator:
         self._ring = ring or Ring(agreed(public, PARAMETERS).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
         if query.bounds != terms.bounds:
-            raise ConfigError("Expected a query of the bounds of its pads, got one of others.")
+            raise ConfigError("Expected a query with the bounds of its pads, got one with other bounds.")
         self._query = query
         self._weights = np.rint(query.row(encrypted=False) * terms.weight_scale).astype(np.int64)
-        # Reversed: then the sum <r, v> of a client is one coefficient of the product, the last of its row.
+        # Reversed, so that the sum <r, v> of a client is one coefficient of the product, the last of its row.
         self._plain = self._ring.plain(integer_residues(self._weights[::-1].astype(object)))
 
     def list(self, masked: Sequence[Masked]) -> bytes:
-        """Whose pads the key holder is to encrypt, in this order; signed."""
+        """The signed list of fresh keys, in the order in which the key holder encrypts their pads."""
         return self._sign(b"pads", b"".join(one.fresh.raw for one in masked))
 
     def request(
         self, ciphertext: bytes, first: int, there: Sequence[Masked | None], *, sender: str = "key holder"
     ) -> PadOpening:
-        """Ask for the sums of one block, that begins with client `first` of the list.
+        """The request for the sums of one block, which begins with client `first` of the list.
 
-        there: the block's messages; None for a client that dropped out, whose sum is not opened.
+        there: the block's messages. None for a client that dropped out, whose sum is not opened.
         """
         p, degree = PARAMETERS, PARAMETERS.poly_modulus_degree
         residues = gate.unpack(ciphertext, 2, p.primes, degree, sender=sender)
@@ -104,7 +105,7 @@ class PadEvaluator:
             where = (client + 1) * self._terms.row - 1
             found = p.compose(tuple(int(r) for r in whole[0, :, where]))
             opened = (found + scaled(blind) + wide_gaussian(self._flooding, self._rng)) % p.modulus
-            # Two bytes hold every place: a ciphertext has 8,192.
+            # Two bytes hold every place, since a ciphertext has 8,192.
             items.append(where.to_bytes(2, "little") + gate.pack_integer(opened, p.modulus))
         body = gate.pack(whole[1:], p.primes) + b"".join(items)
         return PadOpening(self._sign(b"open", body), masks, tuple(first + client for client in clients))
@@ -113,7 +114,8 @@ class PadEvaluator:
     def _flooding(self) -> float:
         """2^40 standard deviations of the largest noise that the terms allow, far below the unit Q / 2^64.
 
-        The key holder sees how wide it is, so it follows from the terms, and not from the weights at hand.
+        The key holder sees the width of the flooding, so it depends on the terms only, not on the current
+        weights.
         """
         terms = self._terms
         largest = terms.bounds.weight_norm * terms.weight_scale + sqrt(terms.row) / 2
@@ -146,7 +148,7 @@ class PadEvaluator:
             )
         clear = clear_part(masked.clear, terms.bounds, sender)
         words = np.frombuffer(masked.words, dtype="<u8")
-        # Wrapping is the arithmetic here: words count modulo 2^64, and a negative weight is its residue.
+        # Wrapping is intended: words are modulo 2^64, and a negative weight is its residue.
         with np.errstate(over="ignore"):
             product = int((words * self._weights.astype(np.uint64)).sum(dtype=np.uint64))
         whole = (product - pad) % 2**WORD_BITS
@@ -167,13 +169,13 @@ class PadEvaluator:
 
 
 def lists_of(asked: Questions, terms: PadTerms) -> int:
-    """How many lists of fresh keys there are at most: a block of clients in each."""
+    """The largest number of lists of fresh keys, with a block of clients in each."""
     return len(asked.names) * ceil(asked.cohort / terms.block)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PadScoring:
-    """One exchange under pads, as the server has it."""
+    """The server's part of one exchange under pads."""
 
     public: EncryptionKey
     signing: SigningKey
@@ -198,6 +200,7 @@ class PadScoring:
         return Limit((ciphertext + 8) * lists + OVERHEAD, lists)
 
     def admit(self, sender: str, sealed: bytes) -> None:
+        """The gate: raises RemoteProtocolError(sender) for bytes that no client of this exchange makes."""
         admit(sealed, NOTHING_CLEAR, self.terms, sender=sender)
 
     def score(self, sent: tuple[Sent, ...]) -> ListPads:
@@ -209,7 +212,7 @@ NOTHING_CLEAR: Floats = np.zeros(0)
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Clients whose pads stand in one ciphertext, in this order, and what they are matched with."""
+    """Clients whose pads are in one ciphertext, in this order, and the evaluator that scores them."""
 
     evaluator: PadEvaluator
     sent: tuple[Sent, ...]
@@ -218,19 +221,19 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class ListPads:
-    """Slow work of the server: list the fresh keys that came, for each question in as many as fit."""
+    """A work order of the server: list the received fresh keys, in as many lists per query as they need."""
 
     part: PadScoring
     sent: tuple[Sent, ...]
 
     def run(self) -> Asked | Found:
-        # Before lists are made: the key holder refuses a whole list that names a key twice.
+        # Before lists are made, since the key holder refuses a whole list that names a key twice.
         masked = {one.place: self._read(one) for one in self.sent}
         uses = Counter(own.fresh.raw for own in masked.values())
         for own in masked.values():
             if uses[own.fresh.raw] > 1:
                 self.part.tell(
-                    own.sender, "Expected a fresh key of its own, got one that came in another message too."
+                    own.sender, "Expected a fresh key of its own, got one that another message has too."
                 )
         once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
         lists = [own for name in self.part.queries for own in self.lists_of(name, once, masked)]
@@ -254,7 +257,7 @@ class ListPads:
 
 @dataclass(frozen=True, eq=False)
 class AskSums:
-    """Slow work of the server: multiply the pads by the weights, and ask for the sums, masked."""
+    """A work order of the server: multiply the pads by the weights, and request the masked sums."""
 
     part: PadScoring
     lists: tuple[Listed, ...]
@@ -263,10 +266,10 @@ class AskSums:
     def run(self) -> Asked | Found:
         openings = []
         for listed, reply in zip(self.lists, self.replies, strict=True):
-            # A list that was refused costs its own clients their scores, and no other list.
+            # A refused list costs only its own clients their scores.
             if reply != REFUSED:
                 with blaming(self.part.tell):
-                    # A list fills one ciphertext at most, so its block begins with its first client.
+                    # A list fills at most one ciphertext, so its block begins with its first client.
                     opening = listed.evaluator.request(reply, 0, listed.masked, sender=KEY_HOLDER)
                     openings.append((listed, opening))
         if not openings:
@@ -277,7 +280,7 @@ class AskSums:
 
 @dataclass(frozen=True, eq=False)
 class Unpad:
-    """Slow work of the server: take the pads off the products."""
+    """A work order of the server: subtract the pads from the products."""
 
     part: PadScoring
     openings: tuple[tuple[Listed, PadOpening], ...]
@@ -293,7 +296,7 @@ class Unpad:
         return Found(found)
 
     def _right(self, listed: Listed, scores: Mapping[int, Score | RemoteProtocolError]) -> dict[Place, float]:
-        """The numbers of those who have one. For the others the reason is told."""
+        """The numbers of the clients that have one. For the others the reason goes to `tell`."""
         found = {}
         for client, score in scores.items():
             if isinstance(score, RemoteProtocolError):
@@ -304,14 +307,14 @@ class Unpad:
 
 
 class Pads:
-    """Scores of masked integers, under pads that the key holder knows. The arguments are those of `Ckks`."""
+    """The scheme with integers masked by pads that the key holder knows. Arguments as for `Ckks`."""
 
     key_holder_learns: ClassVar[str] = "who takes part, and blinded integers, uniform to it"
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:
         if parameters != STRONG.name:
             raise ConfigError(
-                f'Expected no `parameters` beside scores = "pads", got {parameters!r}: pads have a set of '
+                f'Expected no `parameters` with scores = "pads", got {parameters!r}: pads have a set of '
                 "their own. Leave the line out."
             )
         self._openings = asks * clients
@@ -326,7 +329,7 @@ class Pads:
         return PadKeyHolderSide(self, own, tell)
 
     def terms(self, bounds: LinearBounds, header: Header) -> PadTerms:
-        """Of one exchange: every party works them out for itself."""
+        """The terms of one exchange. Every party computes them for itself."""
         return terms_of(bounds, header, self._openings)
 
 
@@ -344,7 +347,7 @@ class PadClients:
 
 
 class PadServer:
-    """The server's side: it lists fresh keys, and has masked sums opened."""
+    """The server's side: it lists fresh keys and has masked sums opened."""
 
     def __init__(self, scheme: Pads, own: Own) -> None:
         self._way = scheme
@@ -374,19 +377,19 @@ class PadServer:
 
 
 class PadKeyHolderSide:
-    """The key holder's side. Its keys live as long as the process, and so does its count of openings."""
+    """The key holder's side. Its keys and its count of openings live as long as the process."""
 
     def __init__(self, scheme: Pads, own: Own, tell: Tell) -> None:
         self._way = scheme
         self._own = own
         self._tell = tell
-        # For pads alone: sums under pads are opened exactly, so a malicious server reads this key in a few
-        # requests.
+        # A key for pads only: sums under pads are opened exactly, so a malicious server gets this key in a
+        # few requests.
         self._pair = KeyPair.generate(PARAMETERS)
         self._agreement = AgreementKey.generate()
         self._openings = Openings()
         self._ring = Ring(PARAMETERS)
-        # Both keys under one signature: neither can be replaced by one of another session.
+        # Both keys under one signature, so that neither can be replaced by one of another session.
         keys = self._agreement.public.raw + self._pair.public.key.raw
         self._key = own.identity.vouch(_PURPOSE, own.directory.session, keys)
 
@@ -403,7 +406,7 @@ class PadKeyHolderSide:
             openings=self._openings,
             ring=self._ring,
         )
-        # Sized for turn 1: its requests are longer than the lists of keys of turn 0.
+        # Sized for turn 1, whose requests are longer than turn 0's lists of keys.
         most = Limit(sums * lists + OVERHEAD, lists)
         return KeyHolder(header=header, most=most, turns=2, part=OpensPads(holder, self._tell)), self._key
 
@@ -412,9 +415,9 @@ _PURPOSE = b"pads"
 
 
 def _public(directory: Directory, key: bytes) -> tuple[PublicKey, EncryptionKey]:
-    """The key holder's keys: that which clients agree on pads with, and that of its ciphertexts.
+    """The key holder's keys: the one for agreeing on pads, and the one of its ciphertexts.
 
-    CryptoError for keys that are not the key holder's, or that nobody can use.
+    Raises CryptoError for keys that are not the key holder's, or that are weak.
     """
     raw = directory.vouched(_PURPOSE, key)
     agreement = PublicKey(raw[:KEY])
@@ -423,7 +426,7 @@ def _public(directory: Directory, key: bytes) -> tuple[PublicKey, EncryptionKey]
 
 
 def terms_of(bounds: LinearBounds, header: Header, openings: int) -> PadTerms:
-    """The terms of one exchange: pads of another session, round, stage or attempt are others."""
+    """The terms of one exchange. Another session, round, stage or attempt has other pads."""
     return PadTerms(
         bounds=bounds,
         context=header.session + u32(*header.place()),
@@ -437,7 +440,7 @@ def _masked(terms: PadTerms, key_holder: PublicKey, hidden: Floats) -> Concealed
 
 @dataclass(frozen=True, eq=False)
 class OpensPads:
-    """What the key holder does: encrypt the pads of each list at turn 0, open masked sums at turn 1."""
+    """The key holder's use of its keys: encrypt each list's pads in turn 0, open masked sums in turn 1."""
 
     holder: PadKeyHolder
     tell: Tell
@@ -447,11 +450,11 @@ class OpensPads:
         return open_each(own, items, self.tell)
 
     def _pads(self, listed: bytes) -> bytes:
-        # A reply has room for one ciphertext a list, as has the limit on replies at the server.
+        # A reply, and the server's limit on replies, have room for one ciphertext per list.
         ciphertexts = self.holder.encrypt(listed, sender=SERVER)
         if len(ciphertexts) != 1:
             raise RemoteProtocolError(
-                "Expected as many keys in a list as one ciphertext holds, got another number.",
+                "Expected a list whose keys fill at most one ciphertext, got another number of keys.",
                 sender=SERVER,
                 phase="pads",
             )

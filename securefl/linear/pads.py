@@ -1,25 +1,26 @@
 """Key-holder pads: a client uploads 2q + 1 masked integers and needs no homomorphic library.
 
     client      x = round(s_x f);  y = x + PRG(k) mod 2^64, k agreed with the key holder by a fresh X25519 key
-    evaluator   tells the key holder, signed, whose fresh keys came, in an order
+    evaluator   sends the key holder a signed, ordered list of the clients' fresh keys
     key holder  derives the same pads r and encrypts them under its own key, many clients in one ciphertext
-    evaluator   multiplies them by the integer weights v = round(s_w w); asks for <r, v>, masked
-    key holder  rounds what it decrypts to <r, v> + mask mod 2^64, and sends that
+    evaluator   multiplies them by the integer weights v = round(s_w w); requests <r, v>, masked
+    key holder  rounds the decrypted value to <r, v> + mask mod 2^64, and sends that
     evaluator   <y, v> - <r, v> = <x, v>
 
-Pads are whole numbers mod t = 2^64 at the scale Q / t of the modulus, so what is opened is rounded to an
-exact integer: no noise of the key reaches the evaluator and no flooding is needed against it. What each party
-sees, and why it learns no more than its output:
+Pads are whole numbers mod t = 2^64 at the scale Q / t of the modulus, so an opened value is rounded to an
+exact integer. No noise of the key reaches the evaluator, and no flooding is needed against it. What each
+party sees, and why it learns no more than its output:
 
-* The evaluator sees y, uniform without the pads; the pads' ciphertexts, pseudorandom; and <x, v> exactly.
-* The key holder sees who takes part, and of each opened coefficient <r, v> + mask, uniform mod t because the
-  mask is; the coefficient's noise, which holds the weights, lies under flooding 2^40 as wide as the largest
-  that the terms allow: its width tells nothing of the weights. The second polynomial is re-randomised.
-  A client whose y did not come is not opened at all.
-* A *malicious* evaluator can have sums of its own making opened, exactly. It reads the whole key in a few
-  requests, whatever the cap: it is trusted to follow the protocol, and the pair is for pads alone.
-* y travels sealed to the evaluator: the key holder knows the pads. A key holder that shifts a pad reads one
-  weight: it is semi-honest here.
+* The evaluator sees y, which is uniform without the pads; the pads' ciphertexts, which are pseudorandom; and
+  <x, v> exactly.
+* The key holder sees which clients take part, and of each opened coefficient <r, v> + mask, uniform mod t
+  since the mask is. The coefficient's noise depends on the weights. It lies under flooding 2^40 times as wide
+  as the largest noise that the terms allow, so the flooding's width reveals nothing of the weights. The
+  second polynomial is re-randomised. A client whose y did not arrive is not opened.
+* A *malicious* evaluator can have sums of values that it made up opened, exactly. It gets the whole key in a
+  few requests, at any cap. It is trusted to follow the protocol, and the key pair is for pads only.
+* y travels sealed to the evaluator, since the key holder knows the pads. A key holder that shifts a pad
+  learns one weight: it is semi-honest here.
 
 The fresh key travels with y, so no pad is used twice and a client keeps no state.
 """
@@ -51,9 +52,9 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """A client's message: its fresh key, the masked integers, and what the variant leaves in the clear.
+    """A client's message: its fresh key, the masked integers, and the plaintext part of its variant.
 
-    `place` names the terms it was made for: pads of another context would unmask to another score.
+    `place` names the terms that it was made for. Pads of another context would unmask to another score.
     """
 
     place: bytes
@@ -64,27 +65,37 @@ class Masked:
 
     @property
     def packed(self) -> bytes:
-        """All but the clear values, which travel beside it."""
+        """All bytes without the clear values, which travel separately."""
         return self.place + self.fresh.raw + self.words
 
 
 def mask(hidden: Floats, clear: Floats, terms: PadTerms, key_holder: PublicKey) -> Masked:
-    """The client's part: mask its vector. To be sealed to the evaluator on its way."""
+    """The client's part: mask its vector. The message must be sealed to the evaluator.
+
+    Args:
+        hidden: float64 (h,), inside the declared bounds.
+        clear: float64 (c,), the plaintext part.
+        terms: the terms of the exchange.
+        key_holder: the key holder's X25519 key.
+
+    Raises:
+        LocalProtocolError: another length, or values outside the bounds.
+    """
     if not terms.bounds.holds_hidden(hidden):
         raise LocalProtocolError(
             f"Expected {terms.row} hidden features inside the declared bounds, got others."
         )
     own = AgreementKey.generate()
-    # By way of int64: a negative float has no defined value as uint64.
+    # Through int64, since a negative float has no defined value as uint64.
     words = np.rint(hidden * terms.data_scale).astype(np.int64).astype(np.uint64)
     masked = words + _pad(own, key_holder, own.public, terms)
     return Masked(terms.place, own.public, masked.astype("<u8").tobytes(), clear)
 
 
 def admit(message: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> Masked:
-    """The gate: a `Masked` as its client packed it; RemoteProtocolError(sender) for anything else.
+    """The gate: the message of a client, or RemoteProtocolError(sender).
 
-    A fresh key that nobody can agree with is refused here: the key holder would refuse the whole list for it.
+    It refuses a weak fresh key, for which the key holder would refuse the whole list.
     """
     if len(message) != terms.message_bytes:
         raise _refusal(f"Expected {terms.message_bytes} bytes, got {len(message)}.", sender)
@@ -94,11 +105,11 @@ def admit(message: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> Mas
         message[PLACE + KEY :],
     )
     if place != terms.place:
-        raise _refusal("Expected our tag, got that of another round, session or set of terms.", sender)
+        raise _refusal("Expected our tag, got the tag of another round, session or set of terms.", sender)
     try:
         AgreementKey.generate().agree(fresh, b"securefl/pad/1|gate")
     except CryptoError:
-        raise _refusal("Expected a fresh key that one can agree with, got a weak one.", sender) from None
+        raise _refusal("Expected a fresh key for key agreement, got a weak one.", sender) from None
     return Masked(place, fresh, words, clear, sender)
 
 
@@ -109,16 +120,16 @@ def _refusal(what: str, sender: str) -> RemoteProtocolError:
 def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms) -> Words:
     """The pad of one fresh key: uniform words mod 2^64, the same on both sides."""
     key: SecretKey = own.agree(other, b"securefl/pad/1|" + fresh.raw + terms.digest)
-    # A nonce of zero: the key is made for one message, so no keystream comes twice.
+    # The nonce is zero: the key is made for one message, so no keystream is used twice.
     stream = Cipher(algorithms.ChaCha20(key.reveal(), bytes(16)), mode=None).encryptor()
     return np.frombuffer(stream.update(bytes(8 * terms.row)), dtype="<u8")
 
 
 class PadKeyHolder(Guarded):
-    """The key holder's part: encrypts pads, opens masked sums. `pair` is of `PARAMETERS`, for pads alone.
+    """The key holder's part: it encrypts pads and opens masked sums.
 
-    openings: counts sums and repeats replies, in memory unless it is a file. ring: of `PARAMETERS`, for a
-    caller that has one.
+    pair: of `PARAMETERS`, for pads only. openings: counts sums and repeats replies, in memory unless it is a
+    file. ring: of `PARAMETERS`, if the caller has one.
     """
 
     def __init__(
@@ -138,12 +149,12 @@ class PadKeyHolder(Guarded):
         self._encryptor = self._ring.encryptor(pair.public.residues())
 
     def encrypt(self, listed: bytes, *, sender: str = "evaluator") -> list[bytes]:
-        """The pads of a signed list, as ciphertexts of `block` clients each, in its order."""
+        """The pads of a signed list, as ciphertexts of `block` clients each, in the list's order."""
         keys = _signed(listed, b"pads", self._terms, self._evaluator, sender)
         if len(keys) % 32:
             raise RemoteProtocolError("Expected keys of 32 bytes, got a part.", sender=sender, phase="pads")
         fresh = [PublicKey(keys[i : i + 32]) for i in range(0, len(keys), 32)]
-        # One key twice is one pad twice, and two clients under one pad show their difference.
+        # One key twice is one pad twice, and two clients under one pad reveal their difference.
         if len({one.raw for one in fresh}) < len(fresh):
             raise RemoteProtocolError(
                 "Expected each fresh key once, got one twice.", sender=sender, phase="pads"
@@ -163,9 +174,11 @@ class PadKeyHolder(Guarded):
     def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
         """<r, v> + mask mod 2^64 of each client in a signed request, 8 bytes each.
 
-        Exact by rounding: the same request again gets the same reply, and none shows noise of the key.
-        Raises RemoteProtocolError for other bytes than a request's, and beyond the cap. The cap limits how
-        much is opened. It does not protect the key (see above).
+        Exact by rounding: the same request again gets the same reply, and no reply contains noise of the key.
+        The cap limits the number of openings. It does not protect the key (see the module).
+
+        Raises:
+            RemoteProtocolError: other bytes than a request's, or a request beyond the cap.
         """
         body = _signed(request, b"open", self._terms, self._evaluator, sender)
         degree, size = PARAMETERS.poly_modulus_degree, gate.integer_size(PARAMETERS.modulus)
@@ -180,7 +193,7 @@ class PadKeyHolder(Guarded):
         for i in range(places):
             item = body[polynomial + i * (size + 2) : polynomial + (i + 1) * (size + 2)]
             where = int.from_bytes(item[:2], "little")
-            # Other coefficients mix the pads of two clients, and are nobody's sum.
+            # Other coefficients mix the pads of two clients and are no client's sum.
             if (where + 1) % self._terms.row or where >= self._terms.block * self._terms.row:
                 raise RemoteProtocolError(
                     "Expected the place of a sum, got another.", sender=sender, phase="pads"
@@ -192,18 +205,19 @@ class PadKeyHolder(Guarded):
             sums = products(rows, second, PARAMETERS)
             return b"".join(_rounded(masked + own) for (_, masked), own in zip(asked, sums, strict=True))
 
-        # Without the signature: its owner can make a second one for the same request.
+        # The digest leaves the signature out, since its owner can make a second one for the same request.
         digest = hashlib.sha256(body).digest()
         return self._openings.once(digest, places, self._terms.openings, reply, sender=sender)
 
 
 def _rounded(opened: int) -> bytes:
-    """The whole number mod 2^64 whose place in Q is nearest, 8 bytes."""
+    """The whole number mod 2^64 with the nearest place in Q, 8 bytes."""
     number = (opened % PARAMETERS.modulus * 2**WORD_BITS + PARAMETERS.modulus // 2) // PARAMETERS.modulus
     return int(number % 2**WORD_BITS).to_bytes(8, "little")
 
 
 def framed(kind: bytes, terms: PadTerms, body: bytes) -> bytes:
+    """The bytes that the evaluator signs, with the kind of message and the terms."""
     return b"securefl/pads/1|" + kind + b"|" + terms.digest + b"|" + body
 
 
@@ -217,13 +231,13 @@ def _signed(message: bytes, kind: bytes, terms: PadTerms, evaluator: PublicKey, 
 
 
 def scaled(word: int) -> int:
-    """A whole number mod 2^64 at its place in Q."""
+    """The place in Q of a whole number mod 2^64."""
     return (word * PARAMETERS.modulus) >> WORD_BITS
 
 
 @cache
 def _octets() -> NDArray[np.uint64]:
-    """What each octet of a word is worth at its place in Q, mod each prime: (primes, 8, 256)."""
+    """The place in Q of each octet of a word, mod each prime: (primes, 8, 256)."""
     table = [
         [[scaled(v << 8 * j) % prime for v in range(256)] for j in range(8)] for prime in PARAMETERS.primes
     ]
@@ -231,11 +245,11 @@ def _octets() -> NDArray[np.uint64]:
 
 
 def _scaled_residues(words: Words) -> gate.Residues:
-    """Words at their place in Q as residues (primes, N); rounding octet by octet costs 8 units of noise."""
+    """Words at their place in Q as residues (primes, N). Rounding octet by octet costs 8 units of noise."""
     rows = np.zeros((len(PARAMETERS.primes), PARAMETERS.poly_modulus_degree), dtype=np.uint64)
     octets = words.astype("<u8").view(np.uint8).reshape(len(words), 8)
     for row, tables, prime in zip(rows, _octets(), PARAMETERS.primes, strict=True):
-        # eight residues of 60 bits still sum in 64
+        # eight residues of 60 bits sum to less than 2^64
         row[: len(words)] = sum(table[octets[:, j]] for j, table in enumerate(tables)) % np.uint64(prime)
     return rows
 

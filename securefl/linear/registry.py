@@ -12,31 +12,40 @@ from securefl.linear.padded import Pads
 from securefl.linear.scheme import LinearScheme
 
 CLEAR: Final = "clear"
-"""The word for numbers that the server sees as they are."""
+"""The value of `scores` if the server sees the clients' vectors."""
 _WAYS: Final[Mapping[str, type[Ckks] | type[Pads]]] = {"ckks": Ckks, "batches": Batches, "pads": Pads}
 
 
 def require(word: str, parameters: str) -> None:
-    """ConfigError for parameters that this way of scoring cannot use."""
+    """Raises ConfigError for parameters that this scheme cannot use."""
     if word != CLEAR:
-        # Made and thrown away: what a way cannot use it refuses itself, in one place.
+        # Made and discarded: each scheme refuses unusable parameters itself, in one place.
         _named(word)(parameters, 1, 1)
 
 
 def scheme_of(word: str, *, parameters: str, asks: int, clients: int) -> LinearScheme | None:
-    """The way of scoring of this word; None in the clear.
+    """The scheme of this word for the numbers of linear queries. None in the clear.
+
+        >>> from securefl.linear import scheme_of
+        >>> scheme_of("clear", parameters="strong", asks=1, clients=10) is None
+        True
+        >>> scheme_of("ckks", parameters="strong", asks=1, clients=10).key_holder_learns
+        'blinded integers, uniform to it'
 
     Args:
-        parameters: of the key, by name.
-        asks: the most questions of the session. clients: the most clients that one goes to.
+        word: the value of `[privacy] scores`.
+        parameters: the name of the key's parameters.
+        asks: the most queries of the session.
+        clients: the most clients of one query.
 
-    Raises ConfigError for parameters that the way cannot use, and for an unknown word.
+    Raises:
+        ConfigError: an unknown word, or parameters that the scheme cannot use.
     """
     return None if word == CLEAR else _named(word)(parameters, asks, clients)
 
 
 def key_holder_learns(word: str) -> str:
-    """What the key holder learns of numbers that travel so, in words."""
+    """What the key holder learns of the numbers under this scheme, in words."""
     return "" if word == CLEAR else _named(word).key_holder_learns
 
 

@@ -1,14 +1,14 @@
-"""One word of `[privacy] scores`: a way of scoring profiles that the server does not see.
+"""The interface of a scheme that `[privacy] scores` names: the server learns one number per client only.
 
-A way has a side for each party, which keeps that party's keys of a session. This is all there is to an
-exchange, whatever the way:
+A scheme has a side for each party, which keeps that party's keys of a session. An exchange consists of these
+calls, in every scheme:
 
-client       `conceal`              hides its part of a value, by the name of the question
-server       `admit`                the gate: what was sealed is checked before any native library sees it
-             `score`, then `Asked`  slow work, which ends in a request or in what was `Found`
-key holder   `machine`              opens one request a turn
+client       `conceal`              conceals the hidden part of a value, by the name of the query
+server       `admit`                the gate: checks sealed bytes before any native library reads them
+             `score`, then `Asked`  slow work, which ends in a request or in the numbers `Found`
+key holder   `machine`              opens one request per turn
 
-Numbers in the clear need no way: the exchange itself takes them.
+Numbers in the clear need no scheme: the exchange itself computes them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from securefl.core.wire import Header, Limit
 from securefl.storage.own_record import Own
 
 Place = tuple[int, str]
-"""Whose number it is, and which: client and name."""
+"""The place of a number: the client and the name of the value."""
 Queries = Mapping[str, LinearQuery]
-"""The questions of one exchange whose values are concealed, by name."""
+"""The linear queries of one exchange whose values are concealed, by name of the value."""
 Tell = Callable[[str, str], None]
-"""Tells an observer who is to blame for a missing number, and why. No party of the protocol sees it."""
+"""Reports to an observer which party caused a missing number, and why. No party of the protocol sees it."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What one client sent for the question of this name, through the gate."""
+    """One client's admitted message for the query of this name."""
 
     client: int
     name: str
@@ -55,11 +55,12 @@ class Sent:
 
 @dataclass(frozen=True)
 class Found:
-    """The numbers that could be opened; one that could not is absent."""
+    """The numbers that were opened. A number that could not be opened is absent."""
 
     numbers: Mapping[Place, float]
 
     def beside(self, numbers: Mapping[Place, float]) -> Found:
+        """These numbers together with the given ones."""
         return Found({**self.numbers, **numbers})
 
 
@@ -71,9 +72,9 @@ class Asked:
     """The end of one turn: a request to the key holder.
 
     Attributes:
-        items: what it is to open; it gives one reply an item.
-        then: the server's next slow work, from these replies. It holds the masks, which do not travel.
-        found: what is known already, should the key holder never answer.
+        items: the items to open. The key holder gives one reply per item.
+        then: makes the server's next work order from these replies. It holds the masks, which stay here.
+        found: the numbers known already, in case the key holder never answers.
     """
 
     items: tuple[bytes, ...]
@@ -83,12 +84,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Questions:
-    """What is public of one exchange of scores.
+    """The public part of one exchange of scores.
 
     Attributes:
-        names: of the questions whose values are concealed.
-        bounds: of all their queries.
-        cohort: how many clients are asked.
+        names: the names of the concealed values.
+        bounds: the bounds of all their queries.
+        cohort: the number of queried clients.
     """
 
     names: tuple[str, ...]
@@ -97,30 +98,29 @@ class Questions:
 
     @classmethod
     def of(cls, queries: Queries, cohort: int) -> Questions:
-        """LocalProtocolError for queries of several bounds."""
-        # A dictionary for its order: the bounds of the questions, each once. The call names one, and so its
-        # key.
+        """The public part of these queries. Raises LocalProtocolError for queries of several bounds."""
+        # A dictionary keeps the order of the distinct bounds. A call names one set of bounds, and so one key.
         first, *others = {query.bounds: None for query in queries.values()}
         if others:
             raise LocalProtocolError(
-                "Expected queries of one set of bounds in one exchange, got several. Ask for the others in "
-                "another one."
+                "Expected queries of one set of bounds in one exchange, got several. Query the others in "
+                "another exchange."
             )
         return cls(tuple(queries), first, cohort)
 
     @property
     def most(self) -> int:
-        """The most scores of the exchange."""
+        """The largest number of scores of the exchange."""
         return self.cohort * len(self.names)
 
 
 class Scoring(Protocol):
-    """The scores of one exchange, as the server's machine needs them.
+    """The server's part of one exchange of scores, for its machine.
 
     Attributes:
-        names: of the questions whose values are concealed.
-        sealed_bytes: the exact length of what a client sends.
-        replies: the most that one reply of the key holder holds.
+        names: the names of the concealed values.
+        sealed_bytes: the exact length of a client's message.
+        replies: the limit of one reply of the key holder.
     """
 
     @property
@@ -133,73 +133,90 @@ class Scoring(Protocol):
     def replies(self) -> Limit: ...
 
     def admit(self, sender: str, sealed: bytes) -> None:
-        """RemoteProtocolError(sender) for bytes that no client of this exchange makes."""
+        """Raises RemoteProtocolError(sender) for bytes that no client of this exchange makes."""
         ...
 
     def score(self, sent: tuple[Sent, ...]) -> Work:
-        """The server's first slow work. This and each later one ends in an `Asked` or in `Found`."""
+        """The server's first work order. This and each later one ends in an `Asked` or in `Found`."""
         ...
 
 
 class ClientSide(Protocol):
-    """A way of scoring as clients have it, for one session."""
+    """The clients' side of a scheme, for one session."""
 
     def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
-        """By name, what hides a client's part of a value.
+        """The functions that conceal a client's part of a value, by name.
 
-        key: what the key holder said its key is. CryptoError for one that is not the key holder's.
+        key: the key holder's signed key. Raises CryptoError for a key that is not the key holder's.
         """
         ...
 
 
 class ServerSide(Protocol):
-    """A way of scoring as the server has it, for one session."""
+    """The server's side of a scheme, for one session."""
 
     def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
-        """The scores of one exchange with `cohort` clients. CryptoError as for `ClientSide.conceal`.
+        """The server's part of one exchange with `cohort` clients.
 
-        ConfigError where no score of these profiles fits the key. LocalProtocolError for questions of
-        several kinds.
+        Raises:
+            ConfigError: no score of these vectors fits the key.
+            CryptoError: as for `ClientSide.conceal`.
+            LocalProtocolError: queries of several bounds.
         """
         ...
 
     def sealed_bytes(self, bounds: LinearBounds) -> int | None:
-        """The length of what a client sends for a query of these bounds; None before any was asked."""
+        """The length of a client's message for a query of these bounds. None before any query."""
         ...
 
     def error_bound(self) -> float | None:
-        """The largest error of a score, but with probability 1e-6; None before any was asked."""
+        """The largest error of a score, except with probability 1e-6. None before any query."""
         ...
 
 
 class KeyHolderSide(Protocol):
-    """A way of scoring as the key holder has it, for one session."""
+    """The key holder's side of a scheme, for one session."""
 
     def machine(self, asked: Questions, header: Header) -> tuple[Machine[Any], bytes]:
-        """Its machine of one exchange, and its key for everybody. ConfigError where nothing fits a key."""
+        """The machine of one exchange, and the public key. Raises ConfigError if no key fits."""
         ...
 
 
 class LinearScheme(Protocol):
-    """A way of scoring under one plan. Each party makes its own side, and has nothing of the others'."""
+    """A scheme for linear queries under one plan. Each party makes its own side from its own secrets.
+
+        >>> from securefl.linear import scheme_of
+        >>> scheme = scheme_of("pads", parameters="strong", asks=1, clients=10)
+        >>> scheme.key_holder_learns
+        'who takes part, and blinded integers, uniform to it'
+
+    Raises nothing.
+    """
 
     @property
     def key_holder_learns(self) -> str:
         """What the key holder learns, in words."""
         ...
 
-    def clients(self, directory: Directory) -> ClientSide: ...
+    def clients(self, directory: Directory) -> ClientSide:
+        """The clients' side, from the pinned keys of all parties."""
+        ...
 
-    def server(self, own: Own) -> ServerSide: ...
+    def server(self, own: Own) -> ServerSide:
+        """The server's side, from its identity and the pinned keys."""
+        ...
 
-    def key_holder(self, own: Own, tell: Tell) -> KeyHolderSide: ...
+    def key_holder(self, own: Own, tell: Tell) -> KeyHolderSide:
+        """The key holder's side. `tell` gets the reasons of refusals."""
+        ...
 
 
 @contextmanager
 def blaming(tell: Tell) -> Iterator[None]:
-    """A peer's fault in this block is told, and ends here: one bad ciphertext costs one score."""
+    """Report a peer's fault in this block to `tell` and go on, so that one bad ciphertext costs one score."""
     try:
         yield
-    # A peer's fault alone: an error of our own must not pass as a client's.
+    # Only a peer's fault: an error of this party must not be reported as a client's.
+
     except RemoteProtocolError as error:
         tell(error.sender, str(error))

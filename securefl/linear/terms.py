@@ -1,19 +1,19 @@
-"""What all parties declare in public before the first score, and everything that follows from it.
+"""The public parameters of one key, and the flooding noise and error bounds that follow from them.
 
 Flooding (specification, section 2). The evaluator of a CKKS score sees the score's encryption noise, which
-depends on the secret key: with exact integers released, 64 openings gave every residue of the key. The key
-holder therefore adds Gaussian noise with
+depends on the secret key. When exact integers were released, 64 openings gave every residue of the key. The
+key holder therefore adds Gaussian noise with
 
     sigma = sqrt(12 tau) 2^(s/2) t,    s = 40,    t = 8 sigma_ct (s_w W sqrt(2/N) + 1)
 
 where t is eight standard deviations of the noise of an opened integer, taken over keys: fresh noise of
 standard deviation sigma_ct per coefficient, multiplied by weights of norm at most W, plus that of the
 re-randomisation. An integer of a batch of K clients is a difference of two coefficients of a sum of K
-products, so its t is sqrt(2 K) as large, and K of them count as K openings. In mode E the noise of the
-encrypted weights, multiplied by the features, joins. Where the weights stand in few slots, one key can
-make their noise up to 4.6 times as large (with probability 10^-9); the factor eight holds that. Over
+products, so its t is sqrt(2 K) times as large, and K of them count as K openings. In mode E the noise of the
+encrypted weights, multiplied by the features, is added. If the weights are in few slots, one key can
+make their noise up to 4.6 times as large (with probability 10^-9); the factor eight covers that. Over
 all tau openings the Kullback-Leibler divergence between noise with and without the key's part is at
-most tau t^2 / (2 sigma^2), so by Pinsker nobody tells them apart with an advantage above 2^-22.8.
+most tau t^2 / (2 sigma^2). So by Pinsker no party distinguishes them with an advantage above 2^-22.8.
 """
 
 from __future__ import annotations
@@ -35,19 +35,33 @@ from securefl.he.flooding import FLOODING_BITS
 from securefl.he.parameters import GUARD, Parameters, capacity
 
 MISS: Final = 1e-6
-"""Probability with which any score of a reply may lie outside its error bound."""
+"""The probability that any score of a reply lies outside its error bound."""
 _GRID_BITS: Final = 44
 _FREE_BITS: Final = 3
-"""Bits of the modulus above any encoded value, for its sign and what an evaluator adds in plaintext."""
+"""Bits of the modulus above any encoded value, for its sign and the evaluator's plaintext summands."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearTerms:
-    """Public terms of one key: queries inside one set of bounds, at most `scores` (tau) openings in all.
+    """Public terms of one key: linear queries inside one set of bounds, and at most `scores` (tau) openings.
 
-    scores: flooding is sized for it, against a semi-honest evaluator; it does not hold a malicious one off.
-    classes: K, a power of two; how many clients can be opened in one ciphertext (see `batches`).
-    Raises ConfigError if a score inside the bounds could wrap, or features or flooding do not fit.
+        >>> from securefl.he.parameters import COMPACT
+        >>> from securefl.linear import LinearBounds, LinearTerms
+        >>> bounds = LinearBounds(hidden_length=2, norm=2.0, weight_norm=2.0, row_norm=2.0, product=4.0)
+        >>> terms = LinearTerms(parameters=COMPACT, bounds=bounds, scores=10)
+        >>> terms.ciphertexts, terms.error_bound() < 0.01
+        (1, True)
+
+    Attributes:
+        parameters: the ring parameters.
+        bounds: the bounds of all queries of this key.
+        scores: tau. The flooding is sized for it, against a semi-honest evaluator. It does not stop a
+            malicious one.
+        classes: K, a power of two: the number of clients that can be opened in one ciphertext (see
+            `batches`).
+
+    Raises:
+        ConfigError: a score inside the bounds could wrap, or features or flooding do not fit the modulus.
     """
 
     parameters: Parameters
@@ -70,14 +84,14 @@ class LinearTerms:
                 f"reach {self.largest:.3g}: tighten the query's bounds (of profiles: Bounds.mean, "
                 "variance_high or weight), or use larger parameters."
             )
-        # weights fit where their flooding does, which is above 2^18 times as large
+        # if the flooding fits, weights fit too, since it is more than 2^18 times as large
         if self.data_scale * self.feature_norm > self.parameters.modulus / 2**_FREE_BITS:
             raise ConfigError(
                 f"Expected features that fit {self.parameters.name!r}, got bounds that reach a norm of "
                 f"{self.feature_norm:.3g}: tighten the query's bounds (of profiles: Bounds.mean or "
                 "variance_high)."
             )
-        # Twelve deviations: a Gaussian goes beyond them with a probability below 10^-32.
+        # Twelve deviations: a Gaussian exceeds them with a probability below 10^-32.
         if 12 * self.sigma > GUARD * self.parameters.modulus / 2:
             raise ConfigError(
                 f"Expected flooding that fits {self.parameters.name!r}, got the flooding for {self.scores} "
@@ -87,84 +101,85 @@ class LinearTerms:
 
     @property
     def hidden_length(self) -> int:
-        """Number of a client's encrypted values."""
+        """The number of a client's encrypted values."""
         return self.bounds.hidden_length
 
     @property
     def clear_length(self) -> int:
-        """Number of values sent in plaintext beside them."""
+        """The number of a client's plaintext values."""
         return self.bounds.clear_length
 
     @property
     def row_length(self) -> int:
-        """Values that are multiplied with weights under encryption; in mode E, all of them and a constant."""
+        """The number of values that are multiplied under encryption; in mode E, all values and a constant."""
         encrypted = self.parameters.encrypted_baseline
         return self.hidden_length + (self.clear_length + 1 if encrypted else 0)
 
     @property
     def ciphertexts(self) -> int:
-        """How many ciphertexts a client's values take."""
+        """The number of ciphertexts of a client's values."""
         return ceil(self.row_length * self.classes / self.parameters.slots)
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Exact length of a client's message."""
+        """The exact length of a client's message."""
         p = self.parameters
         return gate.TAG + self.ciphertexts * gate.residues_size(2, p.primes, p.poly_modulus_degree)
 
     @property
     def request_bytes(self) -> int:
-        """Length of the longest request: that of a batch, where there are batches."""
+        """The length of the longest request: that of a batch, if there are batches."""
         p = self.parameters
         rest = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)
         return self.reply_bytes + rest + SIGNATURE_BYTES
 
     @property
     def reply_bytes(self) -> int:
-        """Length of the longest reply."""
+        """The length of the longest reply."""
         return gate.TAG + self.classes * gate.integer_size(self.parameters.modulus)
 
     @cached_property
     def weight_norm(self) -> float:
-        """W, the largest norm of a query's row; one that is encrypted holds the clear weights too."""
+        """W, the largest norm of a query's row. An encrypted row has the clear weights too."""
         return self.bounds.row_norm if self.parameters.encrypted_baseline else self.bounds.weight_norm
 
     @cached_property
     def feature_norm(self) -> float:
-        """Largest norm of a row of features."""
+        """The largest norm of a row of features."""
         own = self.bounds.norm
         return hypot(own, self.bounds.scale) if self.parameters.encrypted_baseline else own
 
     @cached_property
     def largest(self) -> float:
-        """Largest |<row, w>| inside the bounds, in units of scale * number."""
+        """The largest |<row, w>| inside the bounds, in units of scale * number."""
         if self.parameters.encrypted_baseline:
             return self.feature_norm * self.weight_norm
         return self.bounds.product
 
     @cached_property
     def data_scale(self) -> int:
-        """s_x: that of the parameters, and as many bits more as the declared bounds leave of the modulus.
+        """s_x: the parameters' scale, increased by the bits that the declared bounds leave of the modulus.
 
-        Noise on a score goes as 1 / s_x. s_x s_w stays below the modulus, however narrow the bounds.
+        The noise on a score is proportional to 1 / s_x. s_x s_w stays below the modulus, also for narrow
+        bounds.
         """
         p = self.parameters
         if p.encrypted_baseline:
             return p.data_scale
         room = capacity(p, self.classes) / self.largest
         room = min(room, p.modulus / (p.data_scale * self.feature_norm))
-        # values that are far below 1 would leave room for more, but SEAL refuses a product of such a scale
+        # values far below 1 would leave room for more, but SEAL refuses a product of such a scale
         most = p.modulus.bit_length() - (p.data_scale * p.weight_scale).bit_length()
         return p.data_scale << max(0, min(floor(log2(room)) - _FREE_BITS, most))
 
     @property
     def unit(self) -> float:
-        """What one step of an opened integer is worth in scale * number: (N/2) / (s_x s_w)."""
+        """The value of one step of an opened integer in scale * number: (N/2) / (s_x s_w)."""
         return self.parameters.slots / (self.data_scale * self.parameters.weight_scale)
 
     @property
     def capacity(self) -> float:
-        """Largest |<row, w>| that cannot wrap at this scale, in units of scale * number."""
+        """The largest |<row, w>| that cannot wrap at this scale, in units of scale * number."""
         return capacity(self.parameters, self.classes) * self.parameters.data_scale / self.data_scale
 
     @cached_property
@@ -173,32 +188,34 @@ class LinearTerms:
         p, n = self.parameters, self.parameters.poly_modulus_degree
         spread = p.weight_scale * self.weight_norm * sqrt(2 / n)
         if p.encrypted_baseline:
-            # noise times noise, that of zero products too, is less than 2^-54 of this: no float holds it
+            # noise times noise, also of zero products, is less than 2^-54 of this: too little for a float
             spread += self.data_scale * self.feature_norm * sqrt(2 / n)
         several = sqrt(2 * self.classes) if self.classes > 1 else 1.0
         return 8 * p.fresh_noise * (spread + 1) * several
 
     @cached_property
     def sigma(self) -> float:
-        """Standard deviation of the flooding, in integer steps of the opened coefficient."""
+        """The standard deviation of the flooding, in integer steps of the opened coefficient."""
         return sqrt(12 * self.scores) * 2 ** (FLOODING_BITS / 2) * self.noise_bound
 
     @cached_property
     def grid(self) -> int:
-        """Openings are multiples of this power of two.
+        """The power of two of which openings are multiples.
 
-        A few 2^-44 of sigma: fine enough to add nothing to t, and coarser than the float the noise is drawn
-        as, so that no bit of a reply comes without noise.
+        It is a few 2^-44 of sigma: fine enough to add nothing to t, and coarser than the float from which the
+        noise is drawn, so that every bit of a reply has noise.
         """
         return 1 << max(0, floor(log2(self.sigma)) - _GRID_BITS)
 
     def error_bound(self, together: int = 1, *, batch: bool = False, floods: int = 1) -> float:
-        """Largest |released div - div| of all `together` scores of a reply, but with probability 1e-6.
+        """The largest |released div - div| of all `together` scores of a reply, except with probability 1e-6.
 
-        Flooding and encryption noise, rounding of weights and features, and the grid.
+        It covers flooding, encryption noise, rounding of weights and features, and the grid.
 
-        batch: for scores that came out of one ciphertext together. floods: how many sides flood, 2 where
-        the key holder reads the scores.
+        Args:
+            together: the number of scores for which the bound holds at once.
+            batch: whether the scores came out of one ciphertext together.
+            floods: the number of parties that flood, 2 if the key holder reads the scores.
         """
         p = self.parameters
         quantile = NormalDist().inv_cdf(1 - MISS / (2 * together))
@@ -206,13 +223,13 @@ class LinearTerms:
         rounding = sqrt(self.classes * p.slots / 12) * features / p.weight_scale
         rounding += sqrt(p.slots / 12) * self.weight_norm / self.data_scale
         floats = 2.0**-49 * self.weight_norm * features
-        # In a batch K integers meet in a score with cosines as factors, each worth 1/K of a single one.
+        # In a batch a score combines K integers with cosines as factors, each worth 1/K of a single one.
         several = sqrt((self.classes + 1) / 2) / self.classes if batch else 1.0
         noise = (sqrt(floods) * self.sigma + self.noise_bound / 8) * self.unit * several
         return (quantile * (noise + rounding) + floods * self.grid * self.unit + floats) / self.bounds.scale
 
     def digest(self) -> bytes:
-        """Binds bytes to these terms: two parties with different terms refuse each other's messages."""
+        """A digest of these terms. Parties with different terms refuse each other's messages."""
         return self._digest
 
     @cached_property
@@ -220,7 +237,7 @@ class LinearTerms:
         return hashlib.sha256(f"securefl/he/terms/2|{self.text()}".encode()).digest()
 
     def text(self) -> str:
-        """Canonical text, which the digest holds. Deployed keys and files were made with these words."""
+        """Canonical text, part of the digest. Deployed keys and files were made with these words."""
         return (
             f"Terms(parameters={self.parameters.text()}, bounds={self.bounds.text()}, scores={self.scores}, "
             f"classes={self.classes})"
@@ -228,7 +245,7 @@ class LinearTerms:
 
 
 def clear_part(clear: Floats | None, bounds: LinearBounds, sender: str) -> Floats:
-    """A client's plaintext part. RemoteProtocolError(sender) unless each value is inside its range."""
+    """A client's plaintext part. Raises RemoteProtocolError(sender) unless each value is inside its range."""
     values = np.empty(0) if clear is None else np.asarray(clear, dtype=np.float64)
     if bounds.holds_clear(values):
         return values

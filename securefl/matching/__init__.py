@@ -1,6 +1,6 @@
-"""Encrypted profile matching as a tool of its own: three parties, in memory or between files.
+"""Encrypted profile matching without federated training: three parties, in memory or with files.
 
-    key holder   keys = KeyHolder.generate()                      keys.public goes to everybody
+    key holder   keys = KeyHolder.generate()                      keys.public goes to all parties
     evaluator    server = Evaluator.generate()                    server.public too
     client       sealed = Profile(mean, variance).encrypt(keys.public, server.public, label="p1")
     evaluator    scores = server.match(keys.public, baseline, [sealed, ...])
@@ -8,8 +8,8 @@
 
 Evaluator and key holder are semi-honest and do not collude. Together they could decrypt every profile. The
 evaluator learns no score. The key holder learns scores and nothing else (see `securefl.linear.evaluator`). A
-malicious evaluator reads the whole key within a few hundred openings, and with it every profile. `openings`
-limits the volume, and does not prevent that.
+malicious evaluator gets the whole key within a few hundred openings, and with it every profile. `openings`
+limits the volume and does not prevent that.
 """
 
 from securefl.core.lazy import lazy

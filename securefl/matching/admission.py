@@ -1,7 +1,7 @@
-"""Which of the received profiles can be scored together, and why the others cannot.
+"""Admission of received profiles: which of them can be scored together, and why the others cannot.
 
-The order in which profiles came does not matter. A profile that does not fit loses its own score only. If the
-evaluator did not say which options count, profiles that differ are all refused: the first does not decide.
+The order of arrival does not matter. A profile that does not fit loses only its own score. If the evaluator
+states no options, profiles with different options are all refused: the first one does not decide.
 """
 
 from __future__ import annotations
@@ -21,7 +21,18 @@ _SHOWN = 3
 
 
 class NothingLeft(DataError):
-    """No profile can be scored. `refused` has the reason for each."""
+    """No profile can be scored.
+
+        >>> from securefl.matching import NothingLeft, Refused
+        >>> why = "Expected 4 elements as in the baseline, got 3."
+        >>> str(NothingLeft([Refused(place=0, label="p1", why=why)]))
+        'No profile is left to match. p1: Expected 4 elements as in the baseline, got 3.'
+
+    Attributes:
+        refused: every profile with its reason.
+
+    Raises nothing.
+    """
 
     def __init__(self, refused: Sequence[Refused]) -> None:
         told = [f"{one.label}: {one.why}" for one in refused[:_SHOWN]]
@@ -33,7 +44,7 @@ class NothingLeft(DataError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidate:
-    """A profile of this session and evaluator, what its header declares, and its place among all profiles."""
+    """A profile for this session and evaluator, with its header's declarations and its place."""
 
     place: int
     sealed: Sealed
@@ -45,10 +56,10 @@ class Candidate:
 def fitting(
     candidates: Sequence[Candidate], options: Options | None, length: int
 ) -> tuple[Options | None, list[Candidate], list[Refused]]:
-    """Return the options, the candidates that can be scored together under them, and the refused ones.
+    """The options, the candidates that can be scored together under them, and the refused ones.
 
-    options: the evaluator's options. None stands for those that all candidates agree on. length: the length
-    of the baseline.
+    options: the evaluator's options. None: those of all candidates, if they agree. length: the baseline's
+    length.
     """
     found, refused = list(candidates), list[Refused]()
     if options is None:
@@ -57,13 +68,13 @@ def fitting(
     if options is not None:
         found, more = _sort_out(found, differs_from(options, length))
         refused += more
-    # Labels last: a profile that is refused for another reason must not take a label from an honest one.
+    # Labels last: a profile that is refused for another reason must not block the label of an honest one.
     found, more = _sort_out(found, _comes_twice(found))
     return options, found, refused + more
 
 
 def _sort_out(candidates: Sequence[Candidate], reason: Reason) -> tuple[list[Candidate], list[Refused]]:
-    """Separate the candidates without a reason against them from the others."""
+    """Separate the candidates without a reason for refusal from the others."""
     kept, refused = [], []
     for one in candidates:
         if (why := reason(one)) is None:
@@ -74,7 +85,7 @@ def _sort_out(candidates: Sequence[Candidate], reason: Reason) -> tuple[list[Can
 
 
 def _comes_twice(candidates: Sequence[Candidate]) -> Reason:
-    """Refuse every candidate of a label that comes twice: nobody can tell here whose it is."""
+    """Refuse every candidate whose label occurs twice: the evaluator cannot tell whose label it is."""
     there: dict[str, list[str]] = {}
     for candidate in candidates:
         there.setdefault(folded(candidate.label), []).append(candidate.label)
@@ -102,18 +113,18 @@ def _disagrees(candidates: Sequence[Candidate]) -> Reason:
         if not differing:
             return None
         own = _public(one.options)
-        # Shortened: options come from other people's files, and may be long.
+        # Shortened: options come from other parties' files and may be long.
         values = ", ".join(f"{name} {reprlib.repr(own[name])}" for name in differing)
         return (
-            f"Expected the same options of all profiles, got {values} here, and others elsewhere. Say which "
-            "options count: --variant, --params, --anchor and bounds, or options=."
+            f"Expected the same options of all profiles, got {values} here, and others elsewhere. State the "
+            "options: --variant, --params, --anchor and bounds, or options=."
         )
 
     return reason
 
 
 def differs_from(options: Options, length: int) -> Reason:
-    """Refuse candidates with other options, or with another length than the baseline."""
+    """Refuse candidates with other options than these, or of another length than the baseline."""
     expected = _public(options)
 
     def reason(one: Candidate) -> str | None:

@@ -1,11 +1,11 @@
-"""The form of every file of a matching.
+"""The format of every file of a matching.
 
     securefl <version> <kind>\n      a line for people and for `file`
     {"session": ...}\n               JSON, in one line
     body                             bytes
     32 bytes                         SHA-256 of everything before
 
-The digest is against damage and mix-ups, not against forgers. What must hold against forgers is sealed or
+The digest detects damage and mix-ups, not forgeries. Parts that must be safe from forgers are sealed or
 signed inside. A file may be renamed, since nothing in it depends on its name.
 """
 
@@ -37,7 +37,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "encrypted-baseline": 2**26,
     "encrypted-scores": 2**29,
 }
-"""Largest file of each kind, in bytes: a profile of 300,000 elements, 1,300 scores under `strong`."""
+"""The largest file of each kind, in bytes: a profile of 300,000 elements, 1,300 scores under `strong`."""
 _LARGEST_HEADER: Final = 2**24
 _LONGEST_LINE: Final = 80
 _DIGEST: Final = 32
@@ -45,7 +45,7 @@ _DIGEST: Final = 32
 
 @dataclass(frozen=True)
 class Document(Guarded):
-    """A file's content: its kind, its public header and its body. In files of keys the body is a secret."""
+    """The content of a file: kind, public header and body. In files of keys the body is secret."""
 
     _instead: ClassVar[str] = "take its `to_bytes`"
 
@@ -54,18 +54,18 @@ class Document(Guarded):
     body: bytes = field(repr=False)
 
     def signed_part(self) -> bytes:
-        """Everything except the digest. Signatures are over these bytes."""
+        """All bytes except the digest. Signatures are over these."""
         return _line(self.kind) + _json(self.header) + self.body
 
     def to_bytes(self) -> bytes:
-        """The file. Raises DataError if it is larger than `from_bytes` takes."""
+        """The file's bytes. Raises DataError if they exceed the limit of `from_bytes`."""
         whole = self.signed_part()
         _check_size(self.kind, len(whole) + _DIGEST)
         return whole + hashlib.sha256(whole).digest()
 
     @classmethod
     def from_bytes(cls, raw: bytes, kind: str) -> Document:
-        """The inverse of `to_bytes`. Raises DataError for anything else."""
+        """The inverse of `to_bytes`. Raises DataError for all other bytes."""
         return cls.from_stream(BytesIO(raw), len(raw), kind)
 
     @classmethod
@@ -80,7 +80,7 @@ class Document(Guarded):
         checksum.update(body)
         if source.read(_DIGEST + 1) != checksum.digest():
             raise DataError(
-                "Expected a checksum that fits, got a file that is damaged or cut off. Get it again."
+                "Expected a matching checksum, got a file that is damaged or truncated. Get it again."
             )
         return cls(kind, _parsed(header), body)
 
@@ -90,10 +90,10 @@ def _line(kind: str) -> bytes:
 
 
 def _check_line(first: bytes, kind: str) -> None:
-    """Raises DataError unless a file that begins with this line is of the kind."""
+    """Raises DataError unless this is the first line of a file of the kind."""
     words = first[:-1].decode("ascii", errors="replace").split(" ")
     if not first.endswith(b"\n") or len(words) != 3 or words[0] != "securefl":
-        raise DataError(f"Expected {_article(kind)}, got one that is no file of securefl.")
+        raise DataError(f"Expected {_article(kind)}, got a file that securefl did not write.")
     if words[1] != str(VERSION):
         raise DataError(
             f"Expected version {VERSION} of the format, got version {words[1]!r}. Make the file again with "
@@ -124,13 +124,15 @@ def _parsed(header: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise DataError("Expected a header as this package writes it, got another. Get the file again.")
+        raise DataError(
+            "Expected a header in the form that securefl writes, got another. Get the file again."
+        )
     return found
 
 
 def _finite(word: str) -> float:
     """A finite number. Raises ValueError for NaN and 1e999."""
-    # the header is written again to check a signature over it, and neither can be written
+    # a signature check writes the header again, and neither can be written
     if not isfinite(number := float(word)):
         raise ValueError(word)
     return number
@@ -148,8 +150,8 @@ def write(path: Path, content: Document, *, secret: bool = False) -> None:
 
 
 def _replaceable(path: Path, kind: str) -> None:
-    """Raises ConfigError if something else than a file of this kind stands at `path`."""
-    # a slip such as `-o p1.json` must not destroy a profile, or a key
+    """Raises ConfigError if another file than one of this kind is at `path`."""
+    # a mistake such as `-o p1.json` must not destroy a profile or a key
     if not path.exists():
         return
     first = b""
@@ -158,14 +160,14 @@ def _replaceable(path: Path, kind: str) -> None:
             first = there.readline(_LONGEST_LINE)
     if first != _line(kind):
         raise ConfigError(
-            f"Expected {_article(kind)} or nothing at {path}, got another file. Write elsewhere."
+            f"Expected {_article(kind)} or nothing at {path}, got another file. Choose another path."
         )
 
 
 def read(path: Path, kind: str) -> Document:
-    """Read a file of this kind. Raises DataError with the path for a file that is not as it was written."""
+    """Read a file of this kind. Raises DataError with the path if the file is not as it was written."""
     try:
-        if not path.is_file():  # to open a pipe would wait for its writer
+        if not path.is_file():  # opening a pipe would wait for its writer
             raise DataError("Expected a file.")
         with path.open("rb") as source:
             return Document.from_stream(source, os.fstat(source.fileno()).st_size, kind)
@@ -174,5 +176,5 @@ def read(path: Path, kind: str) -> Document:
 
 
 def shown(path: Path) -> str:
-    """A file's name as it can be printed. The name of a mailed file may hold the escapes of a terminal."""
+    """A printable form of a file's name. A received file's name may contain terminal escapes."""
     return str(path) if is_legible(str(path)) else repr(str(path))

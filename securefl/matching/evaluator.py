@@ -1,7 +1,7 @@
-"""The evaluator: it matches sealed profiles with a baseline and learns no score.
+"""The evaluator of a matching: it scores sealed profiles against a baseline and learns no score.
 
-It is trusted to follow the protocol. A malicious evaluator reads the key holder's whole key within a few
-hundred openings of its own making, and with it every profile.
+It is trusted to follow the protocol. A malicious evaluator gets the key holder's whole key within a few
+hundred openings of requests that it made up, and with it every profile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KIND: Final = "evaluator-key"
 
 @dataclass(frozen=True)
 class Evaluator:
-    """The evaluator's keys, for as many sessions as it likes.
+    """The evaluator's keys, for any number of sessions.
 
     >>> import securefl
     >>> holder, evaluator = securefl.KeyHolder.generate(openings=10), securefl.Evaluator.generate()
@@ -38,6 +38,8 @@ class Evaluator:
     >>> scores = evaluator.match(holder.public, securefl.Profile([0.0], [1.0]), sealed)
     >>> scores.labels, scores.refused
     (['a', 'b'], ())
+
+    Raises nothing.
     """
 
     agreement: AgreementKey
@@ -50,6 +52,7 @@ class Evaluator:
 
     @property
     def public(self) -> EvaluatorPublic:
+        """The public keys, for clients and the key holder."""
         return EvaluatorPublic(self.agreement.public, self.signing.public)
 
     def match(
@@ -60,13 +63,20 @@ class Evaluator:
         *,
         options: Options | None = None,
     ) -> Scores:
-        """The divergence from the baseline of every profile that can be scored, for the key holder to open.
+        """Score every profile that fits, by its divergence from the baseline, for the key holder to open.
 
-        baseline: a Profile this evaluator knows (mode P), or one that its owner encrypted (mode E).
-        options: the options that count. The default is what all profiles agree on. `Scores.refused` names the
-        profiles without a score.
-        Raises NothingLeft if no profile can be scored. Raises ConfigError, DataError or RemoteProtocolError
-        if the baseline cannot be used.
+        Args:
+            public: the key holder's public keys.
+            baseline: a Profile that this evaluator knows (mode P), or one that its owner encrypted (mode E).
+            sealed: the clients' profiles.
+            options: the options that all profiles must have. None: those of all profiles, if they agree.
+
+        Returns:
+            The signed requests. `Scores.refused` names the profiles without a score.
+
+        Raises:
+            NothingLeft: no profile can be scored.
+            ConfigError, DataError, RemoteProtocolError: the baseline cannot be used.
         """
         length = self._length(public, baseline)
         candidates, refused = self._candidates(public, sealed)
@@ -93,7 +103,7 @@ class Evaluator:
             **options.to_header(length),
         }
         content = Document("encrypted-scores", header, b"".join(requests))
-        # Over labels and requests together: nobody on the way can list a score under another label.
+        # Over labels and requests together: in transit, no score can be listed under another label.
         signature = self.signing.sign(content.signed_part())
         return Scores(header, content.body + signature.raw, _in_order(refused), floored)
 
@@ -107,7 +117,7 @@ class Evaluator:
     def _candidates(
         self, public: PublicKeys, sealed: Sequence[Sealed]
     ) -> tuple[list[Candidate], list[Refused]]:
-        """Separate the profiles that were sealed to this evaluator, as their headers say, from the others."""
+        """The profiles for this session and evaluator whose seals open, and the refused ones."""
         found: list[Candidate] = []
         refused: list[Refused] = []
         for place, one in enumerate(sealed):
@@ -116,9 +126,7 @@ class Evaluator:
                 label = one.label
                 self._check(public, one, PROFILE, "It")
                 options, length = Options.from_header(one.header)
-                self._unsealed(
-                    one
-                )  # the seal is bound to the header: opening it shows that nobody changed it
+                self._unsealed(one)  # the seal binds the header: if it opens, the header is unchanged
                 found.append(Candidate(place=place, sealed=one, label=label, options=options, length=length))
             except DataError as error:
                 refused.append(Refused(place=place, label=label, why=str(error)))
@@ -147,7 +155,7 @@ class Evaluator:
         terms: LinearTerms,
         length: int,
     ) -> tuple[Baseline, int]:
-        """The baseline to match with, and how many of its variances were floored, if that is known."""
+        """The baseline to match with, and the number of its floored variances, if known."""
         if isinstance(baseline, Sealed):
             own = Candidate(
                 place=0,
@@ -184,7 +192,7 @@ class Evaluator:
     # As files -------------------------------------------------------------------------------------
 
     def to_documents(self) -> tuple[Document, Document]:
-        """The secret file and the public one."""
+        """The secret file and the public file."""
         own = self.public
         secret = self.agreement.secret.reveal() + self.signing.secret.reveal()
         signature = self.signing.sign(evaluator_statement(own.sealing.raw + own.signing.raw))
@@ -192,6 +200,7 @@ class Evaluator:
 
     @classmethod
     def from_document(cls, content: Document) -> Evaluator:
+        """The keys of a secret file. Raises DataError if they differ from the header's."""
         if len(content.body) != 64:
             raise DataError(f"Expected an evaluator's key of 64 bytes, got {len(content.body)}. Restore it.")
         found = cls(AgreementKey(SecretKey(content.body[:32])), SigningKey(SecretKey(content.body[32:])))

@@ -1,4 +1,4 @@
-"""The key holder: it reads scores that an evaluator signed, and nothing else."""
+"""The key holder of a matching: it reads the scores that an evaluator signed, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,14 +31,23 @@ from securefl.matching.sealed import Scores
 
 KIND: Final = "secret-key"
 READS = Charge(server=NoOpDpEvent(), key_holder=NonPrivateDpEvent(), others=NoOpDpEvent())
-"""The charge of a score without noise for privacy, which only the key holder reads."""
+"""The charge of a score without privacy noise, which only the key holder reads."""
 
 
 @dataclass(frozen=True)
 class Revealed:
-    """Scores by label, reasons of refusals by label, and a bound that holds for all scores at once.
+    """The opened scores.
 
-    |score - divergence| <= error_bound for all of them, except with probability 1e-6.
+        >>> from securefl.matching import Revealed
+        >>> Revealed({"p1": 0.5}, {"p2": "Expected a score inside the declared bounds."}, 1e-3).scores["p1"]
+        0.5
+
+    Attributes:
+        scores: divergences by label.
+        refused: reasons by label, for requests that were not opened.
+        error_bound: |score - divergence| <= error_bound for all scores at once, except with probability 1e-6.
+
+    Raises nothing.
     """
 
     scores: Mapping[str, float]
@@ -48,7 +57,7 @@ class Revealed:
 
 @dataclass(frozen=True)
 class KeyHolder:
-    """The key holder's secrets and public keys: one session.
+    """The key holder's secret and public keys, for one session.
 
     >>> import securefl
     >>> holder, evaluator = securefl.KeyHolder.generate(openings=10), securefl.Evaluator.generate()
@@ -56,6 +65,9 @@ class KeyHolder:
     >>> scores = evaluator.match(holder.public, securefl.Profile([0.0], [1.0]), [sealed])
     >>> round(holder.reveal(scores, evaluator.public).scores["ward 3"], 2)
     0.5
+
+    Raises:
+        DataError: `generate` raises it for a number of openings below 1 or above 2^40.
     """
 
     public: PublicKeys
@@ -67,10 +79,10 @@ class KeyHolder:
     def generate(cls, *, openings: int = 1000) -> KeyHolder:
         """Fresh keys for at most `openings` scores in all. A larger number costs precision.
 
-        The number limits how much is opened. It does not protect the key from a malicious evaluator, which
-        reads it within a few hundred openings.
+        The number limits the volume. It does not protect the key from a malicious evaluator, which gets it
+        within a few hundred openings.
         """
-        # precision, since the flooding noise of every score is sized for all openings of the key
+        # a larger number costs precision: each score's flooding is sized for all openings of the key
         if not 1 <= openings <= 2**40:
             raise DataError(f"Expected at least one opening, got {openings}.")
         pairs = [KeyPair.generate(parameters) for parameters in SETS]
@@ -89,9 +101,19 @@ class KeyHolder:
     ) -> Revealed:
         """Open the scores that this evaluator signed. Each passes the ledger as a release of its label.
 
-        openings: the durable count of openings. The default is in memory, for as long as this object. A score
-        that was opened before gets the same answer, and is not counted again. ledger: where scores are
-        released. Raises DataError for scores of another session, evaluator or form.
+        Args:
+            scores: the evaluator's signed requests.
+            evaluator: the evaluator's public keys.
+            openings: the durable count of openings. None: a count in memory that lasts as long as this
+                object. A score that was opened before gets the same answer and is not counted again.
+            ledger: the ledger that charges the releases. None: no ledger.
+
+        Returns:
+            The scores by label, the reasons of refusals, and an error bound.
+
+        Raises:
+            DataError: scores of another session, evaluator or form.
+            PrivacyError: the ledger refuses a charge.
         """
         options, length, labels = self._checked(scores, evaluator)
         terms = options.terms(length, self.public.openings)
@@ -102,8 +124,8 @@ class KeyHolder:
         size, rest = divmod(len(body), len(labels))
         if rest:
             raise DataError(
-                f"Expected one request for each of {len(labels)} labels, got {len(body)} bytes. Ask for the "
-                "scores again."
+                f"Expected one request for each of {len(labels)} labels, got {len(body)} bytes. Have the "
+                "profiles matched again."
             )
         found, refused = {}, {}
         for i, label in enumerate(labels):
@@ -128,7 +150,7 @@ class KeyHolder:
             verify(evaluator.signing, Signature(scores.body[-SIGNATURE_BYTES:]), content.signed_part())
         except CryptoError as error:
             raise DataError(
-                f"Expected scores that are signed by the evaluator, got others: {error} Get them again."
+                f"Expected scores that the evaluator signed, got others: {error} Get them again."
             ) from None
         return *Options.from_header(scores.header), scores.labels
 
@@ -137,8 +159,8 @@ class KeyHolder:
     ) -> float:
         """The score of one request.
 
-        Its charge is reserved before it is opened, and committed before anybody sees it. A request that was
-        released before is answered from the store, and charged once.
+        Its charge is reserved before it is opened, and committed before the caller sees it. A request that
+        was released before is answered from the store, and charged once.
         """
         if ledger is None:
             return opener.read(request, together=together, sender=label).value
@@ -158,8 +180,7 @@ class KeyHolder:
         try:
             return float(ledger.open(release)[0].item())
         except UnaccountedRelease:
-            # Committed means: this very request was charged and opened before, and its answer is the stored
-            # one.
+            # Committed: the same request was charged and opened before, and its answer is the stored one.
             if ledger.state(key) == "committed":
                 return value
             raise
@@ -167,7 +188,7 @@ class KeyHolder:
     # As files -------------------------------------------------------------------------------------
 
     def to_document(self) -> Document:
-        """The secret file: the public keys, and all secrets."""
+        """The secret file: the public keys and all secrets."""
         public = self.public.to_document()
         header: dict[str, Any] = {**public.header}
         own = b"".join(secret.reveal() for secret in (*self.secrets, self.signing.secret))
@@ -175,7 +196,7 @@ class KeyHolder:
 
     @classmethod
     def from_document(cls, content: Document) -> KeyHolder:
-        """Raises DataError for secrets that do not fit their public keys."""
+        """The keys of a secret file. Raises DataError for secrets that do not fit their public keys."""
         sizes = [parameters.poly_modulus_degree for parameters in SETS] + [32]
         start = len(content.body) - sum(sizes)
         own = Document("public-key", content.header, content.body[: max(start, 0)])

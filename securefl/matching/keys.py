@@ -1,6 +1,6 @@
-"""The key holder's public keys, one for each parameter set, signed. A hash of them names the session.
+"""Public keys of a matching: the key holder's, one per parameter set, and the evaluator's.
 
-An evaluator gives public keys to everybody, too, and signs them by itself.
+The key holder signs its keys, and a hash of them names the session. An evaluator signs its own public keys.
 """
 
 from __future__ import annotations
@@ -18,24 +18,34 @@ from securefl.he.keys import EncryptionKey
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.matching.document import Document
 
-# Both sets in every public file, so that a client may choose either without asking the key holder.
+# Both sets are in every public file, so that a client may choose either without the key holder.
 SETS: Final[tuple[Parameters, ...]] = (STRONG_ENCRYPTED, COMPACT)
 KIND: Final = "public-key"
 
 
 def key_bytes(parameters: Parameters) -> int:
-    """Length of a public key of these parameters."""
+    """The length of a public key of these parameters."""
     primes = (*parameters.primes, parameters.special_prime)
     return gate.residues_size(2, primes, parameters.poly_modulus_degree)
 
 
 @dataclass(frozen=True, eq=False)
 class PublicKeys:
-    """The key holder's public keys, for everybody.
+    """The key holder's public keys, for all parties.
 
-    raw: the encryption keys of `SETS`, one after the other. signing: its Ed25519 key. openings: how many
-    scores the keys will ever open; that limits the volume, and protects the key from nobody. signature: the
-    key holder's signature over all of these.
+        >>> from securefl.matching import KeyHolder
+        >>> public = KeyHolder.generate(openings=10).public
+        >>> public.openings, public.fingerprint == public.session[:32]
+        (10, True)
+
+    Attributes:
+        raw: the encryption keys of `SETS`, one after the other.
+        signing: the key holder's Ed25519 key.
+        openings: the most scores that the keys ever open. It limits the volume and does not protect the key.
+        signature: the key holder's signature over all of these.
+
+    Raises:
+        DataError: keys of another length, an impossible number of openings, or a wrong signature.
     """
 
     raw: bytes
@@ -59,16 +69,17 @@ class PublicKeys:
 
     @cached_property
     def session(self) -> str:
-        """64 hex digits that name the keys. Every other file carries them."""
+        """64 hex digits that name the keys. Every other file contains them."""
         return hashlib.sha256(self.signing.raw + statement(self.raw, self.openings)).hexdigest()
 
     @property
     def fingerprint(self) -> str:
         """The first 128 bits of the session in hex, for people to compare."""
-        # with fewer bits a search could find other keys of the same fingerprint
+        # with fewer bits a search could find other keys with the same fingerprint
         return self.session[:32]
 
     def of(self, parameters: Parameters) -> EncryptionKey:
+        """The encryption key of this parameter set."""
         start = sum(key_bytes(one) for one in SETS[: SETS.index(parameters)])
         return EncryptionKey(parameters, PublicKey(self.raw[start : start + key_bytes(parameters)]))
 
@@ -82,7 +93,7 @@ class PublicKeys:
 
     @classmethod
     def from_document(cls, content: Document) -> PublicKeys:
-        """Raises DataError for a file that the key holder did not sign in this form."""
+        """The keys of a public file. Raises DataError unless the key holder signed it in this form."""
         openings, signing = content.header.get("openings"), hexadecimal(content.header.get("signing"), 32)
         if type(openings) is not int:
             raise DataError(
@@ -99,12 +110,12 @@ class PublicKeys:
 
 
 def statement(raw: bytes, openings: int) -> bytes:
-    """The bytes that the key holder signs: its encryption keys, and how often it will open."""
+    """The bytes that the key holder signs: its encryption keys and the number of openings."""
     return b"securefl/matching/keys/1|" + openings.to_bytes(8, "big") + raw
 
 
 def hexadecimal(text: object, size: int) -> bytes:
-    """`size` bytes from their hex digits. Raises DataError for anything else."""
+    """`size` bytes from their hex digits. Raises DataError for all other texts."""
     try:
         raw = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:
@@ -119,14 +130,21 @@ PUBLIC_KIND: Final = "evaluator-public"
 
 @dataclass(frozen=True)
 class EvaluatorPublic:
-    """The evaluator's public keys: `sealing` (X25519) for clients, `signing` (Ed25519) for the key holder."""
+    """The evaluator's public keys: `sealing` (X25519) for clients, `signing` (Ed25519) for the key holder.
+
+        >>> from securefl.matching import Evaluator
+        >>> len(Evaluator.generate().public.fingerprint)
+        32
+
+    Raises nothing.
+    """
 
     sealing: PublicKey
     signing: PublicKey
 
     @property
     def fingerprint(self) -> str:
-        """32 hex digits. Every file for this evaluator, or from it, carries them."""
+        """32 hex digits. Every file for this evaluator, or from it, contains them."""
         return hashlib.sha256(self.sealing.raw + self.signing.raw).hexdigest()[:32]
 
     def to_document(self, signature: Signature) -> Document:
@@ -139,7 +157,7 @@ class EvaluatorPublic:
 
     @classmethod
     def from_document(cls, content: Document) -> EvaluatorPublic:
-        """Raises DataError for a file that its evaluator did not sign."""
+        """The keys of a public file. Raises DataError unless their evaluator signed it."""
         sealing, signing = (hexadecimal(content.header.get(name), 32) for name in ("sealing", "signing"))
         found = cls(PublicKey(sealing), PublicKey(signing))
         if content.header.get("session") != found.fingerprint:
@@ -147,8 +165,8 @@ class EvaluatorPublic:
                 "Expected the keys that the header names, got other keys of an evaluator. Get it again."
             )
         try:
-            # Signed by the keys themselves: their maker holds them, and nothing is damaged. Only the
-            # fingerprint, compared by another way, shows whose they are.
+            # Self-signed: the maker holds the keys, and nothing is damaged. Only the fingerprint, compared
+            # over another channel, shows whose keys they are.
             verify(found.signing, Signature(content.body), evaluator_statement(sealing + signing))
         except CryptoError as error:
             raise DataError(

@@ -17,12 +17,12 @@ from securefl.matching.profiles import Anchor, Bounds, Features, ProfileQuery, V
 
 Word = Literal["strong", "compact"]
 LONGEST: Final = 2**20
-"""Elements of the longest profile that a file may name."""
+"""The largest number of elements of a profile in a file."""
 
 
 def default_bounds(parameters: Word) -> Bounds:
-    """The bounds that are declared if nobody says otherwise."""
-    # `strong` has room for profiles as models give them, without an anchor; the modulus of `compact` has less
+    """The default bounds of each parameter set."""
+    # `strong` has room for models' profiles without an anchor; the modulus of `compact` has less room
     match parameters:
         case "strong":
             return Bounds(weight=1024)
@@ -32,19 +32,28 @@ def default_bounds(parameters: Word) -> Bounds:
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """Public choices of a matching.
+    """The public options of a matching.
 
-    variant: "full" encrypts means and variances. "mean-only" leaves the variances readable by the evaluator.
-    parameters: "strong", or "compact" (a quarter of the bytes, coarser scores, no encrypted baseline).
-    bounds: what anchored values are clipped to before encryption; errors follow from them. By default
-        those of `Bounds` with weights up to 1024 (strong), which takes profiles as models give them, or
-        narrow ones (compact), whose modulus has less room.
-    anchor: public centre and scale per element; None is 0 and 1.
+        >>> from securefl.matching import Options
+        >>> Options().error_bound(length=100, openings=10) < 1e-3, Options(parameters="compact").bounds.mean
+        (True, 16.0)
+
+    Attributes:
+        variant: "full" encrypts means and variances. "mean-only" leaves the variances readable by the
+            evaluator.
+        parameters: "strong", or "compact" (a quarter of the bytes, coarser scores, no encrypted baseline).
+        bounds: a client clips anchored values to these before encryption. Error bounds follow from them.
+            None: those of `Bounds` with weights up to 1024 (strong), which have room for models' profiles, or
+            narrow ones (compact), whose modulus has less room.
+        anchor: public centre and scale per element. None is 0 and 1.
+
+    Raises:
+        ConfigError: `anchor` is no `Anchor`.
     """
 
     variant: Variant = Variant.FULL
     parameters: Word = "strong"
-    bounds: Bounds = None  # type: ignore[assignment]  # made below, where it depends on the parameters
+    bounds: Bounds = None  # type: ignore[assignment]  # set below, since it depends on the parameters
     anchor: Anchor | None = None
 
     def __post_init__(self) -> None:
@@ -57,7 +66,7 @@ class Options:
             )
 
     def parameter_set(self) -> Parameters:
-        """The ring parameters. `strong` has room for an encrypted baseline: clients need not know of one."""
+        """The ring parameters. Those of `strong` always have room for an encrypted baseline."""
         match self.parameters:
             case "strong":
                 return STRONG_ENCRYPTED
@@ -65,7 +74,7 @@ class Options:
                 return COMPACT
 
     def terms(self, length: int, openings: int) -> LinearTerms:
-        """The terms for profiles of `length` elements. Raises ConfigError if scores could wrap around."""
+        """The terms for profiles of `length` elements. Raises ConfigError if scores could wrap."""
         return LinearTerms(
             parameters=self.parameter_set(),
             bounds=self.bounds.linear(length, self.variant),
@@ -73,7 +82,7 @@ class Options:
         )
 
     def error_bound(self, length: int, openings: int) -> float:
-        """Largest |score - divergence| of all scores that a key opens, except with probability 1e-6."""
+        """The largest |score - divergence| of all scores that a key opens, except with probability 1e-6."""
         return self.terms(length, openings).error_bound(openings, floods=2)
 
     def _anchor(self, length: int) -> Anchor:
@@ -88,12 +97,15 @@ class Options:
         return features(profile, self._anchor(len(profile)), self.bounds)
 
     def query(self, baseline: MeanVariance) -> ProfileQuery:
-        """The baseline's values, treated alike. Raises ConfigError if bounds would change the baseline."""
+        """The baseline's values, floored and anchored in the same way.
+
+        Raises ConfigError if the bounds would change the baseline.
+        """
         made = query(baseline, self._anchor(len(baseline)), self.bounds)
         if made.clipped:
             raise ConfigError(
                 f"Expected the baseline's {len(baseline)} variances inside the bounds, got {made.clipped} "
-                "that lie outside the declared bounds. Give everybody a public anchor near it, or wider "
+                "that lie outside the declared bounds. Give all parties a public anchor near it, or wider "
                 "bounds."
             )
         return made
@@ -101,6 +113,7 @@ class Options:
     # As a header ----------------------------------------------------------------------------------
 
     def to_header(self, length: int) -> dict[str, Any]:
+        """The options as a file's header."""
         anchor = self.anchor
         return {
             "length": length,
@@ -114,7 +127,7 @@ class Options:
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> tuple[Options, int]:
-        """Options and length of a file's header. Raises DataError, naming the option that is not such."""
+        """The options and the length in a file's header. Raises DataError that names the invalid option."""
         length, word, variant = (header.get(name) for name in ("length", "parameters", "variant"))
         if type(length) is not int or not 1 <= length <= LONGEST:
             raise _unfit("length", f"a whole number from 1 to {LONGEST}", length)
@@ -122,7 +135,7 @@ class Options:
             raise _unfit("parameters", "'strong' or 'compact'", word)
         if variant not in [one.value for one in Variant]:
             raise _unfit("variant", "'full' or 'mean-only'", variant)
-        # null is no anchor; everything else that is falsy, and an absent one, is damage
+        # null is no anchor; an absent entry, or another false value, is damage
         anchor = None if header.get("anchor", ...) is None else _anchor(header.get("anchor"), length)
         return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor), length
 
@@ -155,7 +168,7 @@ def _are_numbers(values: Iterable[object]) -> bool:
 
 
 def _unfit(name: str, wanted: str, found: object) -> DataError:
-    # reprlib: what a peer wrote may be long, or hold the escapes of a terminal
+    # reprlib: a peer's text may be long or contain terminal escapes
     return DataError(
         f"Expected {name} in the file's header as {wanted}, got {reprlib.repr(found)}. Get the file again."
     )

@@ -1,4 +1,4 @@
-"""A profile as JSON, from somebody's file."""
+"""Reading a profile from a JSON file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from securefl.matching.sealed import Profile
 from securefl.storage.texts import MOST_ELEMENTS, elements
 
 LARGEST_PROFILE: Final = 2**24
-"""Largest profile in JSON, in bytes: some 400,000 elements."""
+"""The largest JSON profile, in bytes: some 400,000 elements."""
 
 
 def read_profile(path: Path) -> Profile:
-    """A profile in JSON. Raises DataError, naming the path, for anything else."""
+    """The profile in a JSON file. Raises DataError, with the path, for any other file."""
     try:
         if not path.is_file() or path.stat().st_size > LARGEST_PROFILE:
             raise DataError(f"Expected a file of at most {LARGEST_PROFILE:,} bytes.")

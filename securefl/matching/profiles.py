@@ -1,4 +1,4 @@
-"""Representation profiles, their divergence, and its form as one inner product.
+"""Representation profiles, their KL divergence, and the divergence as an inner product.
 
 A profile is the mean and the population variance of every element of a layer's output over one data set. Two
 profiles are compared by the mean KL divergence of their Gaussians (FedProf v2, section 3.2, equations 2 to 4,
@@ -10,9 +10,9 @@ The same number is an inner product of the client's features with the server's w
     f = [mu, mu^2 + s, sum log s]                  w = [-mu_B / s_B, 1 / (2 s_B), -1/2]
     constant = sum(1/2 log s_B + mu_B^2 / (2 s_B) - 1/2)
 
-So encryption needs only a product with plaintext weights: the client takes the logarithm. KL does not change
-under x -> (x - c) / t. Features are taken against a *public* anchor (c, t). Without one the expanded form
-cancels or overflows.
+So encryption needs only a product with plaintext weights: the client computes the logarithm. KL does not
+change under x -> (x - c) / t. Features are computed relative to a *public* anchor (c, t). Without one, terms
+of the expanded form cancel or overflow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ Floats = NDArray[np.float64]
 
 
 class Variant(StrEnum):
-    """Which part of a profile is hidden from the server."""
+    """The part of a profile that is hidden from the server.
+
+        >>> from securefl.matching import Variant
+        >>> Variant("mean-only") is Variant.MEAN_ONLY
+        True
+
+    Raises:
+        ValueError: another word than "full" or "mean-only".
+    """
 
     FULL = "full"
     MEAN_ONLY = "mean-only"
@@ -41,10 +49,19 @@ class Variant(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """The public affine map x -> (x - centre) / scale of every element. Shapes (q,), scale > 0.
+    """The public affine map x -> (x - centre) / scale of every element.
 
-    It must come from public values only: statistics of the broadcast model on public inputs, or a global
-    statistic that was released. An anchor made from the baseline would publish the baseline.
+        >>> from securefl.matching import Anchor
+        >>> Anchor([1.0, 2.0], [1.0, 4.0]).scale.tolist()
+        [1.0, 4.0]
+
+    Attributes:
+        centre, scale: float64 (q,), scale > 0. They must be computed from public values only: statistics of
+            the broadcast model on public inputs, or a released global statistic. An anchor made from the
+            baseline would publish the baseline.
+
+    Raises:
+        DataError: vectors of two lengths, non-finite values, or a scale that is not above 0.
     """
 
     centre: Floats
@@ -71,17 +88,25 @@ class Anchor:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Declared public bounds on anchored values. Guarantees and capacity are derived from them.
+    """Declared public bounds on anchored values. Privacy guarantees and capacity follow from them.
 
-    mean: largest |mu| of a client's element (in standard deviations of the anchor)
-    variance_low, variance_high: range of s, of clients and of the baseline
-    weight: largest root mean square weight, ||w||_2 / sqrt(q), of a baseline
+        >>> from securefl.matching import Bounds, Variant
+        >>> Bounds(weight=4.0).weight_norm(100), Bounds().linear(100, Variant.FULL).hidden_length
+        (40.0, 201)
 
-    Clients clip to them. A baseline with larger weights is refused. The defaults come from LeNet-5 on MNIST
-    and the GasTurbine MLP, anchored with the broadcast model's statistics on uniform-random inputs. Over
-    clients with one class, heavy noise or eight records these show |mu| up to 52, s from 1e-5 to 280 and
-    weights up to 6 (27 for inputs on [-1, 1]). 512 elements stay far inside the capacity of the strong
-    parameters. The noise on a score grows in proportion to `weight`.
+    Attributes:
+        mean: the largest |mu| of a client's element, in standard deviations of the anchor.
+        variance_low, variance_high: the range of s, of clients and of the baseline.
+        weight: the largest root mean square weight of a baseline, ||w||_2 / sqrt(q).
+
+    Clients clip to these bounds. The evaluator refuses a baseline with larger weights. The defaults come from
+    LeNet-5 on MNIST and the GasTurbine MLP, anchored with the broadcast model's statistics on uniform-random
+    inputs. Over clients with one class, heavy noise or eight records these show |mu| up to 52, s from 1e-5 to
+    280 and weights up to 6 (27 for inputs on [-1, 1]). 512 elements stay far inside the capacity of the
+    strong parameters. The noise on a score grows in proportion to `weight`.
+
+    Raises:
+        ConfigError: a bound is not within 1e-18 to 1e18, or variance_low > variance_high.
     """
 
     mean: float = 64.0
@@ -90,7 +115,7 @@ class Bounds:
     weight: float = 32.0
 
     def words(self) -> dict[str, float]:
-        """Every bound by its word in digests and files."""
+        """Every bound by its key in digests and files."""
         return {
             "mean": self.mean,
             "variance_low": self.variance_low,
@@ -103,7 +128,9 @@ class Bounds:
             object.__setattr__(self, name, float(getattr(self, name)))  # 16 and 16.0 are one declaration
         values = (self.mean, self.variance_low, self.variance_high, self.weight)
         if not all(np.isfinite(values)) or min(values) <= 0 or self.variance_low > self.variance_high:
-            raise ConfigError(f"Expected finite bounds above 0 with variance_low <= variance_high: {self}.")
+            raise ConfigError(
+                f"Expected finite bounds above 0 with variance_low <= variance_high, got {self}."
+            )
         if not _SMALLEST_BOUND <= min(values) <= max(values) <= _LARGEST_BOUND:
             raise ConfigError(
                 f"Expected bounds from {_SMALLEST_BOUND:g} to {_LARGEST_BOUND:g}, got {self}: "
@@ -111,12 +138,12 @@ class Bounds:
             )
 
     def linear(self, length: int, variant: Variant) -> LinearBounds:
-        """Bounds of the query that a profile of `length` elements answers, with this part of it hidden.
+        """Bounds of the linear query for profiles of `length` elements, with this part hidden.
 
-        Of mean-only weights one half stands twice, hidden and clear: hence the factor of an encrypted row.
+        Of mean-only weights one half occurs twice, hidden and clear. Hence the factor of an encrypted row.
         """
         full = variant is Variant.FULL
-        # The sum of logarithms is rounded: the billionth is room for it.
+        # The sum of logarithms is rounded, so its bound gets a margin of one billionth.
         logs = self.log_sum(length) * (1 + 1e-9)
         clear = (Range(length, self.variance_low, self.variance_high), Range(1, -logs, logs))
         weights = self.weight_norm(length)
@@ -136,27 +163,27 @@ class Bounds:
         return self.weight * float(np.sqrt(length))
 
     def feature_norm(self, length: int) -> float:
-        """Largest ||f||_2 of a client of `length` elements, either variant."""
+        """The largest ||f||_2 of a client with `length` elements, in either variant."""
         return float(np.hypot(np.sqrt(length) * self._pair, self.log_sum(length)))
 
     def largest_product(self, length: int) -> float:
-        """Largest |<f, w>| of the encrypted parts, either variant (Cauchy-Schwarz)."""
+        """The largest |<f, w>| of the encrypted parts, in either variant (Cauchy-Schwarz)."""
         pairs = self.weight_norm(length) * float(np.sqrt(length)) * self._pair
         return pairs + self.log_sum(length) / 2
 
     @property
     def _pair(self) -> float:
-        """Largest norm of one element's (mu, mu^2 + s)."""
+        """The largest norm of one element's (mu, mu^2 + s)."""
         return float(np.hypot(self.mean, self.mean**2 + self.variance_high))
 
     def log_sum(self, length: int) -> float:
-        """Largest |sum log s|."""
+        """The largest |sum log s|."""
         return length * float(max(abs(np.log(self.variance_low)), abs(np.log(self.variance_high))))
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A vector of features or weights as its encrypted and its plaintext part."""
+    """A vector of features or weights, split into its encrypted and its plaintext part."""
 
     hidden: Floats
     clear: Floats
@@ -166,8 +193,8 @@ class Split:
 class Features:
     """A client's anchored mean and variance, (q,) each, inside the bounds.
 
-    clipped: how many entries were moved into the bounds. floored: how many variances were below
-    `VARIANCE_FLOOR`.
+    clipped: the number of entries that were clipped into the bounds. floored: the number of variances that
+    were below `VARIANCE_FLOOR`.
     """
 
     mean: Floats
@@ -182,7 +209,7 @@ class Features:
             case Variant.FULL:
                 return Split(np.concatenate([self.mean, square + self.variance, logs]), np.empty(0))
             case Variant.MEAN_ONLY:
-                # the square stays hidden beside the mean, for it tells the mean but for its sign
+                # the square stays hidden like the mean, since it reveals the mean up to its sign
                 return Split(np.concatenate([self.mean, square]), np.concatenate([self.variance, logs]))
 
 
@@ -190,8 +217,9 @@ class Features:
 class ProfileQuery:
     """The baseline as weights: q * div = <hidden, w.hidden> + <clear, w.clear> + constant.
 
-    clipped: how many variances were moved into the bounds. If any were, it is another baseline. floored: how
-    many were below `VARIANCE_FLOOR`. The floor is part of the divergence, so they change nothing.
+    clipped: the number of variances that were clipped into the bounds. If it is not 0, this is another
+    baseline. floored: the number of variances below `VARIANCE_FLOOR`. The floor is part of the divergence, so
+    flooring does not change the score.
     """
 
     mean: Floats
@@ -201,6 +229,7 @@ class ProfileQuery:
 
     @property
     def constant(self) -> float:
+        """The part of q * div that depends on the baseline only."""
         return 0.5 * float(np.sum(np.log(self.variance) + self.mean**2 / self.variance - 1.0))
 
     @property
@@ -209,7 +238,7 @@ class ProfileQuery:
         return self.split(Variant.FULL).hidden
 
     def linear(self, variant: Variant, bounds: Bounds) -> LinearQuery:
-        """The query of which a client's divergence is the number."""
+        """The linear query whose number is a client's divergence."""
         weights = self.split(variant)
         declared = bounds.linear(len(self.mean), variant)
         return LinearQuery(declared, weights.hidden, weights.clear, self.constant)
@@ -226,18 +255,31 @@ class ProfileQuery:
 
 
 def divergence(profile: MeanVariance, baseline: MeanVariance) -> float:
-    """Mean over q of KL(N(mu, s) || N(mu_B, s_B)), both variances floored (FedProf v2, eqs. 3 and 58)."""
+    """Mean over q of KL(N(mu, s) || N(mu_B, s_B)), both variances floored (FedProf v2, eqs. 3 and 58).
+
+        >>> from securefl.dp import MeanVariance
+        >>> from securefl.matching import divergence
+        >>> divergence(MeanVariance([1.0, 0.0], [1.0, 1.0], 10), MeanVariance([0.0, 0.0], [1.0, 1.0], 10))
+        0.25
+
+    Args:
+        profile: a client's profile of q elements.
+        baseline: the baseline, of q elements too.
+
+    Raises:
+        DataError: profiles of two lengths.
+    """
     require_same_length("profile", profile.mean, "baseline", baseline.mean)
     s = np.maximum(profile.variance, VARIANCE_FLOOR)
     s_b = np.maximum(baseline.variance, VARIANCE_FLOOR)
-    # The logarithm is of the ratio: a difference of two large logarithms would lose digits.
+    # The logarithm of the ratio, since a difference of two large logarithms would lose digits.
     ratio = s / s_b
     return 0.5 * float(np.mean(ratio - np.log(ratio) - 1.0 + (profile.mean - baseline.mean) ** 2 / s_b))
 
 
 def features(profile: MeanVariance, anchor: Anchor, bounds: Bounds) -> Features:
     """The values that a client encrypts: floored in original units, anchored, clipped to the bounds."""
-    # Floored before the anchor: the floor is the same number for client and baseline, whatever the scale.
+    # Floored before anchoring, so that the floor is the same for client and baseline at every scale.
     mean, variance = _anchored(profile, anchor)
     inside_mean = np.clip(mean, -bounds.mean, bounds.mean)
     inside_variance = np.clip(variance, bounds.variance_low, bounds.variance_high)
@@ -255,7 +297,26 @@ def query(baseline: MeanVariance, anchor: Anchor, bounds: Bounds) -> ProfileQuer
 def linear_query(
     baseline: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant = Variant.FULL
 ) -> LinearQuery:
-    """The query of which a client's divergence from this baseline is the number."""
+    """The linear query whose number is a client's divergence from this baseline.
+
+    `LinearQuery.row` refuses weights above the bounds when the query is encoded.
+
+        >>> import numpy as np
+        >>> from securefl.dp import MeanVariance
+        >>> from securefl.matching import Anchor, Bounds, linear_query
+        >>> query = linear_query(MeanVariance([0.0], [1.0], 10), Anchor([0.0], [1.0]), Bounds())
+        >>> query.number(np.array([1.0, 2.0, 0.0]), np.zeros(0))  # mu = 1, mu^2 + s = 2, log s = 0
+        0.5
+
+    Args:
+        baseline: the server's profile of q elements.
+        anchor: public centre and scale, of q elements.
+        bounds: the declared public bounds.
+        variant: the part of a profile that is hidden.
+
+    Raises:
+        DataError: an anchor of another length than the baseline.
+    """
     return query(baseline, anchor, bounds).linear(variant, bounds)
 
 

@@ -1,4 +1,4 @@
-"""A client's profile on its way to the evaluator, and scores on their way to the key holder."""
+"""Sealed messages of a matching: a client's profile for the evaluator, and scores for the key holder."""
 
 from __future__ import annotations
 
@@ -27,13 +27,25 @@ LONGEST_LABEL: Final = 200
 
 
 def is_label(label: object) -> bool:
-    """Whether a label can be shown. A peer's label with control characters would write on the terminal."""
+    """Whether a label is printable. A peer's label with control characters would write on the terminal."""
     return isinstance(label, str) and 1 <= len(label) <= LONGEST_LABEL and is_legible(label)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """A profile without a score: its place among the given ones, its label if it has one, and the reason."""
+    """A profile without a score.
+
+        >>> from securefl.matching import Refused
+        >>> Refused(place=0, label="p1", why="Expected 4 elements as in the baseline, got 3.").label
+        'p1'
+
+    Attributes:
+        place: its place among the given profiles.
+        label: its label, or "profile 1" and so on if it has none.
+        why: the reason.
+
+    Raises nothing.
+    """
 
     place: int
     label: str
@@ -42,11 +54,22 @@ class Refused:
 
 @dataclass(frozen=True, eq=False)
 class Sealed:
-    """A profile or baseline under the key holder's key, sealed to the evaluator.
+    """A profile or baseline, encrypted under the key holder's key and sealed to the evaluator.
 
-    clipped: how many of its values were moved into the bounds before they were encrypted.
-    floored: how many of its variances were moved up to the floor.
-    Only its owner knows these two. Neither is part of the file.
+        >>> from securefl.matching import Sealed
+        >>> Sealed("encrypted-profile", {"label": "ward 3"}, b"").label
+        'ward 3'
+
+    Attributes:
+        kind: profile or baseline.
+        header: public: session, evaluator, label and options.
+        body: the sealed bytes.
+        clipped: the number of values that its owner clipped into the bounds before encryption.
+        floored: the number of variances that its owner raised to the floor. Only the owner knows these two
+            numbers. Neither is part of the file.
+
+    Raises:
+        DataError: `label` raises it if the header has no printable label.
     """
 
     kind: Kind
@@ -57,7 +80,7 @@ class Sealed:
 
     @property
     def label(self) -> str:
-        """Whose profile it is. Scores are listed under it."""
+        """The profile's label. Scores are listed under it."""
         label = self.header.get("label")
         if not is_label(label):
             raise DataError(
@@ -75,7 +98,7 @@ class Sealed:
         return cls(kind, content.header, content.body)
 
     def context(self) -> bytes:
-        """The bytes that the seal is bound to: kind and header."""
+        """The bytes that the seal binds: kind and header."""
         return Document(self.kind, self.header, b"").signed_part()
 
 
@@ -89,6 +112,10 @@ class Profile:
     >>> sealed = own.encrypt(holder.public, evaluator.public, label="ward 3")
     >>> sealed.label, sealed.clipped
     ('ward 3', 0)
+
+    Raises:
+        DataError: `plain`, and so each encryption, raises it for different shapes, non-finite values or
+            negative variances.
     """
 
     mean: Floats
@@ -97,7 +124,7 @@ class Profile:
 
     @property
     def plain(self) -> MeanVariance:
-        """Its mean and variance, checked.
+        """Mean and variance, checked.
 
         Raises DataError for different shapes, non-finite values or negative variances.
         """
@@ -114,14 +141,23 @@ class Profile:
         """The profile as a client sends it: encrypted to the key holder, sealed to the evaluator.
 
         A score is that of the values after clipping and flooring. `Sealed` counts the values that this
-        changed. Raises DataError for an invalid profile, and ConfigError for options under which scores could
-        wrap around.
+        changed.
+
+        Args:
+            public: the key holder's public keys.
+            evaluator: the evaluator's public keys.
+            label: the score's label, printable.
+            options: the options of the matching. None: the defaults.
+
+        Raises:
+            DataError: an invalid profile or label.
+            ConfigError: scores could wrap under these options.
         """
         options = options or Options()
         own = options.features(self.plain)
         found = own.split(options.variant)
         encryptor = _encryptor(public, options, len(self.plain))
-        # The seal is a second layer: the key holder could decrypt a profile that it saw on its way.
+        # The seal is a second layer: without it the key holder could decrypt a profile in transit.
         message = encryptor.encrypt(found.hidden) + found.clear.astype("<f8").tobytes()
         made = _sealed(PROFILE, message, self, public, evaluator, label, options)
         return replace(made, clipped=own.clipped, floored=own.floored)
@@ -134,7 +170,10 @@ class Profile:
         label: str = "baseline",
         options: Options | None = None,
     ) -> Sealed:
-        """Mode E: the profile as the baseline of a matching. The evaluator does not learn it."""
+        """Mode E: the profile as the baseline of a matching. The evaluator does not learn it.
+
+        Args and exceptions are those of `encrypt`. DataError also for "compact" parameters.
+        """
         options = options or Options()
         if not options.parameter_set().encrypted_baseline:
             raise DataError(
@@ -168,24 +207,34 @@ def _sealed(
         "label": label,
         **options.to_header(len(profile.plain)),
     }
-    # refused at its owner already, where it can still be changed
+    # refused here, where the owner can still change it
     if not is_label(label):
         raise DataError(
             f"Expected a label (by default the file's name) of 1 to {LONGEST_LABEL} printable letters, "
             f"got {label!r}."
         )
-    # The header travels readable, bound by the seal: with another label or other options it does not open.
+    # The header is readable but bound by the seal: with another label or other options it does not open.
     made = Sealed(kind, header, b"")
     return Sealed(kind, header, seal(evaluator.sealing, message, made.context()))
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Requests to open one score each, under the labels of the profiles, signed by the evaluator.
+    """Signed requests to open one score each, under the labels of the profiles.
 
-    refused: profiles that are not among them.
-    floored: how many variances of a baseline in the clear were moved up to the floor.
-    Only the evaluator knows these two. Neither is part of the file.
+        >>> from securefl.matching import Scores
+        >>> Scores({"labels": ["p1", "p2"]}, b"").labels
+        ['p1', 'p2']
+
+    Attributes:
+        header: public: session, evaluator, labels and options.
+        body: the requests and the evaluator's signature.
+        refused: the profiles without a request.
+        floored: the number of variances of a plaintext baseline that were raised to the floor. Only the
+            evaluator knows these two. Neither is part of the file.
+
+    Raises:
+        DataError: `labels` raises it for labels that occur twice, differ only by case or are not printable.
     """
 
     header: Mapping[str, Any]
@@ -197,10 +246,11 @@ class Scores:
     def labels(self) -> list[str]:
         """The scores' labels, in order.
 
-        Raises DataError for labels that come twice, differ by case alone or cannot be shown.
+        Raises DataError for labels that occur twice, differ only by case or are not printable.
         """
         found = self.header.get("labels")
-        # signed by the evaluator, who may still have written anything
+        # the evaluator signed the header, but may have written anything into it
+
         if (
             isinstance(found, list)
             and all(map(is_label, found))

@@ -1,7 +1,8 @@
-"""What a mechanism is: one object of a plan and of the description of a value, from public inputs alone.
+"""The interface of a privacy mechanism, and the base class of Gaussian ones.
 
-A mechanism says who draws noise, how much, what one release then costs against each party, and who must be
-trusted with what. Nothing here is drawn from records, and no method is given any.
+A mechanism is made from a plan and a value's spec, which are public. It states which party draws noise, how
+much, what a release then costs against each party, and which party must be trusted. No method of it is given
+records.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
 
 KEY_HOLDER_ADDS: Final = "two-server"
-"""The sums in which the key holder adds numbers that it can put noise on."""
+"""The only sum scheme in which the key holder computes a sum that it can add noise to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Headroom:
-    """Grid units that noise may take beside what it protects.
+    """The grid units that noise may take on top of the number that it protects.
+
+        >>> from securefl.mechanisms import Headroom
+        >>> Headroom(share=13 * 64), Headroom(share=None)
+        (Headroom(share=832, total=0), Headroom(share=None, total=0))
 
     Attributes:
-        share: beside a client's value in a sum. Noise beyond it is refused, since the grid's bound would cut
-            it off. None: one client's noise is all of it, so the noised value may be cut to the grid, which
-            is post-processing.
-        total: beside a total whose modulus must hold the noise. Noise beyond it is refused.
+        share: on top of a client's value in a sum. The client refuses larger noise, since the grid's bound
+            would cut it off. None: the noise is that of one client only, so the noised value may be cut to
+            the grid, which is post-processing.
+        total: on top of a total whose modulus must hold the noise. The key holder refuses larger noise.
+
+    Raises nothing.
     """
 
     share: int | None = 0
@@ -38,11 +45,17 @@ class Headroom:
 
 @dataclass(frozen=True, kw_only=True)
 class Participation:
-    """How often one client may be in releases of a value. The charge of each holds for no more.
+    """The releases of a value that one client may be in. The charge of each release assumes no more.
+
+        >>> from securefl.mechanisms import Participation
+        >>> Participation(most=5).separation
+        1
 
     Attributes:
         most: the most releases of one client.
         separation: the least number of rounds from one of its releases to the next.
+
+    Raises nothing.
     """
 
     most: int
@@ -50,7 +63,19 @@ class Participation:
 
 
 class Mechanism(Protocol):
-    """The noise on one kind of value under one plan."""
+    """The noise on one value under one plan.
+
+        >>> from securefl.algorithm import Plan, ValueSpec
+        >>> from securefl.mechanisms import mechanism_of
+        >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity={("record", "add-remove"): 1.0})
+        >>> mechanism_of(plan, step).charge().server
+        GaussianDpEvent(noise_multiplier=2.0)
+
+    Raises:
+        ConfigError: `check` raises it if no release under this plan would have the noise that `charge`
+            states.
+    """
 
     @property
     def noised(self) -> bool:
@@ -59,17 +84,17 @@ class Mechanism(Protocol):
 
     @property
     def exposed(self) -> Charge:
-        """The charge of a release for which `charge` is None, and which the plan names as unprotected."""
+        """The charge of a release if `charge` is None and the plan names the value as non-private."""
         ...
 
     @property
     def participation(self) -> Participation | None:
-        """What the charges lean on, None if each release stands for itself."""
+        """The most releases of a client that the charges assume. None if they assume no limit."""
         ...
 
     @property
     def trusts(self) -> str:
-        """Why `charge` is None, in words behind "would leave its client without noise"."""
+        """The reason why `charge` is None, as words that follow "would leave its client without noise"."""
         ...
 
     @property
@@ -78,52 +103,59 @@ class Mechanism(Protocol):
         ...
 
     def check(self) -> None:
-        """ConfigError if no release under this plan would have the noise that `charge` states."""
+        """Raises ConfigError if no release under this plan would have the noise that `charge` states."""
         ...
 
     def charge(self) -> Charge | None:
-        """The cost of one release, after `check`. None if nothing is bounded against a party of the plan."""
+        """The cost of one release, after `check`. None if no bound holds against an adversary of the plan."""
         ...
 
     def min_contributions(self, cohort: int) -> int:
-        """The fewest contributions of a cohort of this size that hold the promised noise. 0: none are needed.
+        """The least number of contributions that have the promised noise. 0: no least number.
 
-        A total of fewer is thrown away, whatever else the plan lets a sum have.
+        The number is for a cohort of the given size.
+
+        The server discards a total of fewer, even if the plan's `dropout` would allow it.
         """
         ...
 
-    def headroom(self) -> Headroom: ...
+    def headroom(self) -> Headroom:
+        """The room on the grid, and in a total's modulus, that the noise needs."""
+        ...
 
     def client_noise(self, size: int, source: Source) -> Integers | None:
-        """What one client adds to `size` grid integers: int64 (size,). None if it adds nothing."""
+        """The noise that one client adds to `size` grid integers: int64 (size,). None if it adds nothing."""
         ...
 
     def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
-        """What this party adds to a total of `size` grid integers: int64 (size,). None if it adds nothing.
+        """This party's noise on a total of `size` grid integers: int64 (size,). None if it adds nothing.
 
-        rows: what noise is drawn from, rows[0] for this release.
+        Args:
+            party: the party that asks, server or key holder.
+            size: the number of entries.
+            rows: sources of randomness, rows[0] for this release.
         """
         ...
 
     def deviation(self, contributions: int) -> float:
-        """Deviation of the noise in an entry of a total of so many contributions, in the value's own unit."""
+        """The standard deviation of an entry's noise in a total of this many, in the value's unit."""
         ...
 
     def learns(self, party: str) -> str:
-        """What the noise changes of what a party learns, in words for the privacy card; empty for nothing.
+        """The noise's effect on a party's view, in words for the privacy card. Empty for none.
 
-        Those for the server follow the words for the value itself.
+        The server's words follow the words for the value itself.
         """
         ...
 
 
 class Kind(Protocol):
-    """What makes mechanisms of one word of `[privacy] noise`, such as a class.
+    """A factory of mechanisms for one word of `[privacy] noise`, mostly a class.
 
     Attributes:
-        legend: how legends say the word.
-        mutual: whether a client's privacy hangs on the noise of others. The plan then states how many of them
-            may collude.
+        legend: the word's description in figure legends.
+        mutual: whether a client's privacy depends on the noise of other clients. The plan then states how
+            many of them may collude.
         total_by: as for the mechanisms.
     """
 
@@ -141,7 +173,7 @@ class Kind(Protocol):
 
 @dataclass(frozen=True)
 class NoNoise:
-    """The null object: the plan asks for no noise, or the value declares no sensitivity in its unit."""
+    """No noise: the plan asks for none, or the value declares no sensitivity for the plan's unit."""
 
     noised: ClassVar[bool] = False
     exposed: ClassVar[Charge] = NON_PRIVATE
@@ -176,9 +208,20 @@ class NoNoise:
 
 @dataclass(frozen=True)
 class BaseMechanism:
-    """What the mechanisms of this package share: sigma is the plan's multiplier times the sensitivity.
+    """The base class of Gaussian mechanisms: sigma is the plan's noise multiplier times the sensitivity.
 
-    Each adds what is its own. Without that it draws nothing, and asks for nothing.
+        >>> from securefl.algorithm import Plan, ValueSpec
+        >>> from securefl.mechanisms import BaseMechanism
+        >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity={("record", "add-remove"): 1.0})
+        >>> mechanism = BaseMechanism(plan, step)
+        >>> mechanism.deviation(1), mechanism.sigma == 2.0 / step.grid.step
+        (2.0, True)
+
+    The base class draws no noise and has no needs. A mechanism overrides the methods in which it differs.
+
+    Raises:
+        KeyError: the value's spec has no sensitivity for the plan's unit and adjacency.
     """
 
     plan: Plan
@@ -193,17 +236,17 @@ class BaseMechanism:
 
     @property
     def sensitivity(self) -> float:
-        """In L2, in the value's own unit."""
+        """The L2 sensitivity, in the value's own unit."""
         return self.spec.sensitivity[self.plan.unit, self.plan.adjacency]
 
     @property
     def sensitivity_on_grid(self) -> float:
-        """In grid units."""
+        """The L2 sensitivity, in grid units."""
         return self.sensitivity / self.spec.grid.step
 
     @property
     def sigma(self) -> float:
-        """The deviation of all the noise that is promised, in grid units."""
+        """The standard deviation of all promised noise, in grid units."""
         return self.plan.noise_multiplier * self.sensitivity_on_grid
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
-"""`noise = "central"`: the server that sums adds the noise once. It is trusted with the bare total.
+"""`noise = "central"`: the summing server adds the noise once. It is trusted with the bare total.
 
-The proof stands in PROOF.md beside this file.
+PROOF.md beside this file has the proof.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from securefl.mechanisms.base import BaseMechanism
 
 
 class Central(BaseMechanism):
-    """Rounded Gaussian noise by the server, before anybody else sees a total."""
+    """Rounded Gaussian noise that the server adds before any other party sees a total."""
 
     word: Final = "central"
     legend: ClassVar[str] = "noise by the server"
@@ -36,4 +36,4 @@ class Central(BaseMechanism):
     def learns(self, party: str) -> str:
         if party != SERVER:
             return ""
-        return " (trusted to sum them and add the noise before anybody sees the sum)"
+        return " (trusted to sum them and add the noise before another party sees the sum)"

@@ -1,4 +1,4 @@
-"""What each release costs under a plan, and why it may cost everything: from public inputs alone."""
+"""The charge of each release under a plan, and the reason if it is infinite, computed from public inputs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,21 @@ from securefl.mechanisms.registry import mechanism_of
 def charge_of(plan: Plan, spec: ValueSpec, *, trained: bool = True) -> Charge:
     """The charge of one release, from public inputs only.
 
-    trained: whether a model was broadcast, so that the training before the release took place.
+        >>> from securefl.algorithm import Plan, ValueSpec
+        >>> from securefl.mechanisms import charge_of
+        >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity={("record", "add-remove"): 1.0})
+        >>> charge_of(plan, step).server, charge_of(plan, step).key_holder
+        (GaussianDpEvent(noise_multiplier=2.0), NoOpDpEvent())
+
+    Args:
+        plan: the plan of the run.
+        sends: the value's spec.
+        trained: whether a model was broadcast, so that the training before the release took place.
 
     Raises:
-        ConfigError: the value is neither noised, nor public, nor named as unprotected; or its mechanism has
-            not what it needs of the plan, or of the grid.
+        ConfigError: the value is neither noised, nor public, nor named as non-private; or the plan or the
+            grid lacks something that its mechanism needs.
     """
     own = _own_charge(plan, spec)
     if own in (NON_PRIVATE, EXPOSED) or spec.training is None or not trained or not _accounted(plan):
@@ -38,7 +48,7 @@ def charge_of(plan: Plan, spec: ValueSpec, *, trained: bool = True) -> Charge:
 
 
 def events_of(plan: Plan, sent: Sequence[ValueSpec], party: str, rounds: int) -> Counter[DpEvent]:
-    """The releases to a party of a client that takes part in all of so many rounds and introductions."""
+    """The releases to a party of a client that takes part in every round and every initial query."""
     events: Counter[DpEvent] = Counter()
     for spec in sent:
         events[charge_of(plan, spec).by_party()[party]] += spec.asked(rounds) - spec.initial_queries
@@ -47,9 +57,9 @@ def events_of(plan: Plan, sent: Sequence[ValueSpec], party: str, rounds: int) ->
 
 
 def allotment(plan: Plan, sent: Sequence[ValueSpec]) -> Counter[str]:
-    """How often each charge, as it is stored, can be made of one client in a whole run under this plan.
+    """By charge, in its stored form, the most releases of one client in a whole run under this plan.
 
-    A spare attempt at a sum is a release of its own. What costs nothing is left out.
+    Each retry of a sum is a release of its own. A charge that costs nothing is left out.
     """
     found: Counter[str] = Counter()
     for spec in sent:
@@ -57,7 +67,7 @@ def allotment(plan: Plan, sent: Sequence[ValueSpec]) -> Counter[str]:
         rounds = max(0, spec.asked(plan.max_rounds) - spec.initial_queries)
         if (limit := spec.most_releases(plan.max_rounds)) is not None:
             rounds = min(rounds, limit)
-        # The ledger lets no more noised releases of a name through than were calibrated for.
+        # The ledger refuses more noised releases of a name than were calibrated for.
         most = (
             plan.max_releases.get(spec.name, rounds + max_retries)
             if mechanism_of(plan, spec).noised
@@ -82,7 +92,7 @@ def _both(own: DpEvent, training: DpEvent) -> DpEvent:
 def _own_charge(plan: Plan, spec: ValueSpec) -> Charge:
     """The charge of the value alone, given the model that was trained before."""
     mechanism = mechanism_of(plan, spec)
-    # A declared 0 says that no neighbour changes the value, such as a count under replace-one.
+    # A declared sensitivity of 0: no neighbour changes the value, such as a count under replace-one.
     if spec.sensitivity.get((plan.unit, plan.adjacency)) == 0:
         return NO_COST
     if spec.depends_on == "model" and _accounted(plan):
@@ -101,22 +111,22 @@ def _own_charge(plan: Plan, spec: ValueSpec) -> Charge:
 
 
 def _accounted(plan: Plan) -> bool:
-    """Whether the events of private training speak of what this plan protects."""
+    """Whether the events of private training are for the unit and the adjacency of this plan."""
     return plan.unit == "record" and plan.adjacency == "add-remove"
 
 
 def fewest_contributions(plan: Plan, cohort: int, specs: Sequence[ValueSpec]) -> int:
-    """The least number of contributions that a sum of these values over so many clients may have."""
+    """The least number of contributions in a sum of these values over a cohort of this size."""
     promised = (mechanism_of(plan, own).min_contributions(cohort) for own in specs)
     return max([plan.survivors(cohort), *promised])
 
 
 def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
-    """The least number of contributors that an entry must have to be in a sum over so many clients.
+    """The least number of contributors to an entry of a sum over a cohort of this size.
 
-    Clients that do not have the entry hide nothing in it. So the bounds of a cohort hold for those that have
-    it. After the largest dropout two of them are left, and enough honest ones for `min_honest` and
-    `max_client_weight`. In the clear nothing is hidden.
+    Clients without the entry hide nothing in it. So the bounds of a cohort apply to the clients that have it.
+    After the largest dropout two of them are left, and enough honest ones for `min_honest` and
+    `max_client_weight`. In the clear the number is 1, since nothing is hidden.
     """
     if not plan.hidden:
         return 1
@@ -130,9 +140,10 @@ def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
 
 
 def unbounded(charges: Iterable[Charge], parties: Iterable[str]) -> bool:
-    """Whether each of these parties may learn anything from these releases together: no epsilon is finite.
+    """Whether against each of these parties the releases together have an infinite epsilon.
 
-    Elsewhere, silence and length would tell of the records what no charge is for.
+    If an epsilon is finite, silence and message length would reveal something of the records without a
+    charge.
     """
     asked = tuple(charges)
     return all(any(_endless(charge.by_party()[party]) for charge in asked) for party in parties)
@@ -145,33 +156,36 @@ def _endless(event: DpEvent) -> bool:
 
 
 def sparse(plan: Plan, spec: ValueSpec) -> bool:
-    """Whether a sum of these values travels without its zeros. Its length then tells how many there are."""
+    """Whether a sum of these values travels without its zeros. Its length then reveals their number."""
     if not spec.packed or plan.hidden:
         return False
     return unbounded([charge_of(plan, spec)], (SERVER, OTHERS))
 
 
 def post_processed(plan: Plan, spec: ValueSpec) -> bool:
-    """Whether a value, or the model that it is computed from, comes of a mechanism that is charged."""
+    """Whether a value is noised, or is computed from a model whose private training is charged."""
     return mechanism_of(plan, spec).noised or (spec.training is not None and _accounted(plan))
 
 
 def _voided(plan: Plan, spec: ValueSpec) -> bool:
-    """Whether the declared sensitivity does not hold, since trained state moves with every record."""
-    # Per client the bound is on the whole contribution, so it holds whatever was trained on the records.
+    """Whether the value reads trained state. One record can change such state without bound.
+
+    The declared sensitivity then does not hold.
+    """
+    # Per client the whole contribution is bounded, so the bound holds for trained state too.
     if plan.unit == "client":
         return False
     return not _accounted(plan) if spec.training is not None else spec.depends_on == "trained-state"
 
 
 def open_to(plan: Plan, spec: ValueSpec) -> list[str]:
-    """The parties of the plan's promise against whom one release of these values bounds nothing."""
+    """The adversaries of the plan against which one release of these values has an infinite epsilon."""
     charge = charge_of(plan, spec).by_party()
     return [party for party in plan.adversaries if isinf(compose({charge[party]: 1}, plan.delta))]
 
 
 def endless(plan: Plan, sent: Sequence[ValueSpec]) -> str:
-    """The reason why no epsilon holds against the parties of the plan, in words."""
+    """Why no finite epsilon holds against the adversaries of the plan, in words."""
     reasons = []
     for spec in sent:
         parties = open_to(plan, spec)
@@ -182,14 +196,14 @@ def endless(plan: Plan, sent: Sequence[ValueSpec]) -> str:
         elif not mechanism_of(plan, spec).noised:
             reasons.append(f"one {plan.unit} moves the {spec.name} without bound, so it is not noised")
         elif plan.unit == "record" and spec.depends_on == "trained-state":
-            reasons.append(f"the {spec.name} reads what the records have trained: no bound for a record")
+            reasons.append(f"the {spec.name} reads state trained on the records: no bound for a record")
         else:
             reasons.append(f"the {spec.name} is open to the {' and the '.join(parties)}")
     return "; ".join(reasons) or "there is too little noise to bound anything"
 
 
 def _why(plan: Plan, spec: ValueSpec) -> str:
-    """Why these values would leave without noise that bounds them; the start of a refusal."""
+    """Why these values would leave without noise that bounds them. It is the first sentence of a refusal."""
     bare = f"{spec.name!r} would leave its client without noise"
     if spec.training is not None and not _accounted(plan):
         return (
@@ -202,16 +216,16 @@ def _why(plan: Plan, spec: ValueSpec) -> str:
         return f"{bare}: one {plan.unit} moves it without bound ({plan.adjacency})"
     if _voided(plan, spec):
         return (
-            f"No noise bounds what {spec.name!r} tells of a record: it reads state that was trained on the "
-            "records, which each of them moves without bound"
+            f"No noise bounds what {spec.name!r} reveals of a record: it reads state that was trained on "
+            "the records, and each record can move it without bound"
         )
     return f"{bare} {mechanism_of(plan, spec).trusts}: leave it out of `adversaries`"
 
 
 def _remedy(plan: Plan, spec: ValueSpec) -> str:
-    """What a study could set so that these values are bounded, as their protocol declares it; a sentence."""
+    """A sentence that names the option of a study that bounds these values, as their protocol declares it."""
     if mechanism_of(plan, spec).noised and not _voided(plan, spec):
-        return ""  # the trust is what is missing, and `_why` says so
+        return ""  # only trust is missing, and `_why` says so
     ways, unit = spec.bounded_by, plan.unit
     if spec.training is not None and not _accounted(plan):
         if unit == "record":

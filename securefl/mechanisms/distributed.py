@@ -1,6 +1,6 @@
-"""`noise = "distributed"`: each client adds a share; those of the honest survivors add up to the noise.
+"""`noise = "distributed"`: each client adds a noise share. The honest survivors' shares add up to the noise.
 
-The proof stands in PROOF.md beside this file.
+PROOF.md beside this file has the proof.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from securefl.mechanisms.base import BaseMechanism, Headroom
 
 
 class Distributed(BaseMechanism):
-    """Discrete Gaussian shares, sized for the fewest honest survivors of the declared cohort."""
+    """Discrete Gaussian shares, sized for the least number of honest survivors of the declared cohort."""
 
     word: Final = "distributed"
     legend: ClassVar[str] = "noise in shares of the clients"
     mutual: ClassVar[bool] = True
 
     def check(self) -> None:
-        """ConfigError for a grid that is too coarse for the noise, or too fine or narrow for a share of it.
+        """Raises ConfigError if the grid is too coarse for the noise, or too fine or narrow for a share.
 
         If the grid's bound cut shares off, the sum would have less noise than is charged.
         """
@@ -43,8 +43,9 @@ class Distributed(BaseMechanism):
         return Charge(server=seen, key_holder=NoOpDpEvent(), others=self._others())
 
     def min_contributions(self, cohort: int) -> int:
-        """Shares were sized for the declared cohort.
+        """The least number of contributions whose shares add up to enough noise.
 
+        Shares are sized for the declared cohort.
         In a smaller cohort a larger part must answer. In a larger cohort more clients may be corrupt.
         """
         declared, plan = self.spec.cohort, self.plan
@@ -62,7 +63,7 @@ class Distributed(BaseMechanism):
         return discrete(size, self.share_sigma(), source)
 
     def deviation(self, contributions: int) -> float:
-        """Shares are sized for the fewest honest survivors, so the others' come on top."""
+        """Shares are sized for the fewest honest survivors, so further contributions add noise."""
         return self.share_sigma() * self.spec.grid.step * sqrt(contributions)
 
     def learns(self, party: str) -> str:
@@ -76,29 +77,28 @@ class Distributed(BaseMechanism):
         )
 
     def share_sigma(self) -> float:
-        """Sigma of a client's share, in grid units. ConfigError if no share can be sized."""
+        """Sigma of a client's share, in grid units. Raises ConfigError if no share can be sized."""
         if not self.spec.cohort:
             raise ConfigError(
                 f"Expected a least size of the cohorts of {self.spec.name!r} to size shares of noise from, "
-                "got none. Noise them otherwise."
+                "got none. Declare `cohort`, or take another noise."
             )
         cohort = self.spec.cohort
         return share(self._total_sigma(), self.plan.survivors(cohort), self.plan.knowing(cohort))
 
     def _total_sigma(self) -> float:
         """Sigma of the sum of the honest shares, in grid units."""
-        # `discrete_event` takes 4 off sigma^2 for discreteness; added here, the event has the plan's
-        # multiplier.
+        # `discrete_event` subtracts 4 from sigma^2. Adding 4 here gives the plan's multiplier.
         return sqrt(self.sigma**2 + 4)
 
     def _one_share(self) -> DpEvent:
-        """The event against a server that sums in the clear, and sees values with one share of noise each."""
+        """The event against a server that sums in the clear: it sees each value with one share of noise."""
         return GaussianDpEvent(sqrt(self.share_sigma() ** 2 - 4) / self.sensitivity_on_grid)
 
     def _others(self) -> DpEvent:
         """The event against another client, which knows its own share of the noise in the sum."""
-        # If shares were sized with one known share to spare, the promised noise remains; otherwise one share
-        # less.
+        # If one known share was left out when shares were sized, the promised noise remains. Otherwise one
+        # share is missing.
         cohort, plan = self.spec.cohort, self.plan
         honest = plan.survivors(cohort) - max(plan.colluding(cohort), 1)
         if plan.knowing(cohort) >= 1:

@@ -1,6 +1,6 @@
-"""`noise = "key-holder"`: the key holder of a two-server sum adds the noise once, and alone is trusted.
+"""`noise = "key-holder"`: the key holder of a two-server sum adds the noise once. Only it is trusted.
 
-The proof stands in PROOF.md beside this file.
+PROOF.md beside this file has the proof.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from securefl.mechanisms.base import BaseMechanism, Headroom
 
 
 class KeyHolder(BaseMechanism):
-    """Rounded Gaussian noise by the key holder, on the sum of pads that it tells the server."""
+    """Rounded Gaussian noise by the key holder, on the sum of pads that it sends to the server."""
 
     word: Final = "key-holder"
     legend: ClassVar[str] = "noise by the key holder"
     exposed: ClassVar[Charge] = EXPOSED
     trusts: ClassVar[str] = (
-        "for the key holder, which draws that noise and could take it off a published total"
+        "for the key holder, which draws that noise and could subtract it from a published total"
     )
     total_by: ClassVar[str | None] = KEY_HOLDER
 
@@ -33,12 +33,12 @@ class KeyHolder(BaseMechanism):
         if KEY_HOLDER in self.plan.adversaries:
             return None
         event = GaussianDpEvent(self.plan.noise_multiplier)
-        # The key holder sees no total. But it knows the noise, and can take it off a published total.
+        # The key holder sees no total. But it knows the noise and can subtract it from a published total.
         return Charge(server=event, key_holder=NonPrivateDpEvent(), others=event)
 
     def headroom(self) -> Headroom:
-        # From left to right: another order of the product could round up to one unit more, and so ask for
-        # another modulus than a peer does.
+        # Multiply from left to right: another order could round up to one unit more, and so give another
+        # modulus than a peer's.
         return Headroom(total=ceil(TAIL * self.plan.noise_multiplier * self.sensitivity_on_grid) + 1)
 
     def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
@@ -46,5 +46,5 @@ class KeyHolder(BaseMechanism):
 
     def learns(self, party: str) -> str:
         if party == KEY_HOLDER:
-            return "the noise that it draws, which it could take off a published total"
+            return "the noise that it draws, which it could subtract from a published total"
         return ", with the key holder's noise" if party == SERVER else ""

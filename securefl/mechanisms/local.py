@@ -1,6 +1,6 @@
-"""`noise = "local"`: each client adds all of the noise to its own value. It trusts nobody.
+"""`noise = "local"`: each client adds all of the noise to its own value. It trusts no other party.
 
-The proof stands in PROOF.md beside this file.
+PROOF.md beside this file has the proof.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from securefl.mechanisms.base import BaseMechanism
 
 
 class Local(BaseMechanism):
-    """Rounded Gaussian noise by each client. A number that nobody sums is always noised so."""
+    """Rounded Gaussian noise by each client. A number that no party sums is always noised this way."""
 
     word: Final = "local"
     legend: ClassVar[str] = "noise by each client"

@@ -1,14 +1,15 @@
-"""A mechanism of another distribution, held to what it declares before anything hangs on it.
+"""Run-time checks of a mechanism from another distribution against its own declarations.
 
-Its charge cannot be checked here: that takes a statistical test of its noise, such as that of
-`tests/contracts/test_mechanisms.py`, which every mechanism should pass. What is refused here is
+Its charge cannot be checked at run time. That takes a statistical test of its noise, such as the contract
+suite `tests/contracts/test_mechanisms.py`, which every mechanism should pass. These checks refuse
 
-- what is not of the declared type or shape: a sum would be wrong, or the ledger could not add it up;
-- noise beyond its own head-room: the grid would cut it off, or a total would wrap, and nothing would show it;
-- noise that nobody draws, or that another party draws than is declared: less would be added than is charged;
+- a declaration of another type or shape: a sum would be wrong, or the ledger could not add it up;
+- noise beyond its own headroom: the grid would cut it off, or a total would wrap, without a trace;
+- noise that no party draws, or that another party draws than is declared: the sum would have less noise than
+  is charged;
 - a participation that no ledger enforces.
 
-Each refusal names the mechanism. None depends on a record: declarations and noise do not.
+Each refusal names the mechanism. No refusal depends on a record, since declarations and noise do not.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from securefl.mechanisms.base import Headroom, Kind, Mechanism, Participation
 
 
 def require_kind(word: str, kind: Any) -> Kind:
-    """What an entry point gave. ConfigError if it does not declare what a plan is checked by."""
+    """The object of an entry point. Raises ConfigError if a declaration that plans need is missing."""
     legend, mutual = getattr(kind, "legend", None), getattr(kind, "mutual", None)
     if not (isinstance(legend, str) and legend and isinstance(mutual, bool) and callable(kind)):
         _refuse(word, "a class with a `legend` in words and `mutual`, True or False", kind)
@@ -45,7 +46,7 @@ def require_kind(word: str, kind: Any) -> Kind:
 
 @dataclass(frozen=True)
 class Outside:
-    """The mechanism of another distribution, under its word."""
+    """A mechanism of another distribution, wrapped in checks of its declarations."""
 
     word: str
     kind: Kind
@@ -74,14 +75,14 @@ class Outside:
 
     @property
     def total_by(self) -> str | None:
-        # The plan was checked by what the kind declares.
+        # `require_mechanism` checked the plan against the declaration of the kind.
         if (found := self._own.total_by) != self.kind.total_by:
             self._refuse(f"`total_by` as of its kind, {self.kind.total_by!r}", found)
         return found
 
     @property
     def participation(self) -> Participation | None:
-        """A ledger holds the releases of a name to the plan's number. It enforces no more than that."""
+        """The declared participation. A ledger enforces only the plan's number of releases of a name."""
         if (found := self._own.participation) is None:
             return None
         if not isinstance(found, Participation):
@@ -96,7 +97,7 @@ class Outside:
         return found
 
     def check(self) -> None:
-        """The mechanism's own check, and all that can be checked of it without noise."""
+        """Run the mechanism's own check, and every check of its declarations that needs no noise."""
         self._own.check()
         self.headroom()
         self.min_contributions(max(1, self.spec.cohort))
@@ -138,11 +139,11 @@ class Outside:
         return found
 
     def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
-        # The server's noise is on a total that is out of its modulus.
+        # The server adds noise to a float total, which has no modulus.
         most = self.headroom().total if party == KEY_HOLDER else None
         found = self._noise(self._own.total_noise(party, size, rows), size, most)
         if (found is None) == (party == self.total_by):
-            self._break(f"noise for totals by {self.total_by or 'nobody'}", f"other at the {party}")
+            self._break(f"noise for totals by {self.total_by or 'no party'}", f"other at the {party}")
         return found
 
     def deviation(self, contributions: int) -> float:
@@ -155,7 +156,7 @@ class Outside:
         return self._text("learns", self._own.learns(party))
 
     def _noise(self, found: Any, size: int, most: int | None) -> Integers | None:
-        """LocalProtocolError for noise that is no vector of whole numbers, or beyond its head-room."""
+        """Raises LocalProtocolError unless noise is a vector of integers within its headroom."""
         if found is None:
             return None
         if not isinstance(found, np.ndarray) or found.dtype != np.int64 or found.shape != (size,):
@@ -164,7 +165,7 @@ class Outside:
         # Two comparisons: the magnitude of the least int64 is no int64.
         if most is not None and size and not (-most <= found.min() and found.max() <= most):
             self._break(
-                f"noise within its own head-room of {most} grid units", "more: the end of it would be lost"
+                f"noise within its own headroom of {most} grid units", "more: a part of it would be cut off"
             )
         drawn: Integers = found
         return drawn
@@ -182,7 +183,7 @@ class Outside:
 
 
 def repr_of(found: Any) -> str:
-    """What came, briefly, for people."""
+    """A short repr for messages."""
     return f"{found!r:.80}"
 
 
@@ -197,5 +198,5 @@ def _refuse(word: str, expected: str, got: Any, where: str = "") -> NoReturn:
 def _sentence(word: str, expected: str, got: str, where: str) -> str:
     return (
         f"Expected {expected} from the mechanism {word!r}{where}, got {got}. Nothing is released with it: "
-        "take another `noise`, or tell those who made it."
+        "take another `noise`, or report this to its authors."
     )

@@ -1,4 +1,4 @@
-"""How a client's value becomes a release under a plan: where summing, opening and noising meet."""
+"""Protecting a client's value under a plan: weighting, noising, concealing and charging make it a release."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from securefl.mechanisms.charges import charge_of, sparse
 from securefl.mechanisms.registry import mechanism_of
 
 _EXACT = 2**52
-"""A float64 holds integers up to it exactly, and the noise on them."""
+"""A float64 represents every integer up to this bound exactly, with its noise."""
 
 
 def protect(
@@ -40,35 +40,54 @@ def protect(
 ) -> Release:
     """Make a release of one value.
 
+        >>> import numpy as np
+        >>> from securefl.algorithm import Plan, ValueSpec, Value
+        >>> from securefl.core.release import ReleaseKey
+        >>> from securefl.mechanisms import protect
+        >>> plan = Plan(delta=1e-5, max_rounds=1, non_private=("step",))
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="a step")
+        >>> key = ReleaseKey("client-0", b"session", 1, 0, 0, "step")
+        >>> protect(plan, step, Value(clear=np.ones(2)), key=key, weight=1.0)
+        Release(client-0, 'step', open, <sealed>)
+
     Guarantees:
-        - The charge follows from the plan and from the declarations, and not from the value.
-        - A value that its client noises carries the noise that is charged. Floats are refused there: rounded
-          afterwards, they would move by more than was declared.
-        - A noised value beyond its grid is cut to it. To refuse it would tell of the records, uncharged.
-        - A share of distributed noise has room on the grid beside its value.
-        - A weight moves two noised values no further apart.
+        - The charge depends on the plan and the declarations only, not on the value.
+        - A value that its client noises carries the noise that is charged. Floats are refused there: if they
+          were rounded afterwards, one record could change them by more than was declared.
+        - A noised value beyond its grid is cut to it. A refusal would reveal something of the records,
+          uncharged.
+        - A share of distributed noise has room on the grid on top of its value.
+        - A weight never increases the distance of two noised values.
         - A sum that the plan hides leaves as concealed integers of its grid, or not at all.
         - A number that the plan hides leaves concealed, or not at all.
-        - With a `secret`, the same place gives the same noise, and another place other noise.
-        - With a `secret`, two contents of one place have two fingerprints, if they are noised or their sum is
-          hidden. The ledger sends one of them.
+        - With a `secret`, the same place gives the same noise, and another place gives independent noise.
+        - With a `secret`, two contents of one place have two fingerprints if they are noised or their sum is
+          hidden. The ledger then sends only one of them.
 
     Args:
+        plan: the plan of the run.
+        sends: the value's spec.
+        value: the client's value before protection.
+        key: the holder, session, round, stage, attempt and name of the release.
         weight: the weight in a sum, in (0, 1].
-        conceal: hides the integers of a sum, or the hidden part of a number. Needed if the plan hides the
-            value.
+        conceal: conceals the integers of a sum, or the hidden part of a number. Required if the plan hides
+            the value.
         trained: as for `charge_of`.
-        speaks: whether silence would tell of the records what no charge is for. A finite value beyond its
-            grid is then cut to it, noised or not.
-        secret: the client's noise is drawn from it, under the release's key. Without one it is drawn from the
-            operating system.
+        secret: the client's noise is derived from it and the release's key. Without one the noise comes from
+            the operating system.
+        speaks: whether the client's silence would reveal something of the records without a charge. A finite
+            value beyond its grid is then cut to it, noised or not.
+
+    Returns:
+        The sealed release. Only a ledger opens or sends it.
 
     Raises:
-        DataError: the value is not finite or outside its declared bound. The client abstains, or sends what
-            it would without records.
-        LocalProtocolError: a value that must be noised has no integers of the grid, or the plan hides the
-            value and there is nothing to hide it with. Or it answers linear queries, and declares no number
-            of releases.
+        DataError: the value is not finite or outside its declared bound. The client abstains, or sends the
+            value that it would send without records.
+        Abstains: `after_noise` refused a noised value.
+        LocalProtocolError: a value that must be noised has no grid integers; the plan hides the value and
+            `conceal` is None; or the value answers linear queries and declares no number of releases.
+        ConfigError: as for `charge_of`.
     """
     charge = charge_of(plan, spec, trained=trained)
     told: NDArray[Any]
@@ -84,7 +103,7 @@ def protect(
         if value.hidden.size and spec.max_releases is None:
             raise undeclared(spec.name)
         told = np.concatenate([value.hidden, value.clear])
-        # a way that waits for a hidden part is not sent one in the clear: it refuses an empty one
+        # A scheme that expects a hidden part gets none in the clear: it refuses an empty one.
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):
             hidden = _concealed(spec, conceal, value.hidden)
             hidden = replace(hidden, numbers=np.concatenate([hidden.numbers, value.clear]))
@@ -100,31 +119,31 @@ def protect(
 
 
 def _require_integers(plan: Plan, spec: ValueSpec, value: Value) -> None:
-    """LocalProtocolError for floats where noise is charged."""
+    """Raises LocalProtocolError for floats if the value is charged as noised."""
     if value.integers is None and mechanism_of(plan, spec).noised:
         raise LocalProtocolError(
-            f"Expected integers of the grid for {spec.name!r}, which is charged as noised, got floats. "
-            "Rounded afterwards, they would move by more than was declared. Send Value(integers=...), each "
-            "record put on the grid by itself (`dp.clipping.to_grid`)."
+            f"Expected integers of the grid for {spec.name!r}, which is charged as noised, got floats. If "
+            "floats are rounded afterwards, a record moves them by more than was declared. Put each record "
+            "on the grid by itself (`dp.clipping.to_grid`), and send Value(integers=...)."
         )
 
 
 def _summand(
     plan: Plan, spec: ValueSpec, value: Value, weight: float, source: Source, speaks: bool
 ) -> NDArray[Any]:
-    """What a client adds to a sum: its weighted value on the grid, with its part of the noise."""
+    """The client's contribution to a sum: its weighted value on the grid, with its part of the noise."""
     if not 0 < weight <= 1:
         raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
     if value.integers is not None and mechanism_of(plan, spec).noised:
         return _noised_sum(plan, spec, value.integers, weight, source)
     floats = value.floats(spec.grid)
-    if speaks:  # nan stays, and is refused: the client then sends what it would without records
+    if speaks:  # nan stays and is refused: the client then sends the value that it would without records
         floats = np.clip(floats, -spec.grid.bound, spec.grid.bound)
     return spec.grid.quantise(floats, weight)
 
 
 def _number(plan: Plan, spec: ValueSpec, value: Value, source: Source) -> Value:
-    """The floats of a value that nobody sums, with its client's noise where the plan says so."""
+    """The floats of a value that no party sums, with its client's noise if the plan asks for noise."""
     if value.integers is not None:
         sums = _with_noise(plan, spec, value.integers, source)
         try:
@@ -141,7 +160,7 @@ def _number(plan: Plan, spec: ValueSpec, value: Value, source: Source) -> Value:
 def _concealed(spec: ValueSpec, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:
     if conceal is None:
         raise LocalProtocolError(
-            f"Expected something to hide {spec.name!r} with, as the plan says, got nothing: it is not sent."
+            f"Expected a function that conceals {spec.name!r}, as the plan says, got none: it is not sent."
         )
     return conceal(numbers)
 
@@ -154,9 +173,9 @@ def _place(key: ReleaseKey) -> bytes:
 def _content(
     plan: Plan, spec: ValueSpec, secret: SecretKey | None, key: ReleaseKey, numbers: NDArray[Any]
 ) -> bytes:
-    """A fingerprint of a value that is noised, hidden or privately trained. Others have none."""
-    # Two versions of such a value under one draw of noise, or under one mask, would show their difference.
-    # The ledger compares fingerprints, and sends one version only.
+    """A fingerprint of a value that is noised, hidden or privately trained. Other values have none."""
+    # Two versions of such a value under one draw of noise, or under one mask, would reveal their difference.
+    # The ledger compares fingerprints and sends one version only.
     if secret is None or (not plan.hidden and not mechanism_of(plan, spec).noised and spec.training is None):
         return b""
     return fingerprint(secret, b"content" + _place(key), np.ascontiguousarray(numbers).tobytes())
@@ -167,11 +186,11 @@ def _noised_sum(
 ) -> NDArray[np.int32]:
     """Grid integers (d,) with this client's part of the noise, or without noise if another party adds it.
 
-    A sum beyond the grid is clipped to it. To abstain would tell of the records, without a charge.
+    A sum beyond the grid is clipped to it. Abstaining would reveal something of the records without a charge.
     """
     limit, mechanism = spec.grid.limit, mechanism_of(plan, spec)
     numbers = _weighted(np.clip(value, -limit, limit), weight)
-    # A share that the grid cuts off would be missing in the sum.
+    # If the grid cut a share off, the sum would lack that noise.
     inside = limit - (mechanism.headroom().share or 0)
     numbers = np.clip(numbers, -inside, inside)
     drawn = mechanism.client_noise(len(numbers), source)
@@ -184,16 +203,16 @@ def _noised_sum(
 def _weighted(numbers: Integers, weight: float) -> Integers:
     """Integers below 2^31 times a weight in (0, 1], truncated towards 0, since rounding could lengthen them.
 
-    Two integers that are d apart are at most d apart afterwards, so any sensitivity stays as it is.
+    Two integers at distance d are at most d apart afterwards, so every sensitivity still holds.
     """
-    # Products of floats do not promise that. The weight has 30 bits, so products stay below 2^61.
+    # Products of floats lack this property. The weight has 30 bits, so products stay below 2^61.
     scaled = ceil(weight * 2**30)
     found: Integers = np.sign(numbers) * (np.abs(numbers) * scaled >> 30)
     return found
 
 
 def _with_noise(plan: Plan, spec: ValueSpec, integers: Integers, source: Source) -> Floats:
-    """Sums on the grid as floats, with a client's own noise on them if the plan says so."""
+    """Sums on the grid as floats, with a client's own noise if the plan asks for it."""
     drawn = mechanism_of(plan, spec).client_noise(len(integers), source)
     if drawn is not None:
         integers = np.clip(integers, -_EXACT, _EXACT) + drawn

@@ -1,7 +1,8 @@
-"""Which mechanism a word of `[privacy] noise` stands for: ours first, then those of other distributions.
+"""The registry of privacy mechanisms by the words of `[privacy] noise`, other distributions' too.
 
-Another distribution adds a mechanism under the entry-point group `securefl.mechanisms`: the name is the word,
-and the object is its `Kind`. A plan's digest binds the word, so all parties install the same distribution.
+Another distribution adds a mechanism under the entry-point group `securefl.mechanisms`. The entry's name is
+the word, and its object is a `Kind`. A plan's digest binds only the word, so all parties must install the
+same distribution.
 """
 
 from __future__ import annotations
@@ -28,25 +29,32 @@ OURS: Final[Mapping[str, Kind]] = {own.word: own for own in (Local, Distributed,
 
 
 def names() -> tuple[str, ...]:
-    """All that `[privacy] noise` may say."""
+    """The words that `[privacy] noise` accepts: "none", ours, and those of installed distributions.
+
+        >>> from securefl.mechanisms import names
+        >>> names()[:5]
+        ('none', 'local', 'distributed', 'central', 'key-holder')
+
+    Raises nothing.
+    """
     others = (point.name for point in entry_points(group=GROUP))
     return tuple(dict.fromkeys((NO_NOISE, *OURS, *others)))
 
 
 def legend(word: str) -> str:
-    """How legends say this word. ConfigError as for `kind_of`."""
+    """The word's description in figure legends. Raises ConfigError as `kind_of` does."""
     return "no noise" if word == NO_NOISE else kind_of(word).legend
 
 
 def kind_of(word: str) -> Kind:
-    """What this word stands for. ConfigError for a word that nobody knows or two distributions offer."""
-    # Our own words come first: no other distribution can put a mechanism in the place of one.
+    """The factory of this word's mechanisms. Raises ConfigError for an unknown or ambiguous word."""
+    # Our words come first, so that no other distribution can replace one of our mechanisms.
     return OURS[word] if word in OURS else _from_outside(word)
 
 
 @cache
 def _from_outside(word: str) -> Kind:
-    # Remembered: entry points are read from disk, and a charge is asked for in every release.
+    # Cached: entry points are read from disk, and every release computes a charge.
     points = {point for point in entry_points(group=GROUP) if point.name == word}
     if not points:
         known = names()
@@ -64,11 +72,13 @@ def _from_outside(word: str) -> Kind:
 
 
 def require_mechanism(plan: Plan) -> Kind | None:
-    """What a plan's word stands for, None for no noise.
+    """The factory of the mechanisms of a plan's word. None for no noise.
 
-    Every party asks before it opens a ledger, and `mechanism_of` before anything is charged or released.
+    Every party calls it before it opens a ledger, and `mechanism_of` calls it before anything is charged or
+    released.
 
-    Raises ConfigError for a word that nobody knows, and for a plan without what its mechanism needs.
+    Raises:
+        ConfigError: an unknown word, or a plan without a parameter that its mechanism needs.
     """
     if not plan.noisy:
         return None
@@ -76,22 +86,37 @@ def require_mechanism(plan: Plan) -> Kind | None:
     if kind.mutual and plan.corrupt is None:
         raise ConfigError(
             "Expected `corrupt`, the largest share of a cohort that may collude with the server, got none, "
-            "though noise is shared among clients. State it; 0 says that none may collude."
+            "though clients add noise in shares. State it; 0 says that none may collude."
         )
     if kind.total_by == KEY_HOLDER and plan.sum != KEY_HOLDER_ADDS:
         raise ConfigError(
-            f'Expected sum = "{KEY_HOLDER_ADDS}" with noise = "{plan.noise}", got {plan.sum!r}: only there '
-            "does the key holder add what it can put noise on."
+            f'Expected sum = "{KEY_HOLDER_ADDS}" with noise = "{plan.noise}", got {plan.sum!r}: only in that '
+            "sum does the key holder compute a number that it can add noise to."
         )
     return kind
 
 
 def mechanism_of(plan: Plan, spec: ValueSpec) -> Mechanism:
-    """The mechanism that noises these values under this plan. ConfigError as for `require_mechanism`."""
+    """The mechanism that noises this value under this plan.
+
+        >>> from securefl.algorithm import Plan, ValueSpec
+        >>> from securefl.mechanisms import mechanism_of
+        >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity={("record", "add-remove"): 1.0})
+        >>> mechanism_of(plan, step).noised, mechanism_of(plan, ValueSpec(name="x", reduction="sum", reveals="")).noised
+        (True, False)
+
+    Args:
+        plan: the plan of the run.
+        spec: the value's spec. A value without a sensitivity for the plan's unit and adjacency is not noised.
+
+    Raises:
+        ConfigError: as for `require_mechanism`.
+    """
     kind = require_mechanism(plan)
     if kind is None or not spec.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0:
         return NoNoise()
-    if spec.reduction == "none":  # nobody sums it, so its client noises it
+    if spec.reduction == "none":  # no party sums it, so its client noises it
         return Local(plan, spec)
     if plan.noise in OURS:
         return kind(plan, spec)

@@ -1,4 +1,4 @@
-"""What the server adds to totals before anybody else sees them, where a mechanism trusts it with that."""
+"""The server's noise on totals, for a mechanism that trusts the server to add it before others see them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from securefl.storage.own_record import OwnRecord
 
 
 def with_noise(plan: Plan, record: OwnRecord, ask: CohortQuery, answers: Answers, header: Header) -> Answers:
-    """The answers with the server's noise on each total, where the plan says so."""
+    """The answers with the server's noise on each total whose mechanism draws noise at the server."""
     if not answers.totals:  # nothing was opened
         return answers
     totals = dict(answers.totals)
@@ -33,15 +33,15 @@ def with_noise(plan: Plan, record: OwnRecord, ask: CohortQuery, answers: Answers
 
 
 def _source(record: OwnRecord, question: Sum, total: Total, header: Header) -> Source:
-    """What the server's noise on a total is drawn from: the same if the round is played again.
+    """The randomness of the server's noise on a total. It is the same if the round is run again.
 
     Fresh noise on the same total would be a second release of it. Another total, or one at another place,
-    gets noise that has nothing to do with this one's.
+    gets independent noise.
     """
     secret = record.secret(header.session, header.round)
     if secret is None:
         raise LocalProtocolError(
-            f"Expected a round that is not over, got {header.round}: rounds go up. Ask in a later one."
+            f"Expected a round that is not over, got {header.round}: rounds go up. Query in a later round."
         )
     name = question.spec.name.encode()
     of = hashlib.sha256(total.value.tobytes()).digest()

@@ -1,4 +1,4 @@
-"""Sums in the clear: the server of the exchange adds open integers as they come."""
+"""Sums in the clear: the server adds clients' open integers as they arrive."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from securefl.core.sparse import dense
 
 @dataclass(frozen=True)
 class Running:
-    """A running sum (d,) in units of its grid. `reach`: no entry is larger in magnitude.
+    """A running sum (d,) in units of its grid. No entry is larger than `reach` in magnitude.
 
-    It is in int32 as long as its reach says that it fits: half the memory to write and read for each client.
+    It is int32 while `reach` fits, which halves the memory traffic for each client.
     """
 
     numbers: NDArray[np.int32] | NDArray[np.int64]
     sensitivity_on_grid: int = 0
 
     def having(self, numbers: NDArray[np.int32], largest: int) -> Running:
-        """The sum with these, none larger than `largest` in magnitude."""
+        """The sum with these numbers added, none larger than `largest` in magnitude."""
         sensitivity_on_grid = self.sensitivity_on_grid + largest
         wide = self.numbers if sensitivity_on_grid <= _MOST else self.numbers.astype(np.int64, copy=False)
-        # A new array, never in place: if another vector of the client is refused, this state stands whole.
+        # A new array, never in place: if another vector of the client is refused, this state stays valid.
         return Running(wide + numbers, sensitivity_on_grid)
 
 
@@ -39,7 +39,7 @@ _MOST: Final = 2**31 - 1
 
 
 def nothing(asked: Sequence[Sum]) -> Totals:
-    """Sums of nobody yet."""
+    """Empty running sums, before any client's vector."""
     return {question.spec.name: Running(np.zeros(question.size, np.int32)) for question in asked}
 
 
@@ -50,9 +50,20 @@ def added(
     sender: str,
     whole: Container[str] = (),
 ) -> Totals:
-    """The sums with one client's vectors added. RemoteProtocolError for a vector outside its grid.
+    """The sums with one client's vectors added.
 
-    whole: names of values that travel with their zeros under this plan, though they could do without.
+    Args:
+        totals: the sums so far.
+        asked: the sums of the query.
+        came: the client's vectors by name, int32 (size,) or sparse bytes.
+        sender: the client's name, for refusals.
+        whole: names of packed values that travel with their zeros under this plan.
+
+    Returns:
+        New totals. The given ones stay as they are.
+
+    Raises:
+        RemoteProtocolError: a vector outside its grid, of another size or in another form.
     """
     return {
         question.spec.name: totals[question.spec.name].having(
@@ -65,7 +76,7 @@ def added(
 def answers(
     totals: Totals, asked: Sequence[Sum], ask: CohortQuery, survivors: Sequence[int]
 ) -> dict[str, Total]:
-    """What the ask is answered with."""
+    """The answer to each sum of a query."""
     return {
         question.spec.name: ask.total(question, totals[question.spec.name].numbers, survivors)
         for question in asked

@@ -1,6 +1,6 @@
-"""Masked sums: clients mask each other's integers, and a quorum of them opens the masks of one set.
+"""The masked sum scheme: pairwise masks that cancel in the sum, and a quorum of clients that opens one set.
 
-The protocol is `secagg`; here it becomes a way of summing.
+The protocol is `secagg`. This module makes a sum scheme of it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from securefl.storage.own_record import Own
 from securefl.sums.scheme import Attempt, Opened, Unopened, least_opened
 
 MOST_COHORTS = 8
-"""Whose channels a client keeps."""
+"""The number of cohorts whose channels a client keeps."""
 
 
 class Masked:
-    """`sum = "masked"`: secure aggregation among the clients alone, under one plan."""
+    """`sum = "masked"`: secure aggregation among clients under one plan, without a key holder."""
 
     key_holder_learns = ""
 
@@ -45,7 +45,10 @@ class Masked:
         return None
 
     def agreement(self, attempt: Attempt, directory: Directory) -> Agreement:
-        """What every party of the attempt makes of it for itself. ConfigError for one below the plan."""
+        """The agreement of an attempt, which each party computes for itself.
+
+        Raises ConfigError if the plan refuses the attempt.
+        """
         policy = self.policy(attempt.spec, attempt.ordered)
         agreed = Agreement(
             header=attempt.header,
@@ -59,17 +62,17 @@ class Masked:
         return agreed
 
     def policy(self, specs: Sequence[ValueSpec], ordered: int) -> Policy:
-        """What every client of the plan insists on, in all attempts at a sum of so many that were ordered.
+        """The policy that every client enforces in all attempts at a sum over this many ordered clients.
 
-        Shares of noise were sized for the declared cohorts. Whoever may collude of those that were ordered
-        may be among those that are called.
+        Noise shares were sized for the declared cohorts. Every colluding client of the ordered cohort may be
+        among the clients that are called.
         """
         plan = self._plan
         return Policy(
             mode=plan.secagg,
             corrupt=plan.corrupt or 0.0,
             dropout=plan.dropout,
-            # A plan that hides sums states both. Two at least: the total of one client is its input.
+            # A plan that hides sums states both. At least two: the total of one client is its input.
             min_cohort_size=max(2, plan.min_cohort_size or 2),
             min_honest=max(1, plan.min_honest or 1),
             least_survivors=least_opened(plan, ordered, specs),
@@ -77,9 +80,9 @@ class Masked:
 
 
 class MaskedClients:
-    """The clients' side. Channels are agreed once for a cohort, and kept over its rounds.
+    """The clients' side. Channels are agreed once per cohort and kept over its rounds.
 
-    A client keeps those of a few cohorts: the server says which there are.
+    A client keeps the channels of a few cohorts, since the server chooses the cohorts.
     """
 
     def __init__(self, scheme: Masked, directory: Directory) -> None:
@@ -98,17 +101,17 @@ class MaskedClients:
         }
 
     def _channel(self, identity: Identity, roster: Roster) -> Channels:
-        # By the roster: in a later attempt a smaller cohort has channels of its own.
+        # Keyed by the roster: a smaller cohort of a later attempt has its own channels.
         own = self._channels.setdefault(identity.name, {})
         if roster.digest not in own:
             if len(own) >= MOST_COHORTS:
-                del own[next(iter(own))]  # the oldest; to agree anew costs time and nothing else
+                del own[next(iter(own))]  # the oldest; a new agreement costs only time
             own[roster.digest] = Channels(identity, roster, self._directory.session)
         return own[roster.digest]
 
 
 class MaskedServer:
-    """The server's side, which holds no secret."""
+    """The server's side. It holds no secret."""
 
     def __init__(self, scheme: Masked, directory: Directory) -> None:
         self._way = scheme
@@ -124,8 +127,8 @@ class MaskedServer:
         if isinstance(result, Aborted):
             return Unopened(
                 reason=f"No sum, in phase {result.phase}: {result.reason}",
-                # From the consistency phase on somebody may have signed a set, and who has signed enters no
-                # other attempt.
+                # From the consistency phase on, a client may have signed a set. A client that signed enters
+                # no other attempt.
                 final=result.phase in (CONSISTENCY, UNMASK),
                 proven_cheaters={} if result.culprit is None else {result.culprit: result.reason},
             )

@@ -1,4 +1,4 @@
-"""The check of every key holder before it opens anything: a quorum of members signed what is asked for."""
+"""The quorum check of a key holder before it opens a sum: enough members signed the request."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from securefl.core.release import SERVER
 
 
 class Signed(Protocol):
-    """A server's request, with what shows that a cohort stands behind it.
+    """A server's request, with the evidence that a cohort contributed to it.
 
     Attributes:
-        task: digest of what the cohort was told.
+        task: digest of the task that the server told the cohort.
         members: numbers in the pinned roster, ascending.
-        inputs: digest of what each member sent.
+        inputs: digest of each member's input.
         signatures: each member's, over the agreement and that digest.
     """
 
@@ -37,32 +37,34 @@ class Signed(Protocol):
 
 
 Text = Callable[[Agreement, int], bytes]
-"""What the member at a place of the request signed under the agreement."""
+"""Maps the agreement and a place of the request to the text that its member signed."""
 
 
 def require_quorum(agreement: Agreement, request: Signed, texts: Text, least: int, *, phase: str) -> None:
-    """Require distinct members of the roster, enough of them, each of whom signed its own text.
+    """Require enough distinct members of the roster, each with a valid signature on its own text.
 
     Args:
-        agreement: from the key holder's own plan and the pinned keys; the task is the request's.
-        least: the fewest members.
-        phase: of the key holder, for the refusal.
+        agreement: from the key holder's own plan and the pinned keys. The task is the request's.
+        request: the server's request.
+        texts: the text that each member signed.
+        least: the least number of members.
+        phase: the key holder's phase, for the refusal.
 
     Raises:
-        RemoteProtocolError: the request is another one. It is the server's fault.
+        RemoteProtocolError: a check failed. It names the server.
     """
     members = request.members
     if len({len(members), len(request.inputs), len(request.signatures)}) > 1 or len(request.task) != 32:
         raise refused(
-            "Expected a digest and a signature for each member, a task of 32 bytes, got others.", phase
+            "Expected a digest and a signature for each member, and a task of 32 bytes, got others.", phase
         )
-    # Ascending numbers are distinct: a member that counts twice would stand for two.
+    # Ascending numbers are distinct, so no member counts twice.
     if any(low >= high for low, high in pairwise(members)) or len(members) < least:
         raise refused(f"Expected at least {least} ascending members, got {members}.", phase)
     if members[0] < 0 or members[-1] >= len(agreement.roster.members):
         raise refused(f"Expected members of the pinned roster, got {members}.", phase)
-    # Counts came first: a request that is too small is refused before a signature costs time. The task is the
-    # server's word. All members must have signed the same one, or a signature fails.
+    # Counts were checked first: a request that is too small costs no signature check. The server states the
+    # task. If a member signed another task, its signature fails.
     agreed = replace(agreement, task=request.task)
     for place, member in enumerate(members):
         try:
@@ -74,5 +76,5 @@ def require_quorum(agreement: Agreement, request: Signed, texts: Text, least: in
 
 
 def refused(reason: str, phase: str) -> RemoteProtocolError:
-    """The server's fault, in this phase of a key holder."""
+    """The error that names the server, in this phase of a key holder."""
     return RemoteProtocolError(reason, sender=SERVER, phase=phase)

@@ -25,18 +25,33 @@ _OURS: Final[Mapping[str, Callable[[Plan], SumScheme]]] = {
 
 
 def names() -> tuple[str, ...]:
-    """All that `[privacy] sum` may say."""
+    """The words that `[privacy] sum` accepts: "clear", ours, and those of installed distributions.
+
+        >>> from securefl.sums import names
+        >>> names()[:4]
+        ('clear', 'masked', 'ckks', 'two-server')
+
+    Raises nothing.
+    """
     return (CLEAR, *_OURS, *(point.name for point in entry_points(group="securefl.sums")))
 
 
 def scheme_of(plan: Plan) -> SumScheme | None:
-    """The plan's way of summing; None where it sums in the clear, which needs no attempt.
+    """The plan's sum scheme. None if the plan sums in the clear, which needs no attempt.
 
-    ConfigError for a word that neither this package nor another one knows.
+        >>> from securefl.algorithm import Plan
+        >>> from securefl.sums import scheme_of
+        >>> sizes = dict(min_cohort_size=20, max_cohort_size=20, min_honest=10, max_client_weight=0.1)
+        >>> hidden = Plan(sum="two-server", corrupt=0.2, dropout=0.1, delta=1e-5, max_rounds=10, **sizes)
+        >>> scheme_of(Plan(delta=1e-5, max_rounds=10)) is None, scheme_of(hidden).key_holder_learns
+        (True, 'seeds of pads, drawn without regard to any record')
+
+    Raises:
+        ConfigError: neither this package nor an installed distribution knows the word.
     """
     if not plan.hidden:
         return None
-    # Our own words come first: no other distribution can put a way in the place of one.
+    # Our words come first, so that no other distribution can replace one of our schemes.
     if plan.sum in _OURS:
         return _OURS[plan.sum](plan)
     for point in entry_points(group="securefl.sums"):

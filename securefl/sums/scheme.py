@@ -1,15 +1,15 @@
-"""One word of `[privacy] sum`: a way of summing integers of which the server sees the sum alone.
+"""The interface of a sum scheme that `[privacy] sum` names: the server learns the sum and nothing else.
 
-A way has a side for each party. A side makes its party's machine of one attempt at a sum, from what that
-party knows. Machines order slow work. This is all of it, whatever the way:
+A scheme has a side for each party. A side makes its party's machine of one attempt at a sum from that party's
+knowledge. Machines order slow work. These are all orders of every scheme:
 
-client       `acts.Begin`, `acts.RecordAct`   what it is about to do is on record first
-             `hiding.ComputeAndConceal`                    its values are computed, charged and concealed
-server       `machine.Work`                   runs anywhere, with all it needs
-key holder   `machine.Work`, `acts.RecordAct` where there is one
+client       `acts.Begin`, `acts.RecordAct`   record an act before it is done
+             `hiding.ComputeAndConceal`                    compute, charge and conceal the client's values
+server       `machine.Work`                   can run in any process, with all it needs
+key holder   `machine.Work`, `acts.RecordAct` if there is a key holder
 
-The server's side says what the result of its machine means, an `Opened` or an `Unopened`. Sums in the clear
-need no attempt: the exchange itself adds them, by `clear`.
+The server's side makes an `Opened` or an `Unopened` of its machine's result. Sums in the clear need no
+attempt: the exchange itself adds them, by `clear`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,28 @@ from securefl.storage.own_record import Own
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt at a hidden sum, as one party knows it: from its own plan, its order and the server's call.
+    """One attempt at a hidden sum, as one party knows it from its own plan, its order and the server's call.
+
+        >>> from securefl.algorithm import ValueSpec, Sum
+        >>> from securefl.algorithm.weighing import Weights
+        >>> from securefl.sums import Attempt, Header
+        >>> step = Sum(ValueSpec(name="step", reduction="sum", reveals="a step"), 3)
+        >>> attempt = Attempt(header=Header(bytes(32), round=1, attempt=1, stage=0), sums=(step,),
+        ...                   initial=0, number=0, again=0, cohort=("a", "b"),
+        ...                   weights=Weights((1, 1, 1)), task=bytes(32))
+        >>> attempt.ordered, attempt.vectors()[0].bits
+        (3, 33)
 
     Attributes:
-        sums: what is summed.
-        initial, number, again: of the questions; `again` counts how often they were put anew.
-        cohort: names of who is called; a subset of the cohort that was ordered.
-        weights: what the order said of the weights of that cohort.
-        task: digest of what this party told the cohort, or was told.
+        header: the session, round, stage and attempt.
+        sums: the sums of the query.
+        initial, number: as in the query.
+        again: how many retries preceded this attempt.
+        cohort: names of the called clients, a subset of the ordered cohort.
+        weights: the weights that the order states for the ordered cohort.
+        task: digest of the task that this party sent to the cohort, or received.
+
+    Raises nothing.
     """
 
     header: Header
@@ -60,17 +74,17 @@ class Attempt:
 
     @property
     def spec(self) -> tuple[ValueSpec, ...]:
-        """What is summed."""
+        """The specs of the summed values."""
         return tuple(question.spec for question in self.sums)
 
     def vectors(self, room: Callable[[ValueSpec], int] = lambda spec: 0) -> tuple[Vector, ...]:
-        """The sums as vectors. The modulus has room for the whole cohort, and for `room` beside it."""
+        """The sums as vectors. The modulus has room for the whole cohort, plus `room`."""
         return tuple(
             Vector(
                 name=question.spec.name,
                 length=question.size,
-                # The sum of the whole cohort, with a bit for its sign: in fewer bits it would wrap, and
-                # nobody would see it. Packing takes no fewer than 8.
+                # The sum of the whole cohort, with a bit for its sign: in fewer bits it would wrap unseen.
+                # Packing takes at least 8.
                 bits=max(
                     8, (len(self.cohort) * question.spec.grid.limit + room(question.spec)).bit_length() + 1
                 ),
@@ -86,9 +100,19 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """The sums over the survivors, int64 by name, and the survivors' names.
+    """The opened sums over the survivors.
 
-    culprits: clients that are proven to have sent what could not be summed, and why.
+        >>> import numpy as np
+        >>> from securefl.sums import Opened
+        >>> Opened(totals={"step": np.array([3, -1])}, survivors=("a", "b")).totals["step"].tolist()
+        [3, -1]
+
+    Attributes:
+        totals: the sums by name, int64 (d,), in grid units.
+        survivors: the names of the clients in the sums.
+        culprits: clients that provably sent something that cannot be summed, with the reason.
+
+    Raises nothing.
     """
 
     totals: Mapping[str, NDArray[np.int64]]
@@ -98,12 +122,18 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True)
 class Unopened:
-    """Nothing was opened, and why.
+    """An attempt that opened nothing, and the reason.
+
+        >>> from securefl.sums import Unopened
+        >>> Unopened(reason="No sum: Expected at least 4 contributions, got 2.").final
+        False
 
     Attributes:
         reason: a sentence.
-        final: no attempt at these questions can open another set any more.
-        culprits: clients that are proven to have caused it, and why; the next attempt goes without them.
+        final: True if no further attempt at these sums can open another set.
+        culprits: clients that provably caused it, with the reason. The next attempt leaves them out.
+
+    Raises nothing.
     """
 
     reason: str
@@ -112,73 +142,100 @@ class Unopened:
 
 
 class ClientSide(Protocol):
-    """A way of summing as clients have it, for one session."""
+    """The clients' side of a sum scheme, for one session."""
 
     def machines(
         self, attempt: Attempt, identities: Sequence[Identity], key: bytes
     ) -> Mapping[str, Machine[Any]]:
-        """By name, the machines of the clients at hand.
+        """The machines of the given clients, by name.
 
-        key: what the key holder said its key of this attempt is; empty where a way needs none.
-        ConfigError for an attempt that the plan does not allow, CryptoError for a key that is not the key
-        holder's.
+        Args:
+            attempt: the attempt, as these clients know it.
+            identities: the clients whose machines are made.
+            key: the key of this attempt as the key holder signed it. Empty if the scheme needs none.
+
+        Raises:
+            ConfigError: the plan does not allow the attempt.
+            CryptoError: the key is not the key holder's.
         """
         ...
 
 
 class ServerSide(Protocol):
-    """A way of summing as the server has it, for one session."""
+    """The server's side of a sum scheme, for one session."""
 
     def check(self, attempt: Attempt) -> None:
-        """ConfigError for an attempt that the plan does not allow, before anybody is called to it."""
+        """Raises ConfigError if the plan does not allow the attempt, before any client is called."""
         ...
 
     def machine(self, attempt: Attempt, key: bytes) -> Machine[Any]:
-        """ConfigError and CryptoError as for `ClientSide.machines`."""
+        """The server's machine. Raises ConfigError and CryptoError as `ClientSide.machines` does."""
         ...
 
     def outcome(self, machine: Any, result: Any) -> Opened | Unopened:
-        """What the total is, from the machine and its result."""
+        """The outcome of the attempt, from the machine and its result."""
         ...
 
 
 class KeyHolderSide(Protocol):
-    """A way of summing as the key holder has it, for one session."""
+    """The key holder's side of a sum scheme, for one session."""
 
     def machine(self, attempt: Attempt) -> tuple[Machine[Any], bytes]:
-        """The machine, and the key of this attempt for everybody; empty where the pinned ones are enough.
+        """The machine, and the key of this attempt for all parties.
 
-        ConfigError as for `ClientSide.machines`.
+        The key is empty if the pinned keys are enough. Raises ConfigError as `ClientSide.machines` does.
         """
         ...
 
 
 class SumScheme(Protocol):
-    """A way of summing under one plan. Each party makes its own side, and has nothing of the others'."""
+    """A sum scheme under one plan. Each party makes its own side, without secrets of other parties.
+
+        >>> from securefl.algorithm import Plan, ValueSpec
+        >>> from securefl.sums import scheme_of
+        >>> sizes = dict(min_cohort_size=20, max_cohort_size=20, min_honest=8, max_client_weight=0.1)
+        >>> scheme = scheme_of(Plan(sum="masked", corrupt=0.2, dropout=0.1, delta=1e-5, schedule=10, **sizes))
+        >>> scheme.check(ValueSpec(name="step", reduction="sum", reveals="a step"), cohort=20)
+        >>> scheme.key_holder_learns
+        ''
+
+    Raises:
+        ConfigError: `check` raises it if no sum of these values over a cohort of this size would ever open.
+    """
 
     @property
     def key_holder_learns(self) -> str:
-        """What the key holder learns, in words; empty where the way has none."""
+        """What the key holder learns, in words. Empty if the scheme has no key holder."""
         ...
 
     def check(self, spec: ValueSpec, cohort: int) -> None:
-        """ConfigError where no sum of these values over a cohort of this size would ever be opened."""
+        """Raises ConfigError if no sum of these values over a cohort of this size would ever open."""
         ...
 
-    def clients(self, directory: Directory) -> ClientSide: ...
+    def clients(self, directory: Directory) -> ClientSide:
+        """The clients' side, from the pinned keys of all parties."""
+        ...
 
-    def server(self, own: Own) -> ServerSide: ...
+    def server(self, own: Own) -> ServerSide:
+        """The server's side, from its identity, its record and the pinned keys."""
+        ...
 
     def key_holder(self, own: Own) -> KeyHolderSide | None:
-        """None where the way has no key holder."""
+        """The key holder's side. None if the scheme has no key holder."""
         ...
 
 
 def required_contributions(plan: Plan, specs: Sequence[ValueSpec], cohort: int, weights: Weights) -> int:
-    """The fewest contributions that a key holder opens a total of these values of.
+    """The least number of contributions in a total of these values that a key holder opens.
 
-    cohort: how many clients are called. ConfigError for an order that the plan does not allow, and for fewer
-    clients than are enough.
+    Args:
+        plan: the plan of the run.
+        sends: the specs of the summed values.
+        cohort: the number of called clients.
+        weights: the weights that the order states.
+
+    Raises:
+        ConfigError: the plan does not allow the order, or fewer clients are called than open a total.
     """
     require_allowed(plan, specs, weights)
     enough = least_opened(plan, weights.ordered, specs)
@@ -186,14 +243,14 @@ def required_contributions(plan: Plan, specs: Sequence[ValueSpec], cohort: int, 
     if not fewest <= cohort <= weights.ordered:
         raise ConfigError(
             f"Expected {fewest} to {weights.ordered} clients of the {weights.ordered} ordered, got {cohort}: "
-            "ask more, or let fewer be enough (`min_cohort_size`, `dropout`)."
+            "call more clients, or let fewer open a sum (lower `min_cohort_size`, raise `dropout`)."
         )
     return enough
 
 
 def least_opened(plan: Plan, ordered: int, specs: Sequence[ValueSpec]) -> int:
-    """The fewest contributions that any hidden total of these values is opened of.
+    """The least number of contributions in any hidden total of these values.
 
-    Two at least: a total of one client is its value.
+    At least two: a total of one client is its value.
     """
     return max(2, fewest_contributions(plan, ordered, specs))

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 # In the order of the docstring, by the words that each begins with.
 PROTECT = {
-    "The charge follows from the plan": """
+    "The charge depends on the plan": """
         unit/mechanisms/test_protect.py test_the_charge_follows_from_the_plan_and_not_from_the_value
         """,
     "A value that its client noises carries the noise": """
@@ -33,7 +33,7 @@ PROTECT = {
     "A share of distributed noise": """
         unit/protocols/test_client_level.py test_the_grid_cuts_no_share_of_noise_off
         """,
-    "A weight moves two noised values": """
+    "A weight never increases the distance": """
         unit/engine/test_offered.py test_weights_move_integers_no_further_apart
         """,
     "A sum that the plan hides": """

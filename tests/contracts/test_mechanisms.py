@@ -481,9 +481,9 @@ def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
         (np.zeros(49, np.int64), r"int64 noise of shape .50,.* got int64 of shape \(49,\)"),
         (np.zeros((50, 1), np.int64), "int64 noise of shape"),
         ([0] * 50, "int64 noise of shape"),
-        (np.full(50, 6, np.int64), "within its own head-room of 5 grid units"),
-        (np.full(50, -6, np.int64), "within its own head-room of 5 grid units"),
-        (np.full(50, -(2**63), np.int64), "within its own head-room of 5 grid units"),
+        (np.full(50, 6, np.int64), "within its own headroom of 5 grid units"),
+        (np.full(50, -6, np.int64), "within its own headroom of 5 grid units"),
+        (np.full(50, -(2**63), np.int64), "within its own headroom of 5 grid units"),
         (np.full(50, 5, np.int64), None),
         (np.full(50, -5, np.int64), None),
     ],
@@ -491,7 +491,7 @@ def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
 def test_noise_of_another_form_or_beyond_its_head_room_is_not_released(
     noise: Any, says: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ends of the head-room itself are released as they are, at the end of the grid too."""
+    """Both ends of the headroom itself are released as they are, at the end of the grid too."""
     install(
         monkeypatch,
         defect(headroom=lambda own: Headroom(share=5, total=5), client_noise=lambda own, *drawn: noise),
@@ -544,7 +544,7 @@ def test_a_total_whose_noise_is_more_than_declared_is_not_told(
 ) -> None:
     """It could wrap, and nobody would see it. The key holder refuses, whatever the total is."""
     install(monkeypatch, type("Beyond", (ByHolder,), {"size": size}))
-    with pytest.raises(LocalProtocolError, match="within its own head-room of 100 grid units"):
+    with pytest.raises(LocalProtocolError, match="within its own headroom of 100 grid units"):
         two_server(tmp_path)
 
 
@@ -561,7 +561,7 @@ def test_a_total_whose_noise_is_more_than_declared_is_not_told(
         (
             {"total_by": None, "total_noise": lambda own, *asked: np.zeros(3, np.int64)},
             SERVER,
-            "noise for totals by nobody",
+            "noise for totals by no party",
         ),
     ],
 )

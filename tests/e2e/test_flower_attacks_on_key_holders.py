@@ -148,7 +148,7 @@ def test_a_second_total_of_a_round_is_not_opened(how: str) -> None:
     place, call, request = server.last()
     fewer = without(request, NUMBER)
     assert unpack_sent(server.says(KEY_HOLDER, parcel(place, fewer)), sender=KEY_HOLDER).parcels == ()
-    assert "one total of a question" in server.parties.why(KEY_HOLDER)
+    assert "one total of a sum" in server.parties.why(KEY_HOLDER)
     for later in (replace(place, attempt=place.attempt + 1), replace(place, stage=place.stage + 1)):
         for own in (fewer, request):
             frame = parcel(later, own, call=encode(later, call))

@@ -1,18 +1,19 @@
 """Encrypted sums: clients encrypt, the server adds, the key holder opens the total under a pad.
 
 client      --EncryptedInput-->  server       encrypted releases, and a signature over the agreement and them
-server      --SumRequest----->   key holder   blinded totals, and the signatures of whose inputs are in them
+server      --SumRequest----->   key holder   blinded totals, and the signatures of the clients in them
 key holder  --OpenReply------>   server
 
-terms    what all declare in public, and how integers stand in a ciphertext
+terms    the public terms of a sum, and the coding of integers in a ciphertext
 parts    encryptor, evaluator and opener of one vector; what each party sees
-keys     the key holder's key of the round
-client, server, key_holder, messages    the machines, and what they say
-way      all of it as a way of summing
+key_holder    the key holder's machine, and its keys of a round
+client, server, messages    the other machines, and their messages
+way      the scheme's interface to plans and parties
 
-A client begins by itself, with the order it had before. Of two inputs of a client the first counts. A
-deadline goes on without who is late or silent. Below the least number of contributions nothing is opened. The
-key holder opens one total of a question, whatever attempt asks for it. The same request gets the same reply.
+A client starts with the order that it has. The server uses a client's first input and ignores a second. At a
+deadline it goes on without late and silent clients. It opens nothing below the least number of contributions.
+The key holder opens one total of a query's sum, in whichever attempt the server requests it. It answers the
+same request with the same reply.
 """
 
 from securefl.sums.encrypted.scheme import Encrypted

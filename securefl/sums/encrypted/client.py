@@ -1,4 +1,4 @@
-"""A client of one encrypted sum: it enters the attempt on record, encrypts, signs and is done."""
+"""The client's machine of one encrypted sum: it records the attempt, encrypts, signs and sends."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class Encrypting:
 
 @dataclass(frozen=True, kw_only=True)
 class SumClient:
-    """A client of one encrypted sum.
+    """The client's machine of one encrypted sum.
 
-    signers: the fewest clients that the key holder opens a total for. encrypt: by the name of each vector.
+    signers: the least number of clients in a total that the key holder opens. encrypt: the encryption
+    function of each vector, by name.
     """
 
     identity: Identity
@@ -40,7 +41,7 @@ class SumClient:
     encrypt: Mapping[str, Callable[[NDArray[np.int64]], bytes]]
 
     def begin(self) -> Step[Encrypting]:
-        # On record before anything is computed: after a restart the record says which attempts are barred.
+        # Recorded before anything is computed: after a restart the record says which attempts are barred.
         return Step(Encrypting(), need=Need(entering(self.identity.name, self.agreement, self.signers)))
 
     def expects(self, state: Encrypting) -> Expects:
@@ -55,7 +56,7 @@ class SumClient:
 
     def provide(self, state: Encrypting, answer: SecretKey | tuple[Release, ...] | None) -> Step[Encrypting]:
         done = replace(state, entered=True, sent=True)
-        # A deadline was first. What was computed meanwhile stays here, since nobody waits for it.
+        # The deadline came first. The computed value stays here, since the server no longer waits for it.
         if state.sent:
             return Step(state)
         if answer is None:
@@ -76,7 +77,7 @@ class SumClient:
 
 
 def signed_input(agreement: Agreement, member: int, digest: bytes) -> bytes:
-    """What a client signs: the agreement, its number, and the digest of its ciphertexts."""
+    """The bytes that a client signs: the agreement, its number, and the digest of its ciphertexts."""
     return tagged(b"encrypted", agreement.context, fields(u32(member), digest))
 
 

@@ -1,8 +1,8 @@
-"""The key holder of encrypted sums: one total of a question, for a cohort that signed one agreement.
+"""The key holder of encrypted sums: it opens one total per sum, for clients that signed one agreement.
 
-The server can lie: it can put other ciphertexts into the total than those that were signed, and the key
-holder cannot see that. The same request gets the same reply. Another request for the question gets none, in
-any attempt and after a restart.
+The server can lie: it can add other ciphertexts than the signed ones, and the key holder cannot see that. The
+key holder answers the same request with the same reply. Its record refuses every other request for the sum,
+in any attempt and after a restart.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from securefl.sums.quorum import refused, require_quorum
 
 _PHASE = "opening"
 MOST_INTEGERS = 2**28
-"""tau: how many integers one key opens at most, over all its sums; the flooding is sized for it."""
+"""tau: the most integers that one key opens over all its sums. The flooding is sized for it."""
 
 
 class Opening(Protocol):
-    """What the key holder does with its key (`way.KeyHolderPart`)."""
+    """The key holder's use of its key (`way.KeyHolderPart`)."""
 
     def open(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """One reply per blinded total; an item that it refuses is empty."""
+        """One reply per blinded total. The reply to an item that it refuses is empty."""
         ...
 
 
 @dataclass(frozen=True)
 class OpenTotals:
-    """Slow work of the key holder: decrypt the blinded totals."""
+    """A work order of the key holder: decrypt the blinded totals."""
 
     part: Opening
     items: tuple[bytes, ...]
@@ -52,7 +52,7 @@ class OpenTotals:
 
 @dataclass(frozen=True)
 class Ready:
-    """`request` is the one at work or answered; `recorded` whether it stands in the record."""
+    """`request` is the request in work or answered. `recorded` says whether it is on record."""
 
     request: SumRequest | None = None
     recorded: bool = False
@@ -61,12 +61,12 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class SumKeyHolder:
-    """The key holder of one encrypted sum.
+    """The key holder's machine of one encrypted sum.
 
-    It opens one total of a question, for signatures of at least `least` members over one agreement. It cannot
-    see that the total contains their inputs, and no others.
+    It opens one total of a query's sum, for signatures of at least `least` members over one agreement. It
+    cannot verify that the total contains exactly their inputs.
 
-    agreement: from its own plan and the pinned keys; the task is the one that the members signed.
+    agreement: from its own plan and the pinned keys. The task is the one that the members signed.
     """
 
     agreement: Agreement
@@ -88,13 +88,13 @@ class SumKeyHolder:
             )
         if state.request is not None and message != state.request:
             raise refused(
-                "Expected the request from before, got another: one total of a question is opened.", _PHASE
+                "Expected the same request as before, got another: only one total of a sum is opened.", _PHASE
             )
         if state.reply is not None:
             return Step(state, out=(Outgoing((SERVER,), state.reply),))
         if state.request is not None:
             return Step(state)
-        # Before the record: a request that is refused must not use the question up.
+        # Before the record: a refused request must not use up the sum's one opening.
         self._check(message)
         order = RecordAct(
             client=KEY_HOLDER,
@@ -106,7 +106,7 @@ class SumKeyHolder:
         return Step(Ready(request=message), need=Need(order))
 
     def _check(self, request: SumRequest) -> None:
-        """Distinct members, enough of them, each of whom signed this agreement and its ciphertexts."""
+        """Require enough distinct members, each of whom signed this agreement and its ciphertexts."""
 
         def text(agreed: Agreement, place: int) -> bytes:
             return signed_input(agreed, request.members[place], request.inputs[place].raw)
@@ -140,10 +140,10 @@ class SumKeyHolder:
 
 
 class SumKeys:
-    """The key holder's key of the sum at hand. It serves until the next sum could use its openings up.
+    """The key holder's key pair of the current sums. It is replaced before its openings run out.
 
-    Each key opens few enough integers for its flooding, and no key tells anything of another. A key is on
-    record, with how much it had opened before, for every place of the round at hand.
+    Each key opens few enough integers for its flooding, and no key reveals anything of another. The record
+    has each key, with the number of integers it had opened before, for every place of the current round.
     """
 
     def __init__(self, record: OwnRecord) -> None:
@@ -154,19 +154,19 @@ class SumKeys:
 
     @property
     def opened(self) -> int:
-        """The most integers that the key has opened so far."""
+        """The number of integers that the key may have opened so far, at most."""
         return self._before + self.openings.opened
 
     def enter(self, header: Header, integers: int) -> None:
-        """Take the key that is on record for the sum of so many integers at this place, or put one there."""
-        # Before the sum begins: one that went beyond the count would be opened with too little flooding.
+        """Load the key on record for a sum of this many integers at this place, or record the current one."""
+        # Before the sum begins: beyond the count, flooding would be too small.
         if self.opened + integers > MOST_INTEGERS:
             self.pair, self.openings, self._before = KeyPair.generate(STRONG), Openings(), 0
-        # The key once in a round and its name at every place: a server calls to as many places as it likes.
+        # The key is stored once in a round, and its name at every place: a server may call to many places.
         self._record.said(header, _name(self.pair.public.session), self.pair.stored)
         own = self.opened.to_bytes(8, "little") + self.pair.public.session
         stored = self._record.said(header, f"sum {header.stage} {header.attempt}", lambda: own)
-        if stored != own:  # of this place, before a restart: the sum may have been opened, so it counts
+        if stored != own:  # from before a restart: the sum at this place may have been opened, so it counts
             self.pair, self.openings = self._restored(header, stored[8:]), Openings()
             self._before = int.from_bytes(stored[:8], "little") + integers
 

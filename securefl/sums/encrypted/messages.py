@@ -1,4 +1,4 @@
-"""The messages of an encrypted sum; the key holder's reply is a `core.messages.OpenReply`."""
+"""The messages of an encrypted sum. The key holder's reply is a `core.messages.OpenReply`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ class EncryptedInput:
 @message("sum-request", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class SumRequest:
-    """Blinded totals to be opened, and what shows the key holder that a cohort stands behind them.
+    """Blinded totals to open, and the evidence for the key holder that a cohort contributed to them.
 
     Attributes:
         items: one blinded total per vector.
-        task: digest of what the cohort was told.
-        members: numbers in the pinned roster of whose inputs are said to be in the totals, ascending.
+        task: digest of the task that the server told the cohort.
+        members: numbers in the pinned roster of the clients whose inputs the server says are in the totals,
+            ascending.
         inputs: digest of each member's ciphertexts.
         signatures: each member's, over the agreement and that digest.
     """

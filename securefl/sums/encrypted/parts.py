@@ -1,36 +1,38 @@
-"""Encrypted sums: the server learns the exact integer sum over the survivors, the key holder nothing.
+"""Additively homomorphic sums: the server learns the exact sum over the survivors, the key holder nothing.
 
     client      integers -> ciphertexts under the key holder's key, sealed to the server on their way
     evaluator   gate, then sum; adds one fresh encryption of uniform pads and flooding; signs the request
-    key holder  decrypts, takes the noise off by rounding; replies integers mod p_j, one place opened once
-    evaluator   takes its pads off: the sum, bit for bit
+    key holder  decrypts, removes the noise by rounding; replies integers mod p_j, once per place
+    evaluator   subtracts its pads: the sum, bit for bit
 
-The coding stands in `terms`. What each party sees, and why it learns no more than its output (all of them
+`terms` has the coding. What each party sees, and why it learns no more than its output (all parties
 semi-honest, key holder and server not colluding, no client colluding with the server):
 
 * A client sees the public key.
-* The evaluator sees ciphertexts, which RLWE makes pseudorandom, and sum + pad mod p_j, exactly: no noise of
-  the key is in a reply, so nothing has to be flooded against the evaluator, and collecting replies tells
-  nothing about the key. Its view is simulated from the sum alone.
-* The key holder decrypts noise e, and sum + pad mod every p_j: uniform, as the pad is. The second polynomial
-  and e are made of encryption randomness alone (coding rounds nothing, and SEAL adds a message after the
-  noise), so its view has one distribution whatever the data, without any assumption. Where it colludes
-  with clients, this holds for the others' data. What e would show is how many clients are in the sum, and
-  the fresh encryption's share of it: flooding hides that, but for an advantage of 2^-22.8 over all tau.
+* The evaluator sees ciphertexts, which are pseudorandom under RLWE, and sum + pad mod p_j exactly. A reply
+  contains no noise that depends on the key, so no flooding is needed against the evaluator, and many replies
+  reveal nothing about the key. Its view can be simulated from the sum only.
+* The key holder decrypts noise e, and sum + pad mod every p_j, which is uniform since the pad is. The second
+  polynomial and e depend on encryption randomness only (coding rounds nothing, and SEAL adds a message after
+  the noise). So its view has the same distribution for all data, without any assumption. If it colludes with
+  clients, this holds for the other clients' data. e depends on the number of clients in the sum and on the
+  fresh encryption. Flooding hides that, up to an advantage of 2^-22.8 over all tau.
 
 What a dishonest party can do:
 
-* A client can spoil the sum; within the bounds unseen, as under every mask. Beyond them the sum is refused,
-  unless it lands on sums that are possible, and nobody can say who it was. What the gate refuses has a name.
-* A client can send a multiple of the secret key in place of a vector: a second polynomial chosen, not drawn.
-  The sum then holds the key plus what the others sent, and whoever reads it and knows enough of the others
-  has the key. Together with the server this opens every ciphertext of the key: they must not collude.
-* A *malicious* evaluator takes the key in one request of N integers, or has one client opened alone. No cap
-  helps: it is trusted to follow the protocol. The key holder holds it to one request for each place, so a
-  second sum with one client fewer is not to be had by asking again.
-* A malicious key holder can shift the sum, within the bounds unseen. It reads nothing by that, but must not
-  see the clients' channel. Tags bind bytes to key, terms and place against mix-ups; authenticated channels
-  stand in front against forgers.
+* A client can spoil the sum. Within the bounds no check sees it, as under every mask. Beyond them the
+  evaluator refuses the sum, unless the result is a possible sum, and no party can tell which client did it.
+  If the gate refuses a message, it names the client.
+* A client can send a multiple of the secret key in place of a vector: it chooses a second polynomial instead
+  of drawing it. The sum then contains the key plus the other clients' vectors. A party that reads the sum and
+  knows enough of the others has the key. With the server's help it opens every ciphertext of the key, so
+  client and server must not collude.
+* A *malicious* evaluator gets the key from one request of N integers, or has one client's vector opened. No
+  cap prevents that: the evaluator is trusted to follow the protocol. The key holder answers one request per
+  place, so the evaluator cannot get a second sum with one client fewer.
+* A malicious key holder can shift the sum, unseen within the bounds. It learns nothing by that, but it must
+  not see the clients' channel. Tags bind bytes to key, terms and place against mix-ups. Against forgers,
+  authenticated channels are needed.
 
 Costs on one core, for a ciphertext of 8,192 coefficients (`strong`, 262 kB) of 60 bits: a client 8 ms, the
 evaluator 0.3 ms a client and 9 ms a request, the key holder 5 ms. Upload for each value, in full ciphertexts:
@@ -62,7 +64,7 @@ __all__ = ["BlindedSum", "EncryptedTotal", "Place", "SumEncryptor", "SumEvaluato
 
 
 class SumEncryptor:
-    """The client's part; holds nothing secret."""
+    """The client's part. It holds no secret."""
 
     def __init__(self, public: EncryptionKey, terms: SumTerms) -> None:
         self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
@@ -70,7 +72,10 @@ class SumEncryptor:
         self._tag = gate.tag("sum", public.session, terms.digest)
 
     def encrypt(self, integers: Integers) -> bytes:
-        """One message from int64 of shape (length,); LocalProtocolError for others or beyond the bound."""
+        """One message from int64 (length,).
+
+        Raises LocalProtocolError for another dtype or shape, or an integer beyond the bound.
+        """
         coefficients = self._terms.encode(integers)
         # One unit of noise everywhere: SEAL refuses to transform a zero, and a vector may be one.
         coefficients = plus(coefficients, np.ones_like(coefficients), self._terms.parameters.primes)
@@ -80,7 +85,7 @@ class SumEncryptor:
 
 @dataclass(frozen=True, eq=False)
 class EncryptedTotal:
-    """Ciphertexts added up so far, residues (ciphertexts, 2, primes, N), and whose they are."""
+    """The sum of ciphertexts so far, residues (ciphertexts, 2, primes, N), and its senders."""
 
     residues: Residues = field(repr=False)
     senders: tuple[str, ...]
@@ -88,7 +93,7 @@ class EncryptedTotal:
 
 @dataclass(frozen=True, eq=False)
 class BlindedSum(Guarded):
-    """A sum on its way: the pads stay with the evaluator."""
+    """A sum that the key holder is to open. The pads stay with the evaluator."""
 
     pads: Residues = field(repr=False)
     senders: tuple[str, ...]
@@ -118,15 +123,18 @@ class SumEvaluator:
         return gate.TAG + _size(self._terms)
 
     def admit(self, message: bytes, *, sender: str) -> Residues:
-        """The gate alone: residues (ciphertexts, 2, primes, N), or RemoteProtocolError(sender)."""
+        """The checks of a message: residues (ciphertexts, 2, primes, N), or RemoteProtocolError(sender)."""
         raw = gate.body(message, self._tags["sum"], _size(self._terms), sender=sender)
         return _ciphertexts(raw, self._terms, sender)
 
     def add(self, total: EncryptedTotal | None, message: bytes, *, sender: str) -> EncryptedTotal:
-        """`total` and one client more; None begins one. What is refused leaves `total` as it was.
+        """The total with one more client. If `total` is None, this message begins one.
 
-        Raises RemoteProtocolError(sender) for what does not pass the gate, a sender that is in `total`
-        already, and more clients than declared (their sum could wrap).
+        A refused message leaves `total` as it was.
+
+        Raises:
+            RemoteProtocolError: names the sender of a message that does not pass the gate, a sender that is
+                in `total` already, or one client more than declared (the sum could wrap).
         """
         residues = self.admit(message, sender=sender)
         if total is None:
@@ -141,10 +149,13 @@ class SumEvaluator:
         return EncryptedTotal(whole, (*total.senders, sender))
 
     def request(self, total: EncryptedTotal) -> tuple[BlindedSum, bytes]:
-        """Ask for the total: what stays here, and the signed bytes for the key holder.
+        """Blind the total for the key holder.
 
-        Every call draws new pads, and the key holder answers one request for each place: keep the bytes and
+        Every call draws new pads, and the key holder answers one request per place. So keep the bytes, and
         send them again if the reply is lost.
+
+        Returns:
+            The pads, which stay here, and the signed bytes for the key holder.
         """
         terms, primes = self._terms, self._terms.parameters.primes
         shape = (terms.ciphertexts, terms.parameters.poly_modulus_degree)
@@ -153,7 +164,7 @@ class SumEvaluator:
             [uniform(p, shape[0] * shape[1], self._rng).reshape(shape) for p in terms.payload], axis=1
         )
         flooding = gaussians(terms.sigma, shape[0] * shape[1], self._rng).reshape(shape)
-        # The first prime gets no pad: there the key holder reads the noise, which it takes off.
+        # The first prime gets no pad: there the key holder reads the noise that it removes.
         zeros = np.zeros((shape[0], 1, shape[1]), dtype=np.uint64)
         noise = np.mod(flooding[:, None], np.array(primes, dtype=np.int64)[:, None]).astype(np.uint64)
         coefficients = plus(np.concatenate([zeros, pads], axis=1), noise, primes)
@@ -165,9 +176,10 @@ class SumEvaluator:
     def unblind(self, blinded: BlindedSum, reply: bytes, *, sender: str = "key holder") -> Integers:
         """The sum over `blinded.senders`, int64 (length,), exact.
 
-        Raises RemoteProtocolError(sender) for a reply that cannot be read. Raises one that names no sender
-        for a sum that no vectors within the bound have: the reply or a client's vector is wrong. Discard the
-        round.
+        Raises:
+            RemoteProtocolError: names the sender of a reply that cannot be read. It names no sender if the
+                sum is impossible for vectors within the bound: the reply or a client's vector is wrong.
+                Discard the round.
         """
         terms, payload = self._terms, self._terms.payload
         degree = terms.parameters.poly_modulus_degree
@@ -179,10 +191,10 @@ class SumEvaluator:
 
 
 class SumOpener(Guarded):
-    """The key holder's part of one sum: opens one request the evaluator signed, and that one again.
+    """The key holder's part of one sum: it opens one request that the evaluator signed.
 
-    `openings` is the key's one store, for all its sums (a file, where the key outlives the process): it caps
-    them together at tau, on which the flooding hangs.
+    It repeats the reply to that request. `openings` is the store of this key for all its sums (a file if the
+    key outlives the process). It caps them together at tau, for which the flooding is sized.
     """
 
     def __init__(self, keys: KeyPair, terms: SumTerms, evaluator: PublicKey, *, openings: Openings) -> None:
@@ -205,8 +217,9 @@ class SumOpener(Guarded):
     def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
         """sum + pad mod p_j of every coefficient. The same request again gets the stored reply.
 
-        Raises RemoteProtocolError(sender) for a request that does not pass the gate or has no signature, for
-        another request for this place, and beyond the cap.
+        Raises:
+            RemoteProtocolError: names the sender of a request that does not pass the gate, has no valid
+                signature, is another one for this place, or goes beyond the cap.
         """
         raw = gate.body(
             request, self._tags["sum-request"], _size(self._terms) + SIGNATURE_BYTES, sender=sender
@@ -217,9 +230,9 @@ class SumOpener(Guarded):
         except CryptoError as error:
             raise RemoteProtocolError(str(error), sender=sender, phase="gate") from None
         residues = _ciphertexts(raw[:-SIGNATURE_BYTES], self._terms, sender)
-        # Without the signature: its owner can make a second one for the same request.
+        # The digest leaves the signature out, since its owner can make a second one for the same request.
         digest = hashlib.sha256(message).digest()
-        # Stored by key and place, whatever the terms: the request that comes first is the only one.
+        # Stored by key and place, not by terms: only the first request is opened.
         stored = self._openings.once(
             self._place,
             self._terms.integers,
@@ -246,7 +259,7 @@ class SumOpener(Guarded):
         twice = self._ring.ciphertext(np.stack([ciphertext[1], ciphertext[1]]), 1.0)
         product = self._ring.residues(self._ring.weighted(twice, self._secret))[0]
         whole = plus(ciphertext[0], product, primes)
-        # both halves alike, as SEAL transforms ciphertexts only
+        # Both halves are equal, since SEAL transforms only ciphertexts.
         opened = self._ring.coefficients(self._ring.ciphertext(np.stack([whole, whole]), 1.0))[0]
         noise = centred(opened[:1], primes[:1])
         payload = np.array(self._terms.payload, dtype=np.int64)[:, None]

@@ -1,4 +1,4 @@
-"""Encrypted sums as a way of summing, and what server and key holder have of one attempt."""
+"""The encrypted sum scheme, and the parts of server and key holder in one attempt."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from securefl.sums.scheme import Attempt, Opened, Unopened, required_contributio
 
 _PURPOSE = b"encrypted sums"
 _REQUEST = "/request"
-"""No name of a value has a slash in front."""
+"""A key that no value has: names do not begin with a slash."""
 
 
 class Encrypted:
-    """`sum = "ckks"`: under the key holder's key, of which the server learns the total alone."""
+    """`sum = "ckks"`: sums under the key holder's key. The server learns only the total."""
 
     key_holder_learns = "blinded integers, uniform to it"
 
@@ -57,7 +57,7 @@ class Encrypted:
         return EncryptedKeyHolder(self, own)
 
     def agreement(self, attempt: Attempt, directory: Directory) -> SumAgreement:
-        """What every party of the attempt makes of it for itself."""
+        """The agreement of an attempt, which each party computes for itself."""
         return SumAgreement(
             header=attempt.header,
             roster=directory.roster(attempt.cohort),
@@ -69,7 +69,10 @@ class Encrypted:
         )
 
     def enough(self, attempt: Attempt) -> int:
-        """The fewest clients that a total is opened for; ConfigError for an attempt below the plan."""
+        """The least number of clients in a total that is opened.
+
+        Raises ConfigError if the plan does not allow the attempt.
+        """
         return required_contributions(self._plan, attempt.spec, len(attempt.cohort), attempt.weights)
 
 
@@ -77,15 +80,15 @@ class Encrypted:
 class SumAgreement(Agreement):
     """The agreement of one encrypted sum.
 
-    ordered: how many clients the order was given to. The fewest that are opened follow from it.
-    weights: what the order said of their weights, encoded. The key holder hears both from the server alone,
-        but no client signs others than it was ordered.
+    ordered: the size of the ordered cohort. The least number of clients in an opened total follows from it.
+    weights: the weights that the order states, encoded. The key holder receives both from the server only,
+        but no client signs others than those of its order.
     """
 
     ordered: int
     weights: bytes
 
-    # `ordered` follows from `weights` in every attempt. An agreement that is made otherwise binds both.
+    # In every attempt `ordered` follows from `weights`. An agreement made by other code binds both.
     @property
     def rules(self) -> bytes:
         return digest(b"encrypted rules 2", b"", fields(u32(self.ordered), self.weights))
@@ -112,7 +115,7 @@ class EncryptedClients:
 
 
 class EncryptedServer:
-    """The server's side: it adds ciphertexts, and signs what it asks for."""
+    """The server's side: it adds ciphertexts and signs its requests."""
 
     def __init__(self, scheme: Encrypted, own: Own) -> None:
         self._way = scheme
@@ -141,13 +144,13 @@ class EncryptedServer:
 
 
 class EncryptedKeyHolder:
-    """The key holder's side: its keys, and how much each has opened."""
+    """The key holder's side: its keys, and how many integers each has opened."""
 
     def __init__(self, scheme: Encrypted, own: Own) -> None:
         self._way = scheme
         self._own = own
 
-    # Made at the first sum: a key costs time, and not every session comes to a sum.
+    # Made at the first sum: a key costs time, and some sessions have no sum.
     @cached_property
     def _keys(self) -> SumKeys:
         return SumKeys(self._own.record)
@@ -155,7 +158,7 @@ class EncryptedKeyHolder:
     def machine(self, attempt: Attempt) -> tuple[SumKeyHolder, bytes]:
         enough, agreed = self._way.enough(attempt), self._way.agreement(attempt, self._own.directory)
         terms = list(_all_terms(attempt).values())
-        # Before anybody encrypts: the key must have room for this sum, or another one serves.
+        # Before a client encrypts: a key without room for this sum is replaced.
         self._keys.enter(attempt.header, sum(own.integers for own in terms))
         pair, server = self._keys.pair, self._own.directory.server.identity
         openers = tuple(SumOpener(pair, own, server, openings=self._keys.openings) for own in terms)
@@ -171,7 +174,7 @@ class EncryptedKeyHolder:
 
 
 class _PinnedKey:
-    """The key holder's public key of the attempt at hand; its signature is checked once."""
+    """The key holder's public key of the current attempt. Its signature is checked once."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -184,7 +187,7 @@ class _PinnedKey:
 
 
 def _all_terms(attempt: Attempt) -> dict[str, SumTerms]:
-    """By name, the terms of each sum. ConfigError for a total that fits no ciphertext."""
+    """The terms of each sum by name. Raises ConfigError if a total fits no ciphertext."""
     return {s.spec.name: _terms(s, len(attempt.cohort), attempt.header) for s in attempt.sums}
 
 
@@ -194,7 +197,7 @@ def _terms(question: Sum, clients: int, header: Header) -> SumTerms:
         bound=question.spec.grid.limit,
         clients=clients,
         parameters=STRONG,
-        # Of the key, not of this sum: the flooding must cover all that the key opens.
+        # The key's openings, not this sum's: the flooding must cover all that the key opens.
         openings=MOST_INTEGERS,
         place=Place(
             session=header.session,
@@ -208,10 +211,10 @@ def _terms(question: Sum, clients: int, header: Header) -> SumTerms:
 
 @dataclass(frozen=True, eq=False)
 class ServerPart:
-    """The server's arithmetic of one attempt, and its record of what it asked for.
+    """The server's arithmetic of one attempt, and its record of requests.
 
-    Ciphertexts cannot be made a second time as they were, so the request is on record before it is sent: a
-    round that was cut off asks for the same bytes, and the key holder opens no others.
+    Encryption is random, so the same request cannot be made twice. The server records it before it sends it:
+    an interrupted round sends the same bytes again, and the key holder opens no others.
     """
 
     evaluators: Mapping[str, SumEvaluator]
@@ -224,13 +227,13 @@ class ServerPart:
     def blind(
         self, totals: Mapping[str, Any], request: SumRequest
     ) -> tuple[dict[str, BlindedSum], SumRequest]:
-        """The pads, and the request that is on record for this agreement."""
+        """The pads, and the recorded request of this agreement."""
         header = self.agreement.header
 
         def made() -> bytes:
             both = {name: self.evaluators[name].request(total) for name, total in totals.items()}
             filled = replace(request, items=tuple(item for _, item in both.values()))
-            # Request and pads in one entry: a request without its pads could be opened, and never read.
+            # Request and pads in one entry: without its pads the server could not read an opened total.
             whole = np.frombuffer(encode(header, filled), dtype=np.uint8)
             return packed({_REQUEST: whole, **{name: own.pads for name, (own, _) in both.items()}})
 
@@ -239,7 +242,7 @@ class ServerPart:
         whole = arrays.pop(_REQUEST).tobytes()
         most = Limit(len(whole), len(totals) + 3 * len(request.members))
         asked: SumRequest = decode(whole, header, {SumRequest: most}, SERVER)
-        # Of the request on record: before it was cut off, a run may have asked for another set.
+        # From the recorded request: an interrupted run may have requested another set.
         senders = self.agreement.roster.names(asked.members)
         return {name: BlindedSum(pads, senders) for name, pads in arrays.items()}, asked
 
@@ -250,7 +253,7 @@ class ServerPart:
                 for (name, own), reply in zip(blinded.items(), replies, strict=True)
             }
         except RemoteProtocolError:
-            # Nobody can say whose doing it is: the reply or a client's vector.
+            # No party can tell whether the reply or a client's vector caused it.
             return None
 
 

@@ -1,4 +1,4 @@
-"""The server of one encrypted sum: adds ciphertexts, has the total opened under a pad, takes the pad off."""
+"""The server's machine of one encrypted sum: it adds ciphertexts and has the total opened under a pad."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from securefl.sums.scheme import Opened, Unopened
 
 
 class Arithmetic(Protocol):
-    """What the server does under encryption (`way.ServerPart`)."""
+    """The server's arithmetic under encryption (`way.ServerPart`)."""
 
     def add(self, name: str, total: Any, message: bytes, sender: str) -> Any:
-        """`total` (or None) with one message more.
+        """The total (or None) with one more message.
 
-        It checks the message before any native library sees it, and leaves `total` as it was.
+        It checks the message before any native library reads it, and leaves `total` as it was.
         """
         ...
 
     def blind(self, totals: Mapping[str, Any], request: SumRequest) -> tuple[Any, SumRequest]:
-        """What stays here, and the request, with items in the order of the names, put on record.
+        """The pads, and the recorded request with items in the order of the names.
 
-        If a request of this agreement is on record already, it is that one: after a restart the server asks
-        for the same again.
+        If a request of this agreement is on record already, it returns that one: after a restart the server
+        sends the same request.
         """
         ...
 
     def take(self, blinded: Any, replies: tuple[bytes, ...]) -> Mapping[str, NDArray[np.int64]] | None:
-        """The integers by name. None for a reply that cannot be read, or an impossible total."""
+        """The integers by name. None if a reply cannot be read, or a total is impossible."""
         ...
 
 
 @dataclass(frozen=True)
 class Blind:
-    """Slow work of the server: blind the totals. `request` has no items yet."""
+    """A work order of the server: blind the totals. `request` has no items yet."""
 
     part: Arithmetic
     totals: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Blind:
 
 @dataclass(frozen=True)
 class Take:
-    """Slow work of the server: take the blinding off."""
+    """A work order of the server: subtract the pads."""
 
     part: Arithmetic
     blinded: Any
@@ -71,7 +71,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Adding:
-    """The totals so far by name, and of whose contributions: digest and signature by member."""
+    """The totals so far by name, and each member's digest and signature."""
 
     totals: Mapping[str, Any]
     inputs: AppendMap[int, tuple[bytes, Signature]] = field(repr=False)
@@ -88,7 +88,7 @@ class Blinding:
 
 @dataclass(frozen=True)
 class Asking:
-    """`again` is how often the request goes out once more when the reply is late: it is the same request."""
+    """`again` is how many more times the server sends the same request if the reply is late."""
 
     blinded: Any
     request: SumRequest
@@ -110,10 +110,10 @@ SumState = Adding | Blinding | Asking | Taking | Ended
 
 @dataclass(frozen=True, kw_only=True)
 class SumServer:
-    """The server of one encrypted sum.
+    """The server's machine of one encrypted sum.
 
-    least: contributions, below which nothing is opened. message_bytes, reply_bytes: the most of one
-    contribution, and of the reply.
+    least: the least number of contributions in a total that is opened. message_bytes, reply_bytes: the
+    largest size of one contribution, and of the reply.
     """
 
     agreement: Agreement
@@ -141,7 +141,7 @@ class SumServer:
             raise RemoteProtocolError(
                 "Expected a client of the cohort, got another.", sender=sender, phase="contribution"
             )
-        # Late and doubled ones are ignored, not refused: honest clients and networks make them too.
+        # Late and repeated inputs are ignored, not refused: honest clients and networks cause them too.
         if not isinstance(state, Adding) or number in state.inputs:
             return Step(state)
         state = self._added(state, number, sender, message)
@@ -169,7 +169,7 @@ class SumServer:
                 sender=sender,
                 phase="contribution",
             ) from None
-        # After the signature: what no member signed costs no arithmetic.
+        # After the signature check: an input that no member signed costs no arithmetic.
         totals = {
             one.name: self.part.add(one.name, state.totals.get(one.name), one.sealed, sender)
             for one in delivered
@@ -213,16 +213,16 @@ class SumServer:
                 sender=sender,
                 phase="opening",
             )
-        # One refusal is enough: a part of the totals is no answer to the Ask.
+        # One refusal is enough: a part of the totals is no answer to the query.
         if REFUSED in reply.items:
             return _closed(
-                "Expected the key holder to open, got a refusal: it opened another total of this question.",
+                "Expected the key holder to open, got a refusal: it opened another total of this sum.",
                 asked=True,
             )
         return Step(Taking(state.request.members), need=Need(Take(self.part, state.blinded, reply.items)))
 
     def deadline(self, state: SumState) -> Step[SumState]:
-        """Go on with what came, or ask the key holder again, which costs nothing, or end without a sum."""
+        """Go on with the received inputs, send the same request again, or end without a sum."""
         match state:
             case Adding():
                 return self._collected(state)
@@ -235,5 +235,5 @@ class SumServer:
 
 
 def _closed(reason: str, *, asked: bool = False) -> Step[SumState]:
-    # Once the key holder was asked, this set may be on its record, and it opens no other.
+    # After the request this set may be on the key holder's record, which then refuses every other set.
     return Step(Ended(), result=Unopened(reason=f"No sum: {reason}", final=asked))

@@ -1,21 +1,21 @@
-"""What all parties of an encrypted sum declare in public, and how integers stand in a ciphertext.
+"""The public terms of an encrypted sum, and the coding of integers in a ciphertext.
 
 Coding. The first prime p_0 of the modulus carries noise, the others carry integers: a coefficient that
 holds x is 0 mod p_0 and x mod every other p_j (a multiple of p_0 in Z_Q, by the Chinese remainder theorem;
 no rounding anywhere). Under noise e it decrypts to e mod p_0 and x + e mod p_j. With |e| < p_0 / 2 the first
-residue *is* e, and taking it off leaves x mod p_j exactly; sums and pads go through this unchanged.
+residue *is* e, and subtracting it leaves x mod p_j exactly. The coding is linear, so sums and pads keep it.
 
 Lanes. Sums lie within +-S, S = clients * bound. L of them share a residue as balanced digits to the base
 2 S + 1, with base^L <= p_j, so digits of a sum never carry into each other and no sum wraps.
 
 Flooding. As for scores (`linear.terms`): sigma = sqrt(12 tau) 2^(s/2) t with s = 40, tau every integer this
 key opens, over all vectors, and t eight standard deviations of the noise of `clients` ciphertexts and one
-more. By Pinsker all tau coefficients together, with or without the clients' noise in them, are told apart
-with an advantage of at most 2^-22.8.
+more. By Pinsker, the key holder distinguishes all tau coefficients with the clients' noise from those without
+it with an advantage of at most 2^-22.8.
 
-Exactness. It fails where |noise + flooding| reaches p_0 / 2, which `SumTerms` keeps ten sigma beyond the
+Exactness. Decoding fails if |noise + flooding| reaches p_0 / 2, which `SumTerms` keeps ten sigma beyond the
 noise. For a Gaussian that has probability 1.6e-23 for an integer and 5e-15 for 2^28 of them. Here it never
-happens: what `gaussians` draws ends at 8.6 sigma, and the noise of a fresh ciphertext at N / 2 + 4 (half a
+happens: the draws of `gaussians` end at 8.6 sigma, and the noise of a fresh ciphertext at N / 2 + 4 (half a
 unit of rounding, for the special prime, in each polynomial, one of them times a ternary key).
 """
 
@@ -38,13 +38,13 @@ from securefl.he.parameters import Parameters
 
 Integers = NDArray[np.int64]
 MARGIN: Final = 10
-"""How many sigma of flooding stay below half of p_0."""
+"""Half of p_0 is at least this many sigma of flooding."""
 _FLOAT_BITS: Final = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Which sum this is; a ciphertext made for one place is refused at every other."""
+    """The place of one sum. A ciphertext made for one place is refused at every other."""
 
     session: bytes
     round: int
@@ -53,7 +53,7 @@ class Place:
     name: str
 
     def text(self) -> str:
-        """Canonical text, which tags and digests hold. Its words and their order stay as they are."""
+        """Canonical text, part of tags and digests. Its words and their order must not change."""
         return (
             f"Place(session={self.session!r}, round={self.round}, attempt={self.attempt}, "
             f"stage={self.stage!r}, name={self.name!r})"
@@ -64,8 +64,10 @@ class Place:
 class SumTerms:
     """Public terms of one sum: vectors of `length` integers within +-bound, of at most `clients` clients.
 
-    openings: tau, how many integers the key opens at most, over all its sums; see `integers`.
-    Raises ConfigError if a sum could wrap, or noise and flooding do not fit the first prime.
+    openings: tau, the most integers that the key opens over all its sums; see `integers`.
+
+    Raises:
+        ConfigError: a sum could wrap, or noise and flooding do not fit the first prime.
     """
 
     length: int
@@ -109,7 +111,7 @@ class SumTerms:
 
     @cached_property
     def lanes(self) -> int:
-        """L, how many integers share a residue."""
+        """L, the number of integers that share a residue."""
         base, count = 2 * self.largest + 1, 0
         while base ** (count + 1) <= min(self.payload):
             count += 1
@@ -117,12 +119,12 @@ class SumTerms:
 
     @property
     def ciphertexts(self) -> int:
-        """How many ciphertexts a vector takes."""
+        """The number of ciphertexts of a vector."""
         return ceil(self.length / (self.lanes * len(self.payload) * self.parameters.poly_modulus_degree))
 
     @property
     def integers(self) -> int:
-        """How many integers one opening takes of tau: every residue of every coefficient, used or not."""
+        """The integers that one opening takes of tau: every residue of every coefficient, used or not."""
         return self.ciphertexts * len(self.payload) * self.parameters.poly_modulus_degree
 
     @cached_property
@@ -133,11 +135,11 @@ class SumTerms:
 
     @cached_property
     def digest(self) -> bytes:
-        """Binds bytes to these terms and this place: other terms refuse them."""
+        """A digest of these terms and this place. Bytes that carry another digest are refused."""
         return hashlib.sha256(f"securefl/he/sums/1|{self.text()}".encode()).digest()
 
     def text(self) -> str:
-        """Canonical text, which the digest holds. Its words and their order stay as they are."""
+        """Canonical text, part of the digest. Its words and their order must not change."""
         return (
             f"SumTerms(length={self.length}, bound={self.bound}, clients={self.clients}, "
             f"parameters={self.parameters.text()}, openings={self.openings}, place={self.place.text()})"
@@ -146,15 +148,16 @@ class SumTerms:
     # Coding -------------------------------------------------------------------------------------
 
     def encode(self, integers: Integers) -> Residues:
-        """A vector, int64 of shape (length,), as residues (ciphertexts, primes, N) of coefficients.
+        """A vector, int64 (length,), as residues (ciphertexts, primes, N) of coefficients.
 
-        Raises LocalProtocolError for another dtype or shape, or an integer beyond the bound.
+        Raises:
+            LocalProtocolError: another dtype or shape, or an integer beyond the bound.
         """
         if integers.dtype != np.int64 or integers.shape != (self.length,):
             raise LocalProtocolError(
                 f"Expected {self.length} int64 values, got {integers.dtype} of shape {integers.shape}."
             )
-        # not by abs: that of -2^63 is itself
+        # abs would not do: the absolute value of -2^63 is itself in int64
         if not (-self.bound <= int(integers.min()) and int(integers.max()) <= self.bound):
             raise LocalProtocolError(
                 f"Expected integers within +-{self.bound}, got larger. Clip or scale them."
@@ -173,8 +176,9 @@ class SumTerms:
     def decode(self, words: Residues) -> Integers:
         """The inverse for sums, from words (ciphertexts, payload, N) below their primes: int64 (length,).
 
-        Raises RemoteProtocolError for words that are no sum of vectors within the bound. It names no sender:
-        a client or the key holder can have done it.
+        Raises:
+            RemoteProtocolError: the words are no sum of vectors within the bound. It names no sender, since a
+                client or the key holder may have caused it.
         """
         rest = centred(words, self.payload)
         base, digits = 2 * self.largest + 1, np.zeros(self._shape, dtype=np.int64)
@@ -182,8 +186,8 @@ class SumTerms:
             digits[:, :, lane] = np.mod(rest + self.largest, base) - self.largest
             rest = (rest - digits[:, :, lane]) // base
         flat = digits.reshape(-1)
-        # A rest, or a digit where none was put, shows that something was out of range, though not whose it
-        # is.
+        # A rest, or a digit in an unused lane, shows that a vector or the reply was out of range, but not
+        # which.
         if rest.any() or flat[self.length :].any():
             raise RemoteProtocolError(
                 f"Expected a sum of {self.clients} vectors within +-{self.bound}, got another: the reply, or "
@@ -207,14 +211,14 @@ def centred(residues: Residues, primes: tuple[int, ...]) -> Integers:
 def plus(left: Residues, right: Residues, primes: tuple[int, ...]) -> Residues:
     """left + right of shape (..., primes, N), mod primes below 2^63."""
     total = left + right
-    # where no prime is to be taken off, the difference wraps to something larger
+    # if the total is below the prime, the difference wraps to a larger number
     reduced: Residues = np.minimum(total, total - np.array(primes, dtype=np.uint64)[:, None])
     return reduced
 
 
 def uniform(modulus: int, count: int, rng: random.Random) -> NDArray[np.uint64]:
     """`count` values uniform below `modulus`, by rejection: no bias."""
-    # Cut to the length of the modulus first, so that less than half of the draws is thrown away.
+    # Cut to the bit length of the modulus first, so that less than half of the draws is rejected.
     mask = np.uint64((1 << modulus.bit_length()) - 1)
     kept = np.empty(0, dtype=np.uint64)
     while len(kept) < count:

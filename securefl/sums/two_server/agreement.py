@@ -1,4 +1,4 @@
-"""What server, key holder and clients of one two-server sum agree on, and what a client signs of its part."""
+"""The agreement of a two-server sum: the public parameters that all parties sign or pin."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ class Agreement(agreement.Agreement):
     Attributes:
         holder: the key holder's key (X25519), for which clients box the seeds of their pads.
         server: the server's key (X25519), for which the key holder seals its sum of pads.
-        ordered: how many clients the order was given to. The fewest that are opened follow from it.
-        weights: what the order said of their weights, encoded. The key holder hears both from the server
-            alone, but no client signs others than it was ordered.
+        ordered: the size of the ordered cohort. The least number of clients in an opened total follows from
+            it.
+        weights: the weights that the order states, encoded. The key holder receives both from the server
+            only, but no client signs others than those of its order.
 
-    Both keys are pinned: they stand in the context, and so under every signature and in every box. A box for
+    Both keys are pinned: they are part of the context, and so of every signature and every box. A box for
     another key holder belongs to another agreement.
 
     Raises:
-        ConfigError: one key for both, a key of another length, a sum that could wrap, or fewer clients
-            that were ordered than are called.
+        ConfigError: one key for both parties, a key of another length, a sum that could wrap, or fewer
+            ordered clients than called ones.
     """
 
     holder: PublicKey
@@ -43,19 +44,19 @@ class Agreement(agreement.Agreement):
     def __post_init__(self) -> None:
         super().__post_init__()
         if {len(self.holder.raw), len(self.server.raw)} != {32} or self.holder == self.server:
-            raise ConfigError("Expected two keys of 32 bytes, got one twice or others: each party holds one.")
+            raise ConfigError("Expected two different keys of 32 bytes: each party holds its own.")
         clients = len(self.roster.members)
         if not clients <= self.ordered < 2**32:
             raise ConfigError(f"Expected at least the {clients} clients called, got {self.ordered} ordered.")
         for vector in self.vectors:
-            # Half of the residues stand for negative sums, so the largest must stay below the other half.
+            # Half of the residues are negative sums, so the largest sum must stay below the other half.
             if clients * vector.bound >= 1 << (vector.bits - 1):
                 raise ConfigError(
                     f"Expected room for {clients} clients of at most {vector.bound} each, got {vector.bits} "
                     f"bits for {vector.name!r}: widen it or tighten the bound."
                 )
 
-    # `ordered` follows from `weights` in every attempt. An agreement that is made otherwise binds both.
+    # In every attempt `ordered` follows from `weights`. An agreement made by other code binds both.
     @property
     def rules(self) -> bytes:
         return agreement.digest(
@@ -66,12 +67,12 @@ class Agreement(agreement.Agreement):
 
 
 def signed_input(agreed: agreement.Agreement, member: int, vectors: bytes, boxes: bytes) -> bytes:
-    """What a client signs: its padded vectors and its boxes, by their digests, under one agreement."""
+    """The bytes that a client signs: digests of its padded vectors and its boxes, under one agreement."""
     return tagged(b"two-server", agreed.context, fields(u32(member), vectors, boxes))
 
 
 def vectors_digest(packed: Sequence[NDArray[Any]]) -> bytes:
-    """SHA-256 over a client's padded vectors, each with its length in front."""
+    """SHA-256 over a client's padded vectors, each preceded by its length."""
     whole = hashlib.sha256()
     for one in packed:
         whole.update(u32(one.nbytes))
@@ -85,7 +86,7 @@ def boxes_digest(boxes: Sequence[bytes]) -> bytes:
 
 
 def request_digest(agreed: agreement.Agreement, request: PadRequest) -> bytes:
-    """What the key holder records: the agreement, the set, its vectors and all its boxes."""
+    """The digest that the key holder records, of agreement, members, their vectors and boxes."""
     inputs, boxes = (one.raw for one in request.inputs), (box.raw for box in request.boxes)
     parts = (agreed.context, u32(*request.members), fields(*inputs), fields(*boxes))
     return agreement.digest(b"two-server request", b"", fields(*parts))

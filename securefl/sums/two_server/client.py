@@ -1,4 +1,4 @@
-"""A client of one two-server sum: it enters the attempt on record, pads, boxes its seeds, signs; no more."""
+"""The client's machine of one two-server sum: it records the attempt, pads, boxes its seeds and signs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from securefl.sums.two_server.pads import Padder, box, seeds_of
 
 @dataclass(frozen=True)
 class Padding:
-    """`secret` is what the record gave for this attempt; `sent` once nothing more is said."""
+    """`secret` is the recorded secret of this attempt. `sent` is True once the client sends nothing more."""
 
     secret: SecretKey | None = field(default=None, repr=False)
     sent: bool = False
@@ -28,10 +28,10 @@ class Padding:
 
 @dataclass(frozen=True, kw_only=True)
 class PadClient:
-    """A client of one two-server sum.
+    """The client's machine of one two-server sum.
 
-    agreement: from its own plan, the pinned keys and the order it was given. signers: the fewest clients that
-    the key holder opens a total for.
+    agreement: from its own plan, the pinned keys and its order. signers: the least number of clients in a
+    total that the key holder opens.
 
     Results: "answered", "abstained", "missed", "refused" (on record).
     """
@@ -41,7 +41,7 @@ class PadClient:
     signers: int
 
     def begin(self) -> Step[Padding]:
-        # On record before anything is computed: after a restart the record says which attempts are barred.
+        # Recorded before anything is computed: after a restart the record says which attempts are barred.
         return Step(Padding(), need=Need(entering(self.identity.name, self.agreement, self.signers)))
 
     def expects(self, state: Padding) -> Expects:
@@ -54,7 +54,7 @@ class PadClient:
 
     def provide(self, state: Padding, answer: SecretKey | tuple[Release, ...] | None) -> Step[Padding]:
         done = replace(state, sent=True)
-        # A deadline was first. What was computed meanwhile stays here, since nobody waits for it.
+        # The deadline came first. The computed value stays here, since the server no longer waits for it.
         if state.sent:
             return Step(state)
         if answer is None:
@@ -82,8 +82,7 @@ class PadClient:
         wanted = [(vector.name, "masked") for vector in self.agreement.vectors]
         if [(release.key.name, release.form) for release in releases] != wanted:
             raise LocalProtocolError(f"Expected one padded release for each of {wanted}, got {releases}.")
-        # Drawn again from the secret, which is on record: an attempt that is played again says the same
-        # bytes.
+        # Derived again from the recorded secret: an attempt that is run again sends the same bytes.
         seeds = seeds_of(secret, self.agreement, self._member)
         boxes = tuple(box(secret, self.agreement, self._member, i, seed) for i, seed in enumerate(seeds))
         vectors = vectors_digest([release._numbers for release in releases])

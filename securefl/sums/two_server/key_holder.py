@@ -1,9 +1,9 @@
-"""The key holder of one two-server sum: one sum of pads a question, for a cohort that signed one agreement.
+"""The key holder of a two-server sum: it sends one sum of pads per query's sum, for clients that signed.
 
-It opens the boxes of a set that signed, names those that do not open, and puts the set on record before it
-answers. The same request gets the same bytes. Another request for the question gets none, in any attempt and
-after a restart. The server can lie: it may take the pads off other vectors than those that were signed. It
-learns nothing by that, since the pads of the others are in no sum.
+It opens the boxes of a set that signed, and names the members whose boxes do not open. It records the set
+before it answers. It answers the same request with the same bytes. Its record refuses every other request for
+the sum, in any attempt and after a restart. The server can lie: it may subtract the pads from other vectors
+than the signed ones. It learns nothing by that, since the pads of other clients are in no sum.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from securefl.sums.two_server.pads import BOX_BYTES
 
 _PHASE = "pads"
 _MEMBER_BYTES = 128
-"""Enough for a member's number, digest and signature, with their lengths."""
+"""An upper bound for a member's number, digest and signature, with their lengths."""
 
 Seeds = Sequence[SecretKey]
 """The seeds of one member, one per vector."""
 
 
 class Holding(Protocol):
-    """What the key holder does with its secrets (`way.KeyHolderPart`)."""
+    """The key holder's use of its secrets (`way.KeyHolderPart`)."""
 
     def open(self, agreed: Agreement, request: PadRequest) -> tuple[Seeds | None, ...]:
-        """The seeds of each member, None for one whose boxes do not open here."""
+        """The seeds of each member. None for a member whose boxes do not open."""
         ...
 
     def pads(self, agreed: Agreement, asked: bytes, seeds: Sequence[Seeds]) -> bytes:
-        """The sums of their pads, sealed to the server for this request; the same bytes each time."""
+        """The sums of their pads, sealed to the server for this request. The bytes are the same each time."""
         ...
 
 
 @dataclass(frozen=True)
 class OpenBoxes:
-    """Slow work of the key holder: open all boxes of a request."""
+    """A work order of the key holder: open all boxes of a request."""
 
     part: Holding
     agreement: Agreement
@@ -59,7 +59,7 @@ class OpenBoxes:
 
 @dataclass(frozen=True)
 class AddPads:
-    """Slow work of the key holder: add the pads of a request that is on record."""
+    """A work order of the key holder: add the pads of a recorded request."""
 
     part: Holding
     agreement: Agreement
@@ -72,9 +72,9 @@ class AddPads:
 
 @dataclass(frozen=True)
 class Ready:
-    """`request` is the one at work or answered, its `seeds` once its boxes are open.
+    """`request` is the request in work or answered. `seeds` are its seeds once its boxes are open.
 
-    `named` is a request before it, and the reply that named the members whose boxes do not open.
+    `named` is an earlier request, and the reply that named the members whose boxes do not open.
     """
 
     request: PadRequest | None = None
@@ -86,12 +86,12 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class PadKeyHolder:
-    """The key holder of one two-server sum.
+    """The key holder's machine of one two-server sum.
 
-    It sums the pads of a question once, for at least `least` members that signed one agreement, their boxes
-    and their padded vectors. It never sees a vector.
+    It sums the pads of a query's sum once, for at least `least` members that signed one agreement, their
+    boxes and their padded vectors. It never sees a vector.
 
-    agreement: from its own plan and the pinned keys; the task is the one that the members signed.
+    agreement: from its own plan and the pinned keys. The task is the one that the members signed.
     Results: "opened", "refused", "unused".
     """
 
@@ -108,7 +108,7 @@ class PadKeyHolder:
         return Expects(self.agreement.header, {PadRequest: Limit(most, members * (vectors + 3))})
 
     def receive(self, state: Ready, sender: str, message: PadRequest) -> Step[Ready]:
-        """Harmless: the same request again, and the one before it in which members were named."""
+        """Answer the server's request. Repeated requests get the same reply, also one that named members."""
         if sender != SERVER:
             raise RemoteProtocolError(
                 f"Expected a request from the server, got one from {sender}.", sender=sender, phase=_PHASE
@@ -117,14 +117,13 @@ class PadKeyHolder:
             return self._say(state, state.named[1])
         if state.request is not None and message != state.request:
             raise refused(
-                "Expected the request from before, got another: one total of a question is opened.", _PHASE
+                "Expected the same request as before, got another: only one total of a sum is opened.", _PHASE
             )
         if state.reply is not None:
             return self._say(state, state.reply)
         if state.request is not None:
             return Step(state)
-        # Without the named, and nobody else: under cover of a bad box the server could leave out whom it
-        # likes.
+        # Exactly without the named members: a server could use one bad box to leave out any client.
         if state.named is not None and message != state.named[0].without(state.named[1].bad):
             raise refused("Expected the request without the members that were named, got another.", _PHASE)
         self._check(message)
@@ -132,11 +131,11 @@ class PadKeyHolder:
         return Step(replace(state, request=message), need=Need(work))
 
     def _agreed(self, request: PadRequest) -> Agreement:
-        """The agreement with the task that the members signed; they all signed the same, or it is refused."""
+        """The agreement with the task of the request. If the members signed another task, signatures fail."""
         return replace(self.agreement, task=request.task)
 
     def _check(self, request: PadRequest) -> None:
-        """Distinct members of the roster, enough of them, each of whom signed its vectors and its boxes."""
+        """Require enough distinct members of the roster, each of whom signed its vectors and its boxes."""
         members, vectors = request.members, len(self.agreement.vectors)
         if len(request.boxes) != vectors * len(members):
             raise refused(
@@ -154,7 +153,7 @@ class PadKeyHolder:
         assert state.request is not None
         agreed = self._agreed(state.request)
         asked = request_digest(agreed, state.request)
-        # From the last step backwards: boxes are opened, the set is recorded, and only then are pads added.
+        # In reverse order: first boxes are opened, then the set is recorded, and only then are pads added.
         if state.recorded:
             return self._reply(state, PadReply(request=asked, bad=(), pads=answer), "opened")
         if not state.seeds:
@@ -165,7 +164,7 @@ class PadKeyHolder:
         return Step(replace(state, seeds=(), recorded=True), need=Need(work))
 
     def _opened(self, state: Ready, asked: bytes, seeds: tuple[Seeds | None, ...]) -> Step[Ready]:
-        """Name the members whose boxes do not open, before anything is on record; else record the set."""
+        """Name the members whose boxes do not open, before any record. If all open, record the set."""
         assert state.request is not None
         good = tuple(own for own in seeds if own is not None)
         if len(good) < len(seeds):

@@ -15,7 +15,7 @@ from securefl.core.wire import message
 class PaddedInput:
     """One padded release per vector, the box with its seed for each, and a signature over all of them.
 
-    Vector and box travel in one message, so nobody is in one half of the sum alone.
+    Vector and box travel in one message, so no client is in only one half of the sum.
     """
 
     releases: tuple[Release, ...]
@@ -26,10 +26,10 @@ class PaddedInput:
 @message("pad-request", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class PadRequest:
-    """The boxes whose pads are to be summed, and what shows the key holder that a cohort stands behind them.
+    """The boxes whose pads are to be summed, and the evidence for the key holder that a cohort contributed.
 
     Attributes:
-        task: digest of what the cohort was told.
+        task: digest of the task that the server told the cohort.
         members: numbers in the pinned roster, ascending.
         boxes: of each member, one per vector.
         inputs: digest of each member's padded vectors.
@@ -48,7 +48,7 @@ class PadRequest:
         return self.boxes[each * place : each * (place + 1)]
 
     def without(self, bad: Sequence[int]) -> PadRequest:
-        """The same request for the members that are left."""
+        """The same request for the remaining members."""
         left = [place for place, member in enumerate(self.members) if member not in bad]
         return replace(
             self,
@@ -66,9 +66,10 @@ class PadReply:
 
     Attributes:
         request: digest of the request that it answers.
-        bad: members of it whose boxes do not open; then nothing was recorded, and there are no pads.
-        pads: the sums of the pads, packed and sealed to the server; `REFUSED` where another total of a
-            question was opened before.
+        bad: members of it whose boxes do not open. If there are any, nothing was recorded and there are no
+            pads.
+        pads: the sums of the pads, packed and sealed to the server; `REFUSED` if the key holder opened
+            another total of a sum before.
     """
 
     request: bytes

@@ -1,8 +1,9 @@
-"""Pads of a two-server sum: the seeds they are drawn from, the boxes these travel in, and their sums.
+"""Pads of a two-server sum: the seeds they are derived from, the boxes of these seeds, and sums of pads.
 
-The pad of a vector is the keystream of its seed (`secagg.masks`), a seed for one vector of one client in one
-attempt. It follows from the secret that the client's journal holds for the round, and from the agreement,
-which names the attempt: an attempt that is played again says the same bytes, and another one has other seeds.
+The pad of a vector is the keystream of its seed (`secagg.masks`). There is one seed for one vector of one
+client in one attempt. It is derived from the secret of the round in the client's journal and from the
+agreement, which names the attempt. So an attempt that is run again sends the same bytes, and another attempt
+has other seeds.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ SEALING_BYTES: Final = 32 + 16
 
 
 def seeds_of(secret: SecretKey, agreed: Agreement, member: int) -> tuple[SecretKey, ...]:
-    """A client's seeds, one per vector, for this attempt alone."""
+    """A client's seeds, one per vector, for this attempt only."""
     numbers = range(len(agreed.vectors))
     return tuple(derived(secret, b"seed|" + _place(agreed, member, number)) for number in numbers)
 
 
 def box(secret: SecretKey, agreed: Agreement, member: int, number: int, seed: SecretKey) -> Share:
-    """A seed for the key holder of this agreement, as this member's of this vector, in this attempt."""
+    """A seed in a box for the key holder, bound to this member, this vector and this attempt."""
     place = _place(agreed, member, number)
     return Share(seal(agreed.holder, seed.reveal(), place, secret=derived(secret, b"box")))
 
 
 def opened(key: AgreementKey, agreed: Agreement, member: int, boxes: Sequence[Share]) -> list[SecretKey]:
-    """A member's seeds, one per vector. CryptoError for a box that does not open at this place."""
+    """A member's seeds, one per vector. Raises CryptoError for a box that does not open at this place."""
     seeds = []
     for number, one in enumerate(boxes):
         if len(one.raw) != BOX_BYTES:
@@ -55,7 +56,7 @@ def opened(key: AgreementKey, agreed: Agreement, member: int, boxes: Sequence[Sh
 
 
 def _place(agreed: Agreement, member: int, number: int) -> bytes:
-    """What a box is for: agreement, question and attempt, and the client's name."""
+    """The context of a box: agreement, sum and attempt, and the client's name."""
     vector, name = agreed.vectors[number], agreed.roster.members[member].name
     return tagged(
         b"two-server box", agreed.context, fields(u32(member, number), name.encode(), vector.encoded())
@@ -66,20 +67,24 @@ def _place(agreed: Agreement, member: int, number: int) -> bytes:
 
 
 class Padder:
-    """Pads each vector of a client once: two vectors under one pad would tell their difference."""
+    """Pads each vector of a client once. Two vectors under one pad would reveal their difference."""
 
     def __init__(self, agreed: Agreement, seeds: Sequence[SecretKey]) -> None:
         self._vectors = agreed.vectors
         self._left = dict(enumerate(seeds))
 
     def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
-        """LocalProtocolError for a vector that is padded already, of another length, or beyond its bound."""
+        """Pad one vector.
+
+        Raises:
+            LocalProtocolError: the vector was padded before, has another length, or is beyond its bound.
+        """
         if number not in self._left:
             raise LocalProtocolError(
                 f"Expected a vector without a pad yet, got number {number}: a pad serves once."
             )
         hidden = masked(self._vectors[number], number, integers, add=[self._left[number]])
-        # After the padding: a vector that was refused has used no pad.
+        # After the padding: a refused vector uses no pad.
         del self._left[number]
         return Concealed("masked", hidden)
 
@@ -89,7 +94,7 @@ def total_pads(
 ) -> bytes:
     """The sums of all members' pads, packed one after the other.
 
-    Noise is taken off the sums. The server takes the sums off, so the noise is left in its total.
+    Noise is subtracted from the sums. The server subtracts the sums, so its total contains the noise.
     """
     parts = []
     for number, vector in enumerate(agreed.vectors):
@@ -103,7 +108,7 @@ def total_pads(
 
 
 def pads_of(agreed: Agreement, packed: bytes) -> list[Words]:
-    """The inverse of `total_pads`; CryptoError for another length, or bits that no value has."""
+    """The inverse of `total_pads`. Raises CryptoError for another length, or bits that no value has."""
     if len(packed) != pads_bytes(agreed):
         raise CryptoError(f"Expected {pads_bytes(agreed)} bytes of pads, got {len(packed)}.")
     rest, found = np.frombuffer(packed, np.uint8), []
@@ -115,12 +120,12 @@ def pads_of(agreed: Agreement, packed: bytes) -> list[Words]:
 
 
 def pads_bytes(agreed: Agreement) -> int:
-    """Bytes of the sums of pads, before they are sealed."""
+    """The number of bytes of the sums of pads before they are sealed."""
     return sum(packed_bytes(vector.length, vector.bits) for vector in agreed.vectors)
 
 
 def unpadded(padded: Sequence[Words], pads: Words, bits: int) -> NDArray[np.int64]:
-    """The sum of what was padded, from the vectors of all members and the sum of their pads."""
+    """The sum of the clients' integers, from all members' padded vectors and the sum of their pads."""
     total: Words = np.zeros(len(pads), pads.dtype)
     # Words wrap modulo 2^32 or 2^64, which 2^bits divides, so one reduction at the end is enough.
     for one in padded:

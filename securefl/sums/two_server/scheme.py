@@ -1,4 +1,4 @@
-"""Two-server sums as a way of summing, and what the key holder has of one attempt."""
+"""The two-server sum scheme, and the key holder's part in one attempt."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from securefl.sums.two_server.server import PadServer
 
 
 class TwoServer:
-    """`sum = "two-server"`: under pads whose seeds the key holder has, and never the vectors.
+    """`sum = "two-server"`: sums under pads. The key holder has the seeds of the pads and never the vectors.
 
-    The keys of server and key holder are their pinned ones: a party that restarts says the same again.
+    The keys of server and key holder are their pinned ones, so a party that restarts sends the same bytes.
     """
 
     key_holder_learns = "seeds of pads, drawn without regard to any record"
@@ -56,13 +56,16 @@ class TwoServer:
         return TwoServerKeyHolder(self, own, self._plan)
 
     def agreement(self, attempt: Attempt, directory: Directory) -> Agreement:
-        """What every party of the attempt makes of it for itself. ConfigError for a total beyond a word."""
+        """The agreement of an attempt, which each party computes for itself.
+
+        Raises ConfigError if a total does not fit a word, or no key holder is pinned.
+        """
         if directory.key_holder is None:
-            raise ConfigError("Expected the pinned keys of a key holder, got none. Name who it is.")
+            raise ConfigError("Expected the pinned keys of a key holder, got none. Name the key holder.")
         return Agreement(
             header=attempt.header,
             roster=directory.roster(attempt.cohort),
-            # Room for the noise too: a total that wraps is wrong, and nothing shows it.
+            # Room for the noise too: no check sees a total that wraps.
             vectors=attempt.vectors(lambda spec: mechanism_of(self._plan, spec).headroom().total),
             plan=self._plan.digest(),
             task=attempt.task,
@@ -73,7 +76,10 @@ class TwoServer:
         )
 
     def enough(self, attempt: Attempt) -> int:
-        """The fewest clients that a total is opened for; ConfigError for an attempt below the plan."""
+        """The least number of clients in a total that is opened.
+
+        Raises ConfigError if the plan does not allow the attempt.
+        """
         return required_contributions(self._plan, attempt.spec, len(attempt.cohort), attempt.weights)
 
 
@@ -96,7 +102,7 @@ class TwoServerClients:
 
 @dataclass(frozen=True)
 class TwoServerServer:
-    """The server's side: it has the padded vectors, and never a seed."""
+    """The server's side: it has the padded vectors and never a seed."""
 
     scheme: TwoServer
     own: Own
@@ -115,7 +121,7 @@ class TwoServerServer:
 
 @dataclass(frozen=True)
 class TwoServerKeyHolder:
-    """The key holder's side: it opens the boxes of seeds, and never has a vector."""
+    """The key holder's side: it opens the boxes of seeds and never has a vector."""
 
     scheme: TwoServer
     own: Own
@@ -124,16 +130,16 @@ class TwoServerKeyHolder:
     def machine(self, attempt: Attempt) -> tuple[PadKeyHolder, bytes]:
         agreed, enough = self.scheme.agreement(attempt, self.own.directory), self.scheme.enough(attempt)
         secret = self.own.record.lasting(attempt.header.session)
-        # No key of the attempt is returned: the pinned ones stand in the agreement.
+        # No key of the attempt is returned: the agreement has the pinned ones.
         part = KeyHolderPart(secret, self.plan, attempt.spec, self.own.identity.channel)
         return PadKeyHolder(agreement=agreed, least=enough, part=part), b""
 
 
 @dataclass(frozen=True, eq=False)
 class KeyHolderPart:
-    """The key holder's lasting secret, and what follows from it under its own plan.
+    """The key holder's lasting secret, and the seals and noise derived from it under its own plan.
 
-    sends: the values that are summed. key: what clients box their seeds for.
+    sends: the specs of the summed values. key: the key for which clients box their seeds.
     """
 
     secret: SecretKey
@@ -147,19 +153,19 @@ class KeyHolderPart:
         )
 
     def pads(self, agreed: Agreement, asked: bytes, seeds: Sequence[Seeds]) -> bytes:
-        """Sealed with what follows from the lasting secret, so a restart says the same bytes."""
+        """The sealed sums of pads. The seal's secret is derived, so a restart sends the same bytes."""
         summed = total_pads(agreed, seeds, self.noise(agreed, asked))
         return seal(agreed.server, summed, asked, secret=derived(self.secret, b"two-server seals"))
 
     def noise(self, agreed: Agreement, asked: bytes) -> dict[str, NDArray[np.int64]]:
-        """The plan's noise on each sum, by name, where this party adds it: one draw for a question.
+        """The plan's noise on each sum, by name, if the key holder adds it: one draw per query's sum.
 
-        It follows from the question and from the one request that is on record for it. Were the record lost,
-        another set would get noise that has nothing to do with this one's: under the same noise, the
-        difference of two totals would be bare.
+        The noise is derived from the sum's place and from the one request on record for it. If the record
+        were lost, another set would get independent noise. Under the same noise, the difference of two totals
+        would have none.
         """
         lengths = {vector.name: vector.length for vector in agreed.vectors}
-        # As openings: a value that cannot change is one question in the session, with one draw of noise.
+        # By `openings`: a value that is constant in the session has one opening, with one draw of noise.
         questions = {question.name: question for question in agreed.openings}
         drawn = {}
         for name, mechanism in ((own.name, mechanism_of(self.plan, own)) for own in self.spec):
@@ -180,5 +186,5 @@ def _opened(
     try:
         return opened(key, agreed, member, request.of(place))
     except CryptoError:
-        # The server learns whose boxes do not open, and never why.
+        # The server learns which members' boxes do not open, and never why.
         return None

@@ -1,7 +1,7 @@
-"""The server of one two-server sum: keeps padded vectors, asks for the sum of their pads, takes it off.
+"""The server's machine of one two-server sum: it adds padded vectors and subtracts the sum of their pads.
 
-It keeps each member's vector until the end, 4 bytes a value up to 32 bits and 8 above: the key holder may
-name a member whose box does not open, and the sum goes on without it.
+It keeps each member's vector until the end, 4 bytes a value up to 32 bits and 8 above. The key holder may
+name a member whose box does not open, and the sum then goes on without it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from securefl.sums.two_server.agreement import (
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES, SEALING_BYTES, pads_bytes, pads_of, unpadded
 
-NOT_OPENED = "Its box does not open at the key holder, so its pad cannot be taken off."
+NOT_OPENED = "Its box does not open at the key holder, so its pad cannot be subtracted."
 
 
 @dataclass(frozen=True)
 class Input:
-    """What one member sent: a word for each value, and what the key holder is shown of it."""
+    """One member's input: a word for each value, and the parts that the key holder checks."""
 
     vectors: tuple[Words, ...] = field(repr=False)
     digest: bytes
@@ -53,7 +53,7 @@ Inputs = AppendMap[int, Input]
 
 @dataclass(frozen=True)
 class TakePads:
-    """Slow work of the server: add the vectors, take the sum of their pads off."""
+    """A work order of the server: add the vectors and subtract the sum of their pads."""
 
     agreement: Agreement
     inputs: tuple[Input, ...] = field(repr=False)
@@ -73,9 +73,9 @@ class Adding:
 
 @dataclass(frozen=True)
 class Asking:
-    """`first` is the digest of the request in which members were named as `bad`; empty while none were.
+    """`first` is the digest of the request in which members were named as `bad`. It is empty before that.
 
-    `again` is how often the request goes out once more when the reply is late: it is the same request.
+    `again` is how many more times the server sends the same request if the reply is late.
     """
 
     inputs: Inputs = field(repr=False)
@@ -101,9 +101,10 @@ PadState = Adding | Asking | Taking | Ended
 
 @dataclass(frozen=True, kw_only=True)
 class PadServer:
-    """The server of one two-server sum.
+    """The server's machine of one two-server sum.
 
-    least: contributions, below which nothing is asked of the key holder. key: what the reply is sealed to.
+    least: the least number of contributions with which it sends a request. key: the key that the reply is
+    sealed to.
     """
 
     agreement: Agreement
@@ -118,7 +119,7 @@ class PadServer:
         members = len(self.agreement.roster.members)
         limits = {
             PaddedInput: Limit(size + BOX_BYTES * vectors + OVERHEAD, 2 * vectors),
-            # Pads or names: where vectors are short, the names of bad members are longer.
+            # Pads or names: if vectors are short, the names of bad members are longer.
             PadReply: Limit(max(size + SEALING_BYTES, 8 * members) + OVERHEAD, members),
         }
         return Expects(self.agreement.header, limits)
@@ -131,7 +132,7 @@ class PadServer:
             raise RemoteProtocolError(
                 "Expected a client of the cohort, got another.", sender=sender, phase="contribution"
             )
-        # Late and doubled ones are ignored, not refused: honest clients and networks make them too.
+        # Late and repeated inputs are ignored, not refused: honest clients and networks cause them too.
         if not isinstance(state, Adding) or number in state.inputs:
             return Step(state)
         try:
@@ -143,7 +144,7 @@ class PadServer:
         return self._collected(state) if everybody else Step(state)
 
     def _read(self, number: int, said: PaddedInput) -> Input:
-        """A member's input; CryptoError where anything of it is not what it signed and what was agreed."""
+        """A member's input. Raises CryptoError if it differs from the agreement or the signed text."""
         came: tuple[Any, ...] = said.releases
         delivered: tuple[Delivered, ...] = came
         vectors = self.agreement.vectors
@@ -186,7 +187,7 @@ class PadServer:
             raise RemoteProtocolError(
                 f"Expected a reply of the key holder, got one of {sender}.", sender=sender, phase="pads"
             )
-        # A second copy of the reply that named members belongs to the request before: it harms nobody.
+        # A second copy of the reply that named members answers the earlier request. It is harmless.
         if not isinstance(state, Asking) or (state.first and reply.request == state.first):
             return Step(state)
         asked = request_digest(self.agreement, state.request)
@@ -196,7 +197,7 @@ class PadServer:
             return self._without(state, asked, reply)
         if reply.pads == REFUSED:
             return _closed(
-                "Expected the key holder to open, got a refusal: it opened another total of this question.",
+                "Expected the key holder to open, got a refusal: it opened another total of this sum.",
                 self._named(state.bad),
                 asked=True,
             )
@@ -209,9 +210,9 @@ class PadServer:
         return Step(Taking(members, state.bad), need=Need(work))
 
     def _without(self, state: Asking, asked: bytes, reply: PadReply) -> Step[PadState]:
-        """Ask once more without the members whose boxes do not open; nothing was recorded of the first."""
+        """Send a second request without the members whose boxes do not open. The first was not recorded."""
         known = tuple(member for member in state.request.members if member in reply.bad)
-        # Once only: a key holder that names again and again would choose the set.
+        # Only once: a key holder that names members repeatedly would choose the set.
         if state.first or reply.pads or reply.bad != known:
             raise _refusal("Expected members of our request, ascending, once, without pads, got others.")
         left = len(state.request.members) - len(known)
@@ -231,7 +232,7 @@ class PadServer:
         return Step(Ended(), result=result)
 
     def deadline(self, state: PadState) -> Step[PadState]:
-        """Go on with what came, or ask the key holder again, which costs nothing, or end without a sum."""
+        """Go on with the received inputs, send the same request again, or end without a sum."""
         match state:
             case Adding():
                 return self._collected(state)
@@ -240,7 +241,9 @@ class PadServer:
             case Asking(bad=bad):
                 return _closed("Expected a reply of the key holder, got none.", self._named(bad), asked=True)
             case Taking():
-                return _closed("Expected the pads to be taken off in time, got a deadline first.", asked=True)
+                return _closed(
+                    "Expected the pads to be subtracted in time, got a deadline first.", asked=True
+                )
             case Ended():
                 return Step(state)
 
@@ -251,7 +254,7 @@ class PadServer:
 def _closed(
     reason: str, proven_cheaters: Mapping[str, str] | None = None, *, asked: bool = False
 ) -> Step[PadState]:
-    # Once the key holder was asked, this set may be on its record, and it opens no other.
+    # After the request this set may be on the key holder's record, which then refuses every other set.
     return Step(
         Ended(),
         result=Unopened(reason=f"No sum: {reason}", final=asked, proven_cheaters=proven_cheaters or {}),

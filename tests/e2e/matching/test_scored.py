@@ -33,7 +33,7 @@ def test_one_bad_profile_costs_nobody_else_a_score(place: Place) -> None:
     assert f"{place.root}/p1.enc -> p1\n{place.root}/p2.enc -> p2\n" in told
     assert "foreign.enc refused: It belongs to another key holder's session" in told
     assert "short.enc refused: Expected 3 elements as in the baseline, got 1" in told
-    assert "no file of securefl" in told
+    assert "a file that securefl did not write" in told
     assert "\x1b" not in told
     assert ": 2 scores for key holder" in told
     found = json.loads(place.reveal("--json"))["scores"]
@@ -69,7 +69,7 @@ def test_options_come_from_the_evaluator_or_from_all_and_never_from_the_first(
     place.encrypt("p3")
     place.encrypt("p2", "--profile", "--variant", "mean-only")
     told = place.match(*order, code=2)
-    assert told.count("Say which options count") == 3
+    assert told.count("State the options") == 3
     assert "p2.enc refused: Expected the same options of all profiles, got variant 'mean-only' here" in told
     told = place.match(*order, more=("--variant", "full"), code=3)
     assert "p2.enc refused: Expected the matched options, got another variant" in told
@@ -213,11 +213,11 @@ def test_outputs_replace_files_of_their_own_kind_alone(place: Place) -> None:
     for name in ("K/secret.key", "V/evaluator.pub", "b.json"):
         before = (place.root / name).read_bytes()
         more = ("--baseline", place.root / "p1.json", place.root / "p1.enc", "-o", place.root / name)
-        assert "Write elsewhere" in call("match", *keys, *more, code=1)
+        assert "Choose another path" in call("match", *keys, *more, code=1)
         assert (place.root / name).read_bytes() == before
     more = ("--baseline", place.root / "b.json", place.root / "p1.enc", "-o", place.root / "fifo")
     os.mkfifo(place.root / "fifo")
-    assert "Write elsewhere" in call("match", *keys, *more, code=1)
+    assert "Choose another path" in call("match", *keys, *more, code=1)
 
 
 def test_a_lost_count_is_noticed(place: Place) -> None:

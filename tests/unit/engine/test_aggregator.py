@@ -190,7 +190,7 @@ def test_integers_are_a_flat_vector_of_int64(given: NDArray[Any]) -> None:
         Value(integers=given)
     with pytest.raises(LocalProtocolError, match="got both"):
         Value(integers=np.zeros(1, np.int64), clear=np.zeros(1))
-    with pytest.raises(LocalProtocolError, match="beside `after_noise`"):
+    with pytest.raises(LocalProtocolError, match="with `after_noise`"):
         Value(clear=np.zeros(1), after_noise=lambda noised: Value(clear=noised))
 
 

@@ -199,5 +199,5 @@ def test_weights_beyond_the_declared_norm_are_refused() -> None:
 
 @pytest.mark.parametrize("hidden", [np.zeros(3), np.full(2 * Q + 1, np.nan), np.full(2 * Q + 1, 1e6)])
 def test_the_client_encrypts_only_clipped_features(hidden: np.ndarray) -> None:
-    with pytest.raises(LocalProtocolError, match="make them with"):
+    with pytest.raises(LocalProtocolError, match="Clip them first"):
         Parties().client.encrypt(hidden)

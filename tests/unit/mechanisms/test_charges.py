@@ -346,13 +346,13 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
         (
             PLAN,
             replace(SUM, depends_on="trained-state"),
-            "No noise bounds what 'own' tells of a record: it reads state that was trained on the records",
+            "No noise bounds what 'own' reveals of a record: it reads state that was trained on the records",
         ),
         (
             replace(HOLDER, adversaries=PARTIES),
             SUM,
             "'own' would leave its client without noise for the key holder, which draws that noise and could "
-            "take it off a published total: leave it out of `adversaries`. Name it in [privacy] ",
+            "subtract it from a published total: leave it out of `adversaries`. Name it in [privacy] ",
         ),
         (
             replace(CENTRAL, adversaries=PARTIES),
@@ -412,7 +412,7 @@ def test_a_refusal_says_why_and_what_to_do(plan: Plan, spec: ValueSpec, start: s
         (
             allowed(PLAN),
             replace(SUM, depends_on="trained-state"),
-            "the own reads what the records have trained: no bound for a record",
+            "the own reads state trained on the records: no bound for a record",
             ["server", "others"],
         ),
         (

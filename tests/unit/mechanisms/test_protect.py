@@ -75,7 +75,7 @@ def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> Non
 def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: Any) -> None:
     """What the mask or the key is given is what would leave in the clear; no number of it is left beside."""
     plan = hidden(PLAN if noise == "distributed" else BARE, 4, sum=how, noise=noise)
-    with pytest.raises(LocalProtocolError, match="Expected something to hide"):
+    with pytest.raises(LocalProtocolError, match="Expected a function that conceals"):
         released(plan)
     given = []
 
@@ -93,7 +93,7 @@ def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
     plan, asked = replace(BARE, scores="ckks"), replace(EACH, max_releases=1)
     value = Value(hidden=np.array([1.0, 2.0]), clear=np.array([3.0]))
     parts: dict[str, Any] = {"key": KEY, "weight": 1.0}
-    with pytest.raises(LocalProtocolError, match="Expected something to hide"):
+    with pytest.raises(LocalProtocolError, match="Expected a function that conceals"):
         protect(plan, asked, value, **parts)
     came = protect(
         plan, asked, value, conceal=lambda hidden: Concealed("encrypted", sealed=hidden.tobytes()), **parts

@@ -104,8 +104,8 @@ def test_the_page_says_what_a_key_holder_that_adds_noise_could_do() -> None:
         "the total over the cohort of its model update, with the key holder's"
     )
     assert found.learns["key-holder"] == (
-        "seeds of pads, drawn without regard to any record, and the noise that it draws, which it could take "
-        "off a published total"
+        "seeds of pads, drawn without regard to any record, and the noise that it draws, which it could "
+        "subtract from a published total"
     )
 
 

@@ -277,7 +277,7 @@ def assert_composed(of: Study, said: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("fraction", "said"),
-    [(1.0, None), (0.5, "at least 4 survivors of 5 clients"), (0.1, "no order would be taken")],
+    [(1.0, None), (0.5, "at least 4 survivors of 5 clients"), (0.1, "clients would refuse every order")],
 )
 def test_what_is_asked_for_must_be_had_for_the_cohorts_that_are_asked(
     fraction: float, said: str | None

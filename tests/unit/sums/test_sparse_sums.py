@@ -60,7 +60,7 @@ def test_a_dense_sum_is_not_taken_sparse() -> None:
 
 
 def test_only_sums_are_packed() -> None:
-    with pytest.raises(LocalProtocolError, match="a sum to be packed"):
+    with pytest.raises(LocalProtocolError, match="a sum if `packed`"):
         ValueSpec(name="loss", reduction="none", reveals="its loss", packed=True)
 
 

@@ -149,7 +149,7 @@ def test_one_machine_answers_one_request() -> None:
     state, again = holder.shown(machine, state, request(of))
     assert again == first
     assert len(holder.decrypted) == 1
-    with pytest.raises(RemoteProtocolError, match="one total of a question"):
+    with pytest.raises(RemoteProtocolError, match="one total of a sum"):
         machine.receive(state, SERVER, request(of, FEWER))
 
 

@@ -114,7 +114,7 @@ def test_a_sum_that_could_wrap_is_no_agreement() -> None:
 
 @pytest.mark.parametrize("key", [SERVER_KEY.public, replace(SERVER_KEY.public, raw=bytes(31))])
 def test_one_key_does_not_stand_for_both_parties(key: Any) -> None:
-    with pytest.raises(ConfigError, match="two keys of 32 bytes"):
+    with pytest.raises(ConfigError, match="two different keys of 32 bytes"):
         replace(agreement(), holder=key)
 
 
@@ -711,7 +711,7 @@ def test_one_machine_answers_one_request(holder: Holder) -> None:
     state, first = holder.shown(machine, machine.begin().state, requested(of))
     assert holder.shown(machine, state, requested(of))[1] == first
     assert (holder.opened, holder.added) == (1, 1)
-    with pytest.raises(RemoteProtocolError, match="one total of a question"):
+    with pytest.raises(RemoteProtocolError, match="one total of a sum"):
         machine.receive(state, SERVER, requested(of, FEWER))
 
 
@@ -799,7 +799,7 @@ def called(cohort: int, **changes: Any) -> dict[str, Any]:
         (5, {"dropout": 0.2, "min_cohort_size": 6}, "6 to 6 clients"),
         (4, {"dropout": 0.49}, None),
         (3, {"dropout": 0.49}, "4 to 6 clients"),
-        (6, {"dropout": 0.8}, "0 honest others surely remain beside a client"),
+        (6, {"dropout": 0.8}, "0 honest others surely remain with a client"),
         (6, {"min_cohort_size": 7, "max_cohort_size": 7}, "a cohort of 7 to 7 clients"),
         (6, {"corrupt": 0.5, "min_cohort_size": 6, "min_honest": 3}, None),
         (
