@@ -68,7 +68,8 @@ class Mechanism(Protocol):
         >>> from securefl.algorithm import Plan, ValueSpec
         >>> from securefl.mechanisms import mechanism_of
         >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
-        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity={("record", "add-remove"): 1.0})
+        >>> one = {("record", "add-remove"): 1.0}
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one)
         >>> mechanism_of(plan, step).charge().server
         GaussianDpEvent(noise_multiplier=2.0)
 
@@ -213,7 +214,8 @@ class BaseMechanism:
         >>> from securefl.algorithm import Plan, ValueSpec
         >>> from securefl.mechanisms import BaseMechanism
         >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
-        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity={("record", "add-remove"): 1.0})
+        >>> one = {("record", "add-remove"): 1.0}
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one)
         >>> mechanism = BaseMechanism(plan, step)
         >>> mechanism.deviation(1), mechanism.sigma == 2.0 / step.grid.step
         (2.0, True)

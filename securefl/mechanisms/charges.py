@@ -24,7 +24,8 @@ def charge_of(plan: Plan, spec: ValueSpec, *, trained: bool = True) -> Charge:
         >>> from securefl.algorithm import Plan, ValueSpec
         >>> from securefl.mechanisms import charge_of
         >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
-        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity={("record", "add-remove"): 1.0})
+        >>> one = {("record", "add-remove"): 1.0}
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one)
         >>> charge_of(plan, step).server, charge_of(plan, step).key_holder
         (GaussianDpEvent(noise_multiplier=2.0), NoOpDpEvent())
 

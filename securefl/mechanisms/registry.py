@@ -102,8 +102,10 @@ def mechanism_of(plan: Plan, spec: ValueSpec) -> Mechanism:
         >>> from securefl.algorithm import Plan, ValueSpec
         >>> from securefl.mechanisms import mechanism_of
         >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
-        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity={("record", "add-remove"): 1.0})
-        >>> mechanism_of(plan, step).noised, mechanism_of(plan, ValueSpec(name="x", reduction="sum", reveals="")).noised
+        >>> one = {("record", "add-remove"): 1.0}
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one)
+        >>> bare = ValueSpec(name="x", reduction="sum", reveals="")
+        >>> mechanism_of(plan, step).noised, mechanism_of(plan, bare).noised
         (True, False)
 
     Args:
