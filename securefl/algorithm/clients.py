@@ -235,7 +235,8 @@ class Algorithm(Protocol):
         >>> class Mean:  # contributions and evaluate are left out
         ...     def start(self): return State(np.zeros(2, np.float32))
         ...     def round(self, state, population, number, rng):
-        ...         query = CohortQuery(cohort=population.everyone(), broadcast=state.broadcast, sums=(Sum(STEP, 2),))
+        ...         cohort = population.everyone()
+        ...         query = CohortQuery(cohort=cohort, broadcast=state.broadcast, sums=(Sum(STEP, 2),))
         ...         total = (yield query).totals["step"]
         ...         return RoundResult(state=State((total.value / total.weight).astype(np.float32)))
 
@@ -286,7 +287,8 @@ def run_round(
         ...         return RoundResult(state=state)
         ...         yield
         >>> people = Population(clients=2, seconds=np.ones(2))
-        >>> run_round(Idle(), State(np.zeros(1, np.float32)), people, 1, np.random.default_rng(0), None).survivors
+        >>> rng = np.random.default_rng(0)
+        >>> run_round(Idle(), State(np.zeros(1, np.float32)), people, 1, rng, None).survivors
         ()
 
     Args:

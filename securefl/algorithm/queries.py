@@ -205,7 +205,8 @@ class PerClient:
     """A query for one number from every client of the cohort.
 
         >>> from securefl.algorithm import PerClient, ValueSpec
-        >>> loss = PerClient(ValueSpec(name="loss", reduction="none", reveals="the loss"), least=0.0, most=5.0)
+        >>> spec = ValueSpec(name="loss", reduction="none", reveals="the loss")
+        >>> loss = PerClient(spec, least=0.0, most=5.0)
         >>> loss.allows(2.0), loss.allows(7.0), loss.lengths()
         (True, False, (0, 1))
 

@@ -194,7 +194,8 @@ class SumScheme(Protocol):
         >>> from securefl.algorithm import Plan, ValueSpec
         >>> from securefl.sums import scheme_of
         >>> sizes = dict(min_cohort_size=20, max_cohort_size=20, min_honest=8, max_client_weight=0.1)
-        >>> scheme = scheme_of(Plan(sum="masked", corrupt=0.2, dropout=0.1, delta=1e-5, max_rounds=10, **sizes))
+        >>> plan = Plan(sum="masked", corrupt=0.2, dropout=0.1, delta=1e-5, max_rounds=10, **sizes)
+        >>> scheme = scheme_of(plan)
         >>> scheme.check(ValueSpec(name="step", reduction="sum", reveals="a step"), cohort=20)
         >>> scheme.key_holder_learns
         ''
