@@ -38,7 +38,7 @@ class Statement:
     >>> from securefl.accounting import Ledger, statement
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "ledger.sqlite")
-    ...     Ledger(path, Plan(delta=1e-5, max_releases=10, budget=2.0).terms()).close()
+    ...     Ledger(path, Plan(delta=1e-5, max_rounds=10, budget=2.0).terms()).close()
     ...     statement(path, party="server").releases
     []
     """
@@ -64,7 +64,7 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
     >>> from securefl.accounting import Ledger, statement
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "ledger.sqlite")
-    ...     Ledger(path, Plan(delta=1e-5, max_releases=10, budget=2.0).terms()).close()
+    ...     Ledger(path, Plan(delta=1e-5, max_rounds=10, budget=2.0).terms()).close()
     ...     statement(path, party="server").head.count
     0
     """

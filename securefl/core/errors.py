@@ -71,7 +71,7 @@ class LocalProtocolError(ProtocolError):
     ...     Value(after_noise=lambda numbers: numbers)
     ... except LocalProtocolError as error:
     ...     print(error)
-    Expected `integers` beside `after_noise`, which follows from them.
+    Expected `integers` with `after_noise`, which is applied to them.
     """
 
 
