@@ -218,12 +218,22 @@ class Contribution(Protocol):
 
 @dataclass(frozen=True)
 class ClientFunction:
-    """A value that clients contribute, and the function that computes it on a client's device: a
-    `Contribution`.
+    """A value's spec, and the training loop's function that computes the value on a client's device.
+
+        >>> import numpy as np
+        >>> from securefl.algorithm import ClientFunction, ValueSpec, Value
+        >>> mean = ValueSpec(name="mean", reduction="sum", reveals="its mean")
+        >>> own = ClientFunction(mean, lambda context: Value(clear=context.x.mean(0)))
+        >>> own.spec.name
+        'mean'
+
+    Raises nothing.
     """
 
     spec: ValueSpec
+    """The spec of the value."""
     compute: Callable[[ClientContext], Value]
+    """Takes the client's context (its records `x` and `y`, the broadcast), and returns the value."""
 
 
 class Algorithm(Protocol):

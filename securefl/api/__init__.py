@@ -1,1 +1,1 @@
-"""What a caller in Python calls: the same as the commands, as functions that return objects."""
+"""The Python API: the commands as functions that return objects."""

@@ -1,4 +1,4 @@
-"""What callers give as numbers, whole numbers and paths, checked before anything runs or is charged."""
+"""Checks of callers' arguments: numbers, whole numbers and paths, before anything runs or is charged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from securefl.core.errors import ConfigError
 
 
 def number(what: str, value: object) -> float:
-    """A real number, numpy's included. Raises ConfigError for text, truth values, lists and None."""
+    """A real number, numpy's included. Raises ConfigError for texts, truth values, lists and None."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ConfigError(f"Expected `{what}` as a number, got {value!r}.")
     return float(value)
@@ -22,13 +22,13 @@ def whole(what: str, value: object) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
-        return operator.index(value)  # type: ignore[arg-type]  # it asks the value itself
+        return operator.index(value)  # type: ignore[arg-type]  # raises TypeError itself
     except TypeError:
         raise ConfigError(f"Expected `{what}` as a whole number, got {value!r}.") from None
 
 
 def path_of(what: str, value: object, of: str) -> Path:
-    """A path, and no other value. of: what it is the path of, for the error."""
+    """A path. Raises ConfigError for any other value. of: names the file or folder in the error."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigError(f"Expected `{what}` as the path of {of}, got {value!r}.")

@@ -1,4 +1,4 @@
-"""`securefl.calibrate`: the noise that an epsilon needs, as the command `securefl calibrate` says it."""
+"""`securefl.calibrate`: the Gaussian noise for an (epsilon, delta), as `securefl calibrate` prints it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,25 @@ def calibrate(
     sensitivity: float = 1.0,
     method: Method = "exact",
 ) -> float:
-    """Return the deviation of Gaussian noise that makes all releases together (epsilon, delta)-private.
+    """The standard deviation of Gaussian noise that makes all releases together (epsilon, delta)-private.
 
         >>> import securefl
         >>> round(securefl.calibrate(2, 1e-5, releases=10), 3)
         6.305
 
     Args:
-        releases: how many there are in all.
-        sensitivity: of one release in L2. With 1 the result is a noise multiplier, as `Plan` takes it.
+        epsilon, delta: of all releases together.
+        releases: the number of releases.
+        sensitivity: L2 sensitivity of one release. With 1 the result is a noise multiplier, as `Plan` takes
+            it.
         method: "exact" composes exactly; "rdp" and "pld" are checks by accountants; "paper" is FedLog's
-            theorem, which is refused where it does not hold.
+            theorem, which raises an error if its conditions do not hold.
 
-    Raises ConfigError for values out of range.
+    Returns:
+        The deviation, in the units of `sensitivity`.
+
+    Raises:
+        ConfigError: a value is out of range, or the conditions of "paper" do not hold.
     """
     if method not in get_args(Method):
         raise ConfigError(f"Expected method among {', '.join(get_args(Method))}, got {method!r}.")

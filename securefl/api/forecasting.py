@@ -1,4 +1,4 @@
-"""`securefl.forecast`: what a study would cost, from Python, as the command `securefl plan` says it."""
+"""`securefl.forecast`: a study's epsilon, bytes and time before it runs, as `securefl plan` prints them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from securefl.training.devices import one_thread
 
 @dataclass(frozen=True, eq=False)
 class Forecasts:
-    """What a study would cost. As a text it is what `securefl plan` prints.
+    """The forecast of a study. As a text it equals the output of `securefl plan`.
 
     Attributes:
         arms: the forecast of each arm.
         seconds: wall time of the whole study on this machine.
-        accounting: what a shared ledger holds and would hold, or that each run is accounted alone.
+        accounting: the epsilon of a shared ledger now and after the study, or that each run is accounted
+            alone.
     """
 
     study: Study
@@ -74,7 +75,7 @@ def forecast(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> Forecasts:
-    """Say before a study runs who learns what, at which epsilon, and what it costs in bytes and time.
+    """Forecast a study: what each party learns, at which epsilon, and the cost in bytes and time.
 
         >>> import securefl
         >>> found = securefl.forecast("fedlog_digits", progress=False)
@@ -84,8 +85,14 @@ def forecast(
         1  FedLog (unit norm)  key-holder      0.0
         2  FedLog (unit norm)      others      1.0
 
-    Arguments are those of `securefl.run`. Two rounds of each arm are rehearsed, of which nothing is kept or
-    charged. Raises ConfigError for a study that cannot run.
+    Arguments are those of `securefl.run`. The forecast rehearses two rounds of each arm. Their results are
+    dropped, and no ledger is charged for them.
+
+    Returns:
+        The forecast of each arm, with tables and as a text.
+
+    Raises:
+        ConfigError: the study cannot run.
     """
     found = study_from(study, data=data, model=model, workers=workers)
     console = console_of(progress)

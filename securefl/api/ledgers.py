@@ -1,7 +1,7 @@
-"""The ledger of a single call, which lasts or not, and the file beside it that says whose entries are whose.
+"""The ledger of one call, in a temporary or a lasting file, and the file of its clients' names beside it.
 
-A ledger knows clients by number. If a caller's second call had other names, or the same ones in another
-order, one client's releases would be charged to another.
+A ledger knows clients by number. The file of names keeps a client's number the same in all calls. Without it
+one client's releases would be charged to another if a second call had other names or another order.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ KIND: Final = Kind(
         "STRICT",
         "CREATE TABLE ledger (identity TEXT PRIMARY KEY, seal BLOB NOT NULL) STRICT",
     ),
-    lost="Without it nobody knows whose the ledger's entries are: restore it, or begin a new ledger in "
-    "another file, which does not count what was released under this one.",
+    lost="Without it the ledger's entries have no owners: restore it, or begin a new ledger in another file, "
+    "which does not count the releases under this one.",
 )
 RECORDS: Final[Records] = (np.zeros((1, 1)), np.zeros(1))
-"""Of a client that sends what its caller gives. One without any record would abstain."""
+"""The records of a client that sends the caller's value. A client without records would abstain."""
 
 
 @contextmanager
 def ledger_of(
     path: Path | str | None, plan: Plan, names: Sequence[str]
 ) -> Iterator[tuple[Path, Mapping[str, int]]]:
-    """The ledger's file, and the number in it of each client.
+    """The ledger's file, and each client's number in it.
 
-    Without a path there is a file for as long as the context. Raises DataError for a ledger, or a roster
-    beside it, that was lost, damaged or swapped, and ConfigError for a ledger with other terms.
+    Without a path, the file is temporary and lasts as long as the context. Raises DataError if the ledger or
+    the file of names beside it was lost, damaged or swapped, and ConfigError if the ledger has other terms.
     """
     if path is not None:
         file = path_of("ledger", path, "a file")
@@ -63,7 +63,7 @@ def _numbers(path: Path, plan: Plan, names: Sequence[str]) -> Mapping[str, int]:
 
 
 class Roster:
-    """The names of a ledger's clients, in the order in which they first came."""
+    """The names of a ledger's clients, in the order of their first call."""
 
     def __init__(self, path: Path) -> None:
         self._db = Database(path, KIND)
@@ -71,7 +71,7 @@ class Roster:
     @classmethod
     @contextmanager
     def beside(cls, ledger: Path) -> Iterator[Roster]:
-        """That of a ledger, in `<ledger>.clients`."""
+        """Open the names of a ledger, in `<ledger>.clients`."""
         found = cls(ledger.with_name(ledger.name + ".clients"))
         try:
             yield found
@@ -82,13 +82,14 @@ class Roster:
         """The number of each name; a new name takes the next number, durably.
 
         Args:
-            identity: of the ledger. entries: for how many clients it has any, at least.
+            identity: of the ledger.
+            entries: the least number of clients with entries in it.
 
-        Raises DataError if the roster is another ledger's, lost or older than the ledger. Raises ConfigError
-        for a name that differs by case alone from one that is known: its client would have a second budget.
+        Raises DataError if the names are another ledger's, lost or older than the ledger. Raises ConfigError
+        if a new name differs only by case from a known one: its client would have a second budget.
         """
         names = tuple(names)
-        # in one transaction: two processes that begin at once must not give one number to two names
+        # In one transaction, so that two processes that start at once give no number to two names.
         with self._db.explaining(), self._db.transaction():
             known = self._known()
             self._bind(identity, new=not known and not entries)

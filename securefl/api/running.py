@@ -1,4 +1,4 @@
-"""`securefl.run`: one study from Python, as the command `securefl run` runs it."""
+"""`securefl.run`: runs one study from Python, as the command `securefl run` does."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ _LOG = logger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class PrivateResults:
-    """What of a run is not for publication: no epsilon covers it. It is for the person at this machine.
+    """Results that are not for publication, since no epsilon covers them. They are for this machine's user.
 
     Attributes:
-        metrics, participation, figures, abstentions: data frames with one row per observation, as the CSV
-            files in the folder's `private` have them; their columns are described at
-            `securefl.study.results.Results`.
-        warnings: what must not be overlooked: clients that were silent, models that diverged, an arm that is
-            no better than one constant answer.
+        metrics, participation, figures, abstentions: data frames with one row per observation, as in the CSV
+            files in the folder's `private`. `securefl.study.results.Results` describes their columns.
+        warnings: important findings: silent clients, diverged models, an arm that is no better than a
+            constant answer.
     """
 
     metrics: pd.DataFrame
@@ -61,17 +60,18 @@ class Run:
     """A finished run.
 
     Attributes:
-        study: what was run. folder: where all of it is, to be resumed, reported and exported from.
-        metrics: a data frame with a row for each arm, seed and round, as metrics.csv has it. Its accuracies
-            are those of global models on the server's own test records, which no epsilon covers; those of
+        study: the study that was run.
+        folder: the run folder, for resuming, reports and exports.
+        metrics: a data frame with a row for each arm, seed and round, as in metrics.csv. Its accuracies are
+            of global models on the server's own test records, which no epsilon covers. Accuracies of
             personal models are missing.
-        private: what is not for publication, the accuracies of personal models and all times among it.
+        private: results that are not for publication, with the accuracies of personal models and all times.
         epsilon: the largest epsilon of any client at the end, over all seeds: a row for each arm, a column
             for each party ("server", "key-holder", "others").
-        sentences: who won, by how many rounds, what it cost in bytes and privacy. They say so where an
-            accuracy is one of personal models, which no epsilon covers.
+        sentences: which arm won, by how many rounds, and the cost in bytes and privacy. If an accuracy is of
+            personal models, which no epsilon covers, they say so.
         accounting: whether the epsilons cover other runs over the same records.
-        learnt: False if an arm learnt nothing, for which the command has an exit code of its own.
+        learnt: False if an arm learnt nothing; the command then has exit code 4.
     """
 
     study: Study
@@ -85,7 +85,7 @@ class Run:
 
     @classmethod
     def of(cls, study: Study, folder: Path, results: Results) -> Self:
-        """What a caller sees of a run's results."""
+        """The run of these results, with the private ones apart."""
         spent = {arm.name: [arm.epsilon[party] for party in PARTIES] for arm in results.summary}
         return cls(
             study,
@@ -105,17 +105,17 @@ class Run:
         )
 
     def report(self) -> Path:
-        """The page of the run, one file that needs no other."""
+        """The path of the run's report, a self-contained HTML page."""
         return self.folder / "report.html"
 
     def model(self, arm: str | None = None, *, seed: int | None = None, client: int | None = None) -> Trained:
         """The trained model of an arm, in evaluation mode; `predict` takes records.
 
         Args:
-            arm: its name. It can be left out if there is only one.
+            arm: its name. It can be left out if there is only one arm.
             seed: by default the study's first.
-            client: whose model, where clients have models of their own. Without it the model has what they
-                share, and for the rest the initial values: it does not predict.
+            client: the client's number, if clients have personal models. Without it the model has the shared
+                part, and the initial values of the rest: it does not predict.
 
         Errors as for `securefl export`.
         """
@@ -134,7 +134,7 @@ class Run:
         return file
 
     def test_records(self, seed: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
-        """x and y that accuracy was measured on: the server's records under a seed, by default the first."""
+        """The x and y for measuring accuracy: the server's records under a seed, by default the first."""
         chosen = _seed(self.study, seed)
         splits = split_key.of_run(self.study, self.folder, began=True).splits(self.study, chosen)
         problem = world.build(self.study, chosen, Hardware(), splits=splits).problem
@@ -158,7 +158,7 @@ class Run:
         return "\n".join([repr(self), *told, f"Report: {self.report()}"])
 
     def _repr_html_(self) -> str:
-        """In a notebook: each arm's last accuracy and epsilon, and a link to the report."""
+        """For notebooks: each arm's last accuracy and epsilon, and a link to the report."""
         tested = self.private.metrics.dropna(subset="accuracy")
         last = (
             tested.groupby(["arm", "seed"], sort=False)["accuracy"].last().groupby("arm", sort=False).mean()
@@ -187,32 +187,36 @@ def run(
 ) -> Run:
     """Run a study to its end, or resume it, as `securefl run` does.
 
-        >>> import securefl
-        >>> run = securefl.run("fedlog_digits", out="runs/digits", progress=False)
+        >>> import securefl, tempfile
+        >>> run = securefl.run("fedlog_digits", out=tempfile.mkdtemp(), progress=False)
         >>> run.epsilon.loc["FedLog (unit norm)", "others"].round(6)
         np.float64(1.0)
         >>> run.metrics[["arm", "seed", "round", "accuracy"]].shape
         (10, 4)
 
     Args:
-        study: a path, the name of a packaged study, a text in TOML, the mapping that TOML is read as, or a
-            Study.
+        study: a path, the name of a packaged study, a text in TOML, the mapping of such a text, or a Study.
         data: records in place of those that `[data] source` names.
-        model: a module, or what makes one, in place of the one that `[model] kind` names.
-        out: the run folder, by default runs/<name of the study>, as for the command. What is finished there
-            of this very study is not run again. A folder of another study is refused.
+        model: a module, or a function that makes one, in place of the one that `[model] kind` names.
+        out: the run folder, by default runs/<name of the study>, as for the command. Finished rounds of the
+            same study in it are not run again. A folder of another study is refused.
         workers: processes that share arms, seeds and local training.
-        callback: called with (arm's name, seed, `Round`) when a round has finished, here and once. Rounds of
-            an earlier run are not told again. Several are called in their order. An error in one ends the
-            run, which can be resumed. `securefl.api.callbacks` has some.
-        progress: show it as the command does. By default on a terminal and in a notebook alone.
+        callback: called with (arm's name, seed, `Round`) once for each round that finishes in this call, in
+            this process. Several callbacks are called in their order. An error in one ends the run, which can
+            be resumed. `securefl.api.callbacks` has some.
+        progress: whether to show progress as the command does. By default it is shown only on a terminal and
+            in a notebook.
 
-    Torch has one thread while it runs, and afterwards as many as before. In the main thread the first
-    KeyboardInterrupt lets the round finish, and is raised then; signal handlers are as before afterwards. The
-    same call goes on with the next round.
+    Returns:
+        The finished run. A RuntimeWarning says if an arm learnt nothing.
 
-    Warns with a RuntimeWarning if an arm learnt nothing. Raises ConfigError for a study that cannot run;
-    nothing was spent then. Other errors are SecureFLErrors too.
+    Torch has one thread during the run, and afterwards as many as before. In the main thread the first
+    KeyboardInterrupt is raised after the current round has finished. Afterwards signal handlers are as
+    before. The same call then resumes with the next round.
+
+    Raises:
+        ConfigError: the study cannot run; then no budget was spent.
+        SecureFLError: any other error of this package.
     """
     found = study_from(study, data=data, model=model, workers=workers)
     folder = folder_of(out, f"runs/{slug(found.study.name)}")
@@ -238,7 +242,7 @@ def run(
 
 
 def folder_of(out: Path | str | None, usual: str) -> Path:
-    """The folder that a caller names, or the usual one."""
+    """The folder that a caller names, or the default one."""
     return Path(usual) if out is None else path_of("out", out, "a folder")
 
 
@@ -255,7 +259,7 @@ def _whole(what: str, value: object) -> int | None:
 
 
 def console_of(progress: bool | None) -> Console:
-    """Where progress is shown: on stderr, or below the cell of a notebook."""
+    """The console that shows progress: on stderr, or below the cell of a notebook."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -264,17 +268,17 @@ def console_of(progress: bool | None) -> Console:
 
 
 def saying(console: Console) -> Any:
-    """Prints a line for a person. A quiet console prints none; the log has them all."""
+    """A function that prints a line on the console. A quiet console prints none; the log has all lines."""
     return lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def going_on(folder: Path) -> Iterator[None]:
-    """Say on an interruption that the same call goes on."""
+    """Add to an interruption the note that the same call resumes the run."""
     try:
         yield
     except Interrupted as interrupted:
-        interrupted.add_note(f"Finished rounds are kept in {folder}. The same call goes on.")
+        interrupted.add_note(f"Finished rounds are kept in {folder}. Make the same call to resume.")
         raise
 
 

@@ -1,4 +1,4 @@
-"""`securefl.select_by_profile`: clients chosen by encrypted profiles, in one call."""
+"""`securefl.select_by_profile`: client selection by encrypted profiles, in one call."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _STEEPEST: Final = 1e100
 
 @dataclass(frozen=True, eq=False)
 class Selected:
-    """Clients that were chosen by their profiles.
+    """A selection of clients by their profiles.
 
     Attributes:
-        clients: their names, in the order of the draw.
+        clients: the selected clients' names, in the order of the draw.
         scores: the divergence of each client's profile from the baseline, as the server learnt it.
-        absent: for each client without a score, why. It is not chosen.
-        learns: what each party saw, in words, by "server", "key-holder" and "others".
-        epsilon: by party, the largest epsilon that any client of the ledger has spent. A score leaves without
+        absent: the reason for each client without a score. Such a client is not selected.
+        learns: what each party learnt, in words, by "server", "key-holder" and "others".
+        epsilon: for each party, the largest epsilon that any client of the ledger has spent. A score has no
             noise, so it is infinite against the server and the others.
     """
 
@@ -66,7 +66,7 @@ def select_by_profile(
     ledger: Path | str | None = None,
     max_releases: int = 1,
 ) -> Selected:
-    """Choose clients by how far their profiles are from a baseline, compared under encryption (FedProf).
+    """Select clients by the divergence of their profiles from a baseline, computed encrypted (FedProf).
 
         >>> import numpy as np, securefl
         >>> near, far = ([0.1, 0.0], [1.0, 1.1]), ([3.0, -2.0], [1.0, 4.0])
@@ -77,25 +77,32 @@ def select_by_profile(
         >>> sorted(found.clients), found.scores["eve"] > found.scores["ann"]
         (['ann', 'bob'], True)
 
-    All parties live in this process, and every message passes as bytes. The server learns a score of each
-    client; the key holder, which must not collude with it, learns integers that are uniform to it.
+    All parties run in this process, and every message passes as bytes. The server learns one score of each
+    client. The key holder, which must not collude with the server, learns integers that look uniform to it.
 
     Args:
-        profiles: of each client, by name, or a list: a `Profile`, or a pair of mean and variance, (q,) each.
-        baseline: the server's own.
-        count: how many are chosen. Fewer are, where fewer have a score.
+        profiles: each client's profile by name, or a list: a `Profile`, or a pair of mean and variance, (q,)
+            each.
+        baseline: the server's own profile.
+        count: the number of clients to select. If fewer have a score, all of these are selected.
         alpha: clients are drawn without replacement with probability proportional to exp(-alpha * score).
         rng: for the draw. Keys and pads come from the operating system.
-        scores: "ckks", or "pads", by which clients mask integers and encrypt nothing.
+        scores: "ckks", or "pads", with which clients mask integers and do not encrypt.
         parameters: of the key: "strong" or "compact".
-        anchor: a public centre and scale of every element. By default profiles are taken as they are.
-        bounds: what values are clipped to, in units of the anchor.
+        anchor: a public centre and scale of every element. By default profiles are not standardised.
+        bounds: the bounds to which values are clipped, in units of the anchor.
         ledger, delta: as for `masked_sum`. Calls of both can share a ledger that has no budget.
-        max_releases: the most scores of one client that the ledger lets out, in all calls with it. Each is
-            one linear function of its profile: as many as that has numbers can tell all of it.
+        max_releases: the most scores of one client that the ledger allows, in all calls with it. Each score
+            is one linear function of the profile: as many scores as the profile has numbers can reveal it
+            whole.
 
-    Raises ConfigError for a count above the number of clients, and for a baseline that the bounds would
-    change; DataError for profiles that are not valid or not alike; ProtocolError if no client has a score.
+    Returns:
+        The selected clients with all scores and reasons.
+
+    Raises:
+        ConfigError: the count is above the number of clients, or the bounds would change the baseline.
+        DataError: profiles are not valid, or have different lengths.
+        ProtocolError: no client has a score.
     """
     given = {name: _plain(name, own) for name, own in named(profiles, "profiles").items()}
     middle = _plain("the baseline", baseline)
@@ -104,7 +111,7 @@ def select_by_profile(
     if (max_releases := whole("max_releases", max_releases)) < 1:
         raise ConfigError(f"Expected max_releases of 1 or more, got {max_releases}.")
     if ledger is not None and delta is None:
-        raise ConfigError("Expected `delta` with a ledger, whose terms it is one of.")
+        raise ConfigError("Expected `delta` with a ledger, since it is one of the ledger's terms.")
     options = Options(bounds=bounds or Bounds(weight=1024), anchor=anchor)
     spec = ValueSpec(
         name=_NAME,
@@ -118,7 +125,7 @@ def select_by_profile(
         scores=scores,
         unit="client",
         adjacency="zero-out",
-        # a score leaves without noise, so epsilon is infinite at every delta
+        # A score has no noise, so epsilon is infinite at every delta.
         delta=0.5 if delta is None else delta,
         non_private=(_NAME,),
         max_rounds=1,
@@ -153,7 +160,7 @@ def select_by_profile(
 
 
 def _plain(name: str, own: ProfileLike) -> MeanVariance:
-    """A checked profile. Raises DataError, with the name, for one that is not valid."""
+    """A checked profile. Raises DataError, with the name, if it is not valid."""
     try:
         match own:
             case MeanVariance():
@@ -184,7 +191,7 @@ def _require(
 
 
 def _require_kinds(rng: object, bounds: object) -> None:
-    # Before the scores leave: a draw that fails later would have cost them for nothing.
+    # Checked before any score is released: if the draw failed later, the scores would be spent in vain.
     if not isinstance(rng, np.random.Generator):
         raise ConfigError(
             f"Expected `rng` as a numpy Generator, got {type(rng).__name__}: np.random.default_rng(seed)."

@@ -1,4 +1,4 @@
-"""A study as a caller in Python gives it: by path or name, as a mapping, as a text, or whole."""
+"""Reads a study from a Python caller's argument: a path, a name, a mapping, a text, or a Study."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Given = Study | Mapping[str, Any] | Path | str
 def study_from(
     study: Given, *, data: object | None = None, model: Any = None, workers: int | None = None
 ) -> Study:
-    """The study that a caller means, with what it brings.
+    """The study of a caller's arguments, with the caller's data and model.
 
-    Raises ConfigError for anything that cannot be used as written, and for a sweep.
+    Raises ConfigError if the study is not valid, or is a sweep.
     """
     found = _read(study, Brought(data=data, model=model))
     if workers is None:
@@ -43,12 +43,12 @@ def _read(study: Given, brought: Brought) -> Study:
     if has_sweep(text):
         raise ConfigError("Expected a study without a section [sweep], got a sweep: call securefl.run_sweep.")
     if brought.data is None and brought.model is None and is_file(study):
-        return read(Path(str(study)))  # says in its errors which file is meant
+        return read(Path(str(study)))  # its errors name the file
     return parse(text, home=home_of(study), brought=brought)
 
 
 def is_file(study: Given) -> bool:
-    """Whether a file is named, and not a packaged study or a text."""
+    """Whether the argument names a file, not a packaged study or a text."""
     return isinstance(study, Path) or (
         isinstance(study, str) and not _is_text(study) and Path(study).is_file()
     )
@@ -62,7 +62,7 @@ def home_of(study: Given) -> Path | None:
 def text_from(study: Mapping[str, Any] | Path | str) -> str:
     """The TOML of a study.
 
-    Raises ConfigError for a mapping that TOML cannot hold, and for a file that is not there.
+    Raises ConfigError if TOML cannot hold the mapping, or the file does not exist.
     """
     match study:
         case Path() | str() if not _is_text(str(study)):
@@ -80,12 +80,12 @@ def text_from(study: Mapping[str, Any] | Path | str) -> str:
 def _found(study: str) -> str:
     try:
         return text_of(study)
-    except OSError as error:  # of a name that no file can have
+    except OSError as error:  # no file can have this name
         raise ConfigError(f"Expected a file or a packaged study, got a name with {error.strerror}.") from None
 
 
 def _is_text(study: str) -> bool:
-    # a path or name has neither; a text has sections and lines
+    # A text in TOML has sections and lines. A path or name has neither.
     return "\n" in study or "[" in study
 
 
@@ -100,7 +100,7 @@ def _written(table: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Values of a caller as TOML has them: tuples as lists, paths as text, numbers of numpy as numbers."""
+    """A caller's values in TOML's types: tuples as lists, paths as texts, numpy numbers as numbers."""
     match value:
         case Mapping():
             return {str(key): _plain(inner) for key, inner in value.items()}

@@ -1,4 +1,4 @@
-"""`securefl.masked_sum`: the sum of somebody else's vectors under secure aggregation, in one call."""
+"""`securefl.masked_sum`: the secure sum of clients' vectors, in one call."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from securefl.mechanisms.distributed import Distributed
 _FINE: Final = 2.0**-30
 """Step of the grid over the bound, rounded up to a power of two, without noise."""
 _COARSE: Final = 2.0**-16
-"""Step of the grid over the clip, with noise, beside which it is nothing."""
+"""Step of the grid over the clip, with noise. It is negligible beside the noise."""
 _ROOM: Final = 2.0**14
 """Bound of the grid over the clip, with noise: a value and its share of the noise."""
 _LARGEST: Final = 1e100
-"""Bounds up to here, and down to its inverse, have grids of ordinary numbers."""
+"""The largest bound; its inverse is the smallest. Grids of such bounds neither overflow nor underflow."""
 _NAME: Final = "vector"
 
 
 @dataclass(frozen=True, eq=False)
 class MaskedSum:
-    """The sum of the survivors' vectors, and who learnt what.
+    """The sum of the survivors' vectors, and what each party learnt.
 
     Attributes:
-        total: in the shape of one vector, float64. With `clip` it is that of the clipped vectors, with noise
-            a noised one.
-        survivors: the names of the clients that are in it, as text.
-        absent: for each of the others, why.
-        learns: what each party saw, in words, by "server", "key-holder" and "others".
-        event: what the release costs a client against the server, as an event of dp-accounting.
-        epsilon: by party, the largest epsilon that any client of the ledger has spent. Without noise it is
-            infinite. Without a ledger it is that of this release alone.
-        error: how far an entry of the total can be from the exact sum, noise and clipping aside.
+        total: in the shape of one vector, float64. With `clip` it is the total of the clipped vectors, and
+            with noise it is noised.
+        survivors: the names of the clients in the total, as texts.
+        absent: the reason for each other client.
+        learns: what each party learnt, in words, by "server", "key-holder" and "others".
+        event: the release's cost for a client against the server, as an event of dp-accounting.
+        epsilon: for each party, the largest epsilon that any client of the ledger has spent. Without noise it
+            is infinite. Without a ledger it covers this release alone.
+        error: the largest error of an entry of the total, without noise and clipping.
     """
 
     total: NDArray[np.float64]
@@ -79,7 +79,7 @@ def masked_sum(
     budget: float | None = None,
     ledger: Path | str | None = None,
 ) -> MaskedSum:
-    """Add clients' vectors under masks: the server learns the total, and of each client nothing more.
+    """Add clients' vectors by secure aggregation: the server learns the total and no single vector.
 
         >>> import securefl
         >>> updates = {"ann": [1.0, 2.0], "bob": [0.5, 0.0], "eve": [0.25, 1.0], "joe": [9.0, 9.0]}
@@ -88,36 +88,40 @@ def masked_sum(
         >>> found.total.round(6), found.survivors, found.epsilon["server"]
         (array([1.75, 3.  ]), ('ann', 'bob', 'eve'), inf)
 
-    All parties live in this process, and every message passes as bytes. A client's vector is one release of
-    it, protected as a whole: unit "client", its contribution against none.
+    All parties run in this process, and every message passes as bytes. A client's whole vector is one
+    release, with unit "client" and adjacency "zero-out": the client's vector against zeros.
 
     Args:
         vectors_of: each client's vector by name, or a list, whose clients are called "0", "1" and so on. All
             have one shape.
-        corrupt: the largest share of the clients that may collude with the server. 0 says that none may.
+        corrupt: the largest fraction of the clients that may collude with the server. 0 means none.
         min_honest: the least number of honest clients in the sum.
-        max_client_weight: the largest share that one client's variance may have of that of the honest clients
-            that surely remain in the sum, 1 / (1 + m) beside m others. A guess of its vector from the sum
-            errs by sqrt(1 - max_client_weight) of its spread at least. Take 0.5 or less.
-        bound: the largest absolute value of an entry. A larger one is an error.
-        clip: in place of `bound`: a vector whose norm is larger is scaled down to it. Noise needs one.
-        dropout: the largest share that may fall silent.
-        silent: names of clients that fall silent, to try that.
-        noise_multiplier: deviation of the noise in the total over `clip`. Clients add it in shares, of which
-            those of the honest survivors are enough. 0 is no noise: epsilon is infinite then.
+        max_client_weight: the largest fraction that one client's variance may have of the variance of the
+            honest clients that surely remain in the sum, 1 / (1 + m) beside m others. A guess of the client's
+            vector from the sum errs by sqrt(1 - max_client_weight) of its spread or more. Take 0.5 or less.
+        bound: the largest absolute value of an entry. A larger entry is an error.
+        clip: in place of `bound`: a vector with a larger L2 norm is scaled down to it. Noise needs `clip`.
+        dropout: the largest fraction of the clients that may fall silent.
+        silent: names of clients that fall silent, for experiments.
+        noise_multiplier: deviation of the noise in the total over `clip`. Each client adds a share of the
+            noise, and the shares of the honest survivors are enough. 0 is no noise, and epsilon is infinite.
         delta: of epsilon, needed with noise or a ledger.
         budget: the largest epsilon of a client, over all calls with this ledger.
-        ledger: the file that charges are in before anything leaves; needed with a budget. Its clients' names
-            are beside it, in <ledger>.clients: calls may have other clients, in any order. Without a ledger
-            this release is accounted alone, and the caller adds `event` up.
+        ledger: the file in which charges are committed before any vector leaves; needed with a budget. Its
+            clients' names are beside it, in <ledger>.clients, so calls may have other clients in any order.
+            Without a ledger this release is accounted alone, and the caller must compose `event`.
 
-    Sums of two calls tell their difference where there is no noise.
+    Without noise, the sums of two calls reveal their difference.
+
+    Returns:
+        The total, its survivors, and the release's cost.
 
     Raises:
-        ConfigError: parameters that cannot be used, or fewer clients than a sum needs under them.
-        DataError: vectors that are not alike, not finite, or out of bounds. Nothing was charged then.
-        BudgetExceeded: too many clients' budgets do not bear it. ProtocolError: too many fell silent. No sum
-            was opened then; what was charged stays charged.
+        ConfigError: parameters are not valid, or a sum under them needs more clients.
+        DataError: vectors are not finite, are out of bounds, or have different shapes; then no client was
+            charged.
+        BudgetExceeded: too many clients' budgets do not bear the release. No sum was opened; charges stay.
+        ProtocolError: too many clients fell silent. No sum was opened; charges stay.
     """
     given = vectors(vectors_of)
     for what, value in {"corrupt": corrupt, "dropout": dropout, "noise_multiplier": noise_multiplier}.items():
@@ -140,7 +144,7 @@ def masked_sum(
 
 
 def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float) -> ValueSpec:
-    """What a client sends, with its grid."""
+    """The spec of a client's vector, with its grid."""
     if (bound is None) == (clip is None):
         raise ConfigError("Expected `bound` or `clip`, one of the two, got both or none.")
     largest = bound if clip is None else clip
@@ -158,7 +162,7 @@ def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float
     grid = (
         Grid(step=largest * _COARSE, bound=largest * _ROOM)
         if noise
-        # a power of two, on which whole numbers stand exactly
+        # A power of two, so that whole numbers are exact.
         else Grid(step=2.0 ** ceil(log2(largest)) * _FINE, bound=largest)
     )
     return ValueSpec(
@@ -187,7 +191,7 @@ def _plan(
         raise ConfigError("Expected `delta` with noise or a ledger: epsilon has no meaning without it.")
     if budget is not None and (ledger is None or not noise):
         raise ConfigError(
-            "Expected `ledger` and a noise_multiplier with `budget`: without a ledger nothing is added up, "
+            "Expected `ledger` and a noise_multiplier with `budget`: without a ledger charges do not add up, "
             "and without noise no budget is enough."
         )
     if not 0 <= noise < np.inf:
@@ -204,7 +208,7 @@ def _plan(
         max_client_weight=max_client_weight,
         unit="client",
         adjacency="zero-out",
-        # without noise epsilon is infinite at every delta
+        # Without noise epsilon is infinite at every delta.
         delta=0.5 if delta is None else delta,
         budget=budget,
         non_private=() if noise else (_NAME,),
@@ -259,9 +263,9 @@ def _summed(
 
 
 def _require_sum(absent: Mapping[str, str], refused: Sequence[str], plan: Plan) -> None:
-    """Raise why there is no sum."""
+    """Raise the error that explains why there is no sum."""
     allowed = len(absent) - plan.survivors(len(absent))
-    reasons = "; ".join(f"{name}: {why}" for name, why in absent.items() if why) or "nobody says why"
+    reasons = "; ".join(f"{name}: {why}" for name, why in absent.items() if why) or "no client gave a reason"
     told = (
         f"Expected at most {allowed} of {len(absent)} clients to be absent from the sum, got more: {reasons}"
     )

@@ -1,4 +1,4 @@
-"""`securefl.run_sweep`: a grid of studies from Python, as the command `securefl sweep` runs it."""
+"""`securefl.run_sweep`: runs a grid of studies from Python, as the command `securefl sweep` does."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from securefl.training.devices import one_thread
 
 @dataclass(frozen=True, eq=False)
 class PrivateSweep:
-    """What of a sweep is not for publication: no epsilon covers it. It is for the person at this machine.
+    """Results that are not for publication, since no epsilon covers them. They are for this machine's user.
 
     Attributes:
         metrics, summary: as those of `SweepRun`, with times, answers, and accuracies of personal models.
-        failed: for each cell that failed, by name, why.
+        failed: the reason for each cell that failed, by name.
     """
 
     metrics: pd.DataFrame
@@ -45,14 +45,15 @@ class PrivateSweep:
 
 @dataclass(frozen=True, eq=False)
 class SweepRun:
-    """A sweep whose cells have run.
+    """A finished sweep.
 
     Attributes:
-        sweep: what was run. folder: where all of it is.
+        sweep: the sweep that was run.
+        folder: its folder, with a run folder for each cell.
         metrics: a row per finished cell, arm, seed and round, with the swept keys as columns. Accuracies are
-            those of global models on the server's own test records, which no epsilon covers.
+            of global models on the server's own test records, which no epsilon covers.
         summary: a row per finished cell, arm and seed (see `securefl.sweep.tradeoff.summary_table`).
-        private: what is not for publication.
+        private: results that are not for publication.
     """
 
     sweep: Sweep
@@ -71,12 +72,12 @@ class SweepRun:
 
     @property
     def sentences(self) -> list[str]:
-        """Which arms are best at which epsilon, or within 0.01 of the best; empty where none are compared."""
+        """The arms that are best, or within 0.01 of the best, at each epsilon; empty if none are compared."""
         return [] if self.summary.empty else sentences(tradeoff.series_of(self.sweep, self.private.summary))
 
     @property
     def accounting(self) -> list[str]:
-        """What the epsilons of the cells do not cover, a sentence each."""
+        """The limits of the cells' epsilons, a sentence for each."""
         return caveats(self.sweep)
 
     @property
@@ -92,7 +93,7 @@ class SweepRun:
         return run(found[cell].study, out=self.sweep.home(self.folder, found[cell]), progress=False)
 
     def report(self) -> Path:
-        """The page of the sweep, one file that needs no other."""
+        """The path of the sweep's report, a self-contained HTML page."""
         return self.folder / "sweep.html"
 
     def __repr__(self) -> str:
@@ -121,11 +122,11 @@ def run_sweep(
 ) -> SweepRun:
     """Run a study with a section [sweep] for every cell of its grid, or resume it, as `securefl sweep` does.
 
-        >>> import securefl
+        >>> import securefl, tempfile
         >>> from importlib.resources import files
         >>> text = (files("securefl.protocols.studies") / "fedlog_digits.toml").read_text()
         >>> grid = '[sweep.grid]\\n"study.seeds" = [[1]]\\n'
-        >>> found = securefl.run_sweep(text + grid, out="runs/sweep", workers=1, progress=False)
+        >>> found = securefl.run_sweep(text + grid, out=tempfile.mkdtemp(), workers=1, progress=False)
         >>> found.cells
         ('seeds-1',)
         >>> found.epsilon.loc[("seeds-1", "FedLog (unit norm)"), "others"].round(6)
@@ -134,12 +135,17 @@ def run_sweep(
     Args:
         study: as for `securefl.run`.
         data, model: as for `securefl.run`. With one of them the cells run one after the other in this
-            process; else each runs in a worker process.
+            process; otherwise each runs in a worker process.
         out: the folder, by default runs/<name of the study>-sweep. Finished cells are not run again.
-        workers: processes that run cells side by side, by default as many as processors.
+        workers: processes that run cells in parallel, by default as many as processors.
+        progress: as for `securefl.run`.
 
-    Raises ConfigError for a sweep that cannot run, and SecureFLError if all cells failed. If some failed, or
-    learnt nothing, it warns.
+    Returns:
+        The finished sweep. A RuntimeWarning says if some cells failed or an arm learnt nothing.
+
+    Raises:
+        ConfigError: the sweep cannot run.
+        SecureFLError: all cells failed.
     """
     brought = Brought(data=data, model=model)
     found = parse_sweep(text_from(study), home=home_of(study), brought=brought)

@@ -1,4 +1,4 @@
-"""A caller's vectors, checked before anything is charged: one a client, alike and finite."""
+"""Checks of a caller's vectors before any charge: one for each client, of one shape, and finite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Named = Mapping[Any, Any] | Sequence[Any]
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """names: as text, in the caller's order. rows: float64 (K, d). shape: of each vector as it was given."""
+    """Checked vectors. names: as texts, in the caller's order. rows: float64 (K, d). shape: of one vector."""
 
     names: tuple[str, ...]
     rows: NDArray[np.float64]
@@ -26,10 +26,10 @@ class Vectors:
 
 
 def named(of: Named, what: str) -> dict[str, Any]:
-    """Values by client, in their order; a list numbers its clients from 0.
+    """Values by client name, in their order. The clients of a list are called "0", "1" and so on.
 
-    Raises ConfigError for two clients of one name, names that look like another one, and anything else than a
-    mapping or a list.
+    Raises ConfigError if two clients have one name or names that look alike, and if the value is neither a
+    mapping nor a list.
     """
     if isinstance(of, Mapping):
         found = {str(name): value for name, value in of.items()}
@@ -41,7 +41,7 @@ def named(of: Named, what: str) -> dict[str, Any]:
         raise ConfigError(f"Expected {what} as a mapping of names, or a list, got {type(of).__name__}.")
     for name in found:
         require_legible(name, "a client's name")
-        # one letter can be written in two ways that look alike: two names would have two budgets
+        # Unicode has several forms of one letter, which look alike. Two such names would have two budgets.
         if not name or normalize("NFKC", name) != name or name != name.strip():
             raise ConfigError(
                 f"Expected a client's name in Unicode's form NFKC without spaces around it, got {name!r}."
@@ -57,7 +57,7 @@ def _is_list(of: object) -> bool:
 
 
 def vectors(of: Mapping[Any, ArrayLike] | Sequence[ArrayLike]) -> Vectors:
-    """Raises DataError for vectors of several shapes, empty ones, and others than finite numbers."""
+    """Check vectors. Raises DataError for several shapes, empty vectors, and entries that are not finite."""
     given = named(of, "vectors")
     if len(given) < 2:
         raise ConfigError(
@@ -87,5 +87,5 @@ def _numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
         raise DataError(f"Expected numbers of {name}, got others ({error}).") from None
     found = found.astype(np.float64)
     if not np.isfinite(found).all():
-        raise DataError(f"Expected finite numbers of {name}, got NaN or infinity. Leave it out, or mend it.")
+        raise DataError(f"Expected finite numbers of {name}, got NaN or infinity. Leave it out, or fix it.")
     return found

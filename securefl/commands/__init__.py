@@ -1,4 +1,4 @@
-"""The command line: a module for every word that a person types.
+"""The command line: a module for each command.
 
-What a command works with is imported in its function. A page of help must not wait for torch.
+A command imports its dependencies inside its function, so that `--help` does not wait for torch.
 """

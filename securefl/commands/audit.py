@@ -1,4 +1,4 @@
-"""The command `audit`."""
+"""The command `audit`: tests every mechanism empirically against its claimed privacy."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     type=click.Choice(("auto", "cpu", "cuda")),
     default="auto",
     show_default=True,
-    help="Where private training and features are tried.",
+    help="The device on which private training and features are tested.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def audit(device: Wanted, as_json: bool) -> None:
-    """Try to catch every mechanism at giving away more than it claims (one or two minutes).
+    """Test whether any mechanism reveals more than its claimed epsilon (one or two minutes).
 
-    For each: a search for records that move it more than its sensitivity, its noise against the claimed law,
-    and a lower bound on epsilon by telling two neighbouring data sets apart; for private training (DP-SGD)
-    canaries through the real optimiser, along the curve of its claim, and records on the kinks of ReLUs,
-    which flip together where a record's gradient depends on its batch. Exit code 1 if one fails. An honest
-    mechanism fails once in 10^5 runs.
+    For each mechanism, the audit searches for records that change it by more than its sensitivity, compares
+    its noise with the claimed distribution, and computes a lower bound on epsilon by distinguishing two
+    neighbouring data sets. For private training (DP-SGD), it sends canaries through the real optimiser, along
+    the curve of its claim, and uses records on the kinks of ReLUs, which flip together if a record's gradient
+    depends on its batch. The exit code is 1 if a mechanism fails. A correct one fails once in 10^5 runs.
     """
     from securefl.training import single_thread
     from securefl.training.audits import findings as audited
     from securefl.training.devices import chosen
 
-    # One thread: how a sum is split decides its last bits, and so a verdict would hang on the machine.
+    # One thread, because the last bits of a sum depend on its split over threads, and a verdict with them.
     single_thread()
     hardware = chosen(device, say=lambda line: click.echo(line, err=True))
     findings = []
@@ -48,5 +48,5 @@ def audit(device: Wanted, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(findings, indent=1))
     if any(found["verdict"] != "pass" for found in findings):
-        # Not an error message: the table above, or the JSON, says already which one failed.
+        # Without an error message, because the table or the JSON says which mechanism failed.
         raise SystemExit(1)

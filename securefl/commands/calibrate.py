@@ -1,4 +1,4 @@
-"""The command `calibrate`."""
+"""The command `calibrate`: the Gaussian noise for an (epsilon, delta)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 )
 @click.option("--epsilon", type=float, required=True)
 @click.option("--delta", type=float, required=True)
-@click.option("--releases", type=int, default=1, show_default=True, help="Releases of the whole schedule.")
+@click.option("--releases", type=int, default=1, show_default=True, help="Number of releases in all.")
 @click.option("--sensitivity", type=float, help="L2 sensitivity of one release.")
 @click.option(
-    "--features", type=int, help="FedLog: m features, the first always 1, with --bound or --unit-l2."
+    "--features", type=int, help="FedLog: m features (the first is always 1), with --bound or --unit-l2."
 )
-@click.option("--bound", type=float, help="FedLog: each of the m - 1 others is clipped to +- this.")
-@click.option("--unit-l2", is_flag=True, help="FedLog: the m - 1 others are clipped to norm 1.")
+@click.option("--bound", type=float, help="FedLog: each of the other m - 1 features is clipped to +- this.")
+@click.option("--unit-l2", is_flag=True, help="FedLog: the other m - 1 features are clipped to norm 1.")
 @click.option(
     "--adjacency", type=click.Choice(["add-remove", "replace-one"]), default="add-remove", show_default=True
 )
 @click.option(
     "--method", type=click.Choice(["exact", "paper", "rdp", "pld"]), default="exact", show_default=True
 )
-@click.option("--records", type=int, default=0, help="n: a delta of at least 1 / n is then refused.")
-@click.option("--force", is_flag=True, help="Allow such a delta all the same.")
+@click.option("--records", type=int, default=0, help="With n records, a delta of 1 / n or more is refused.")
+@click.option("--force", is_flag=True, help="Allow a delta of 1 / n or more.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def calibrate(
     epsilon: float,
@@ -48,10 +48,10 @@ def calibrate(
     force: bool,
     as_json: bool,
 ) -> None:
-    """How much Gaussian noise makes a schedule of releases (epsilon, delta)-private.
+    """Compute the Gaussian noise that makes a number of releases (epsilon, delta)-private.
 
-    Prints sigma, sigma over the sensitivity, and the epsilon that the noise of FedLog's Theorem 4 would
-    really have.
+    Prints sigma, sigma over the sensitivity (the noise multiplier), and the true epsilon of the noise in
+    FedLog's Theorem 4.
     """
     from securefl.dp import calibration
 
@@ -79,7 +79,7 @@ def _sensitivity(
     if sensitivity is not None:
         if features is not None or bound is not None or unit_l2:
             raise click.UsageError(
-                "Expected --sensitivity alone, or --features with --bound, or --unit-l2, got two. Give one."
+                "Expected --sensitivity alone, or --features with --bound or --unit-l2, got two. Give one."
             )
         return sensitivity
     if unit_l2 and bound is None:

@@ -1,4 +1,4 @@
-"""What the commands of a matching read from people: files, and public options as flags."""
+"""Files and flags of the matching commands: types of paths, and public options of a matching."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ OUT = click.Path(path_type=Path, dir_okay=False)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that clients, the baseline's owner and the evaluator must choose alike."""
+    """Add the options that must be equal for clients, the baseline's owner and the evaluator."""
     for option in (
         click.option("--weight-bound", type=float, help="Largest root mean square weight of a baseline."),
-        click.option("--variance-high", type=float, help="Largest anchored variance; larger is clipped."),
+        click.option("--variance-high", type=float, help="Largest anchored variance; a larger is clipped."),
         click.option("--variance-low", type=float, help="Smallest anchored variance."),
-        click.option("--mean-bound", type=float, help="Largest anchored |mean|; larger is clipped."),
+        click.option("--mean-bound", type=float, help="Largest anchored |mean|; a larger is clipped."),
         click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
         click.option(
             "--params",
             type=click.Choice(["strong", "compact"]),
-            help="strong unless said; compact takes a quarter of the bytes, and scores are coarser.",
+            help="Default strong. compact takes a quarter of the bytes, and its scores are coarser.",
         ),
         click.option(
             "--variant",
             type=click.Choice([variant.value for variant in Variant]),
-            help="full unless said; mean-only leaves the variances readable by the evaluator.",
+            help="Default full. mean-only lets the evaluator read the variances.",
         ),
     ):
         command = option(command)
@@ -45,17 +45,17 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 def chosen_options(
     variant: str | None, params: Word | None, anchor: Path | None, **bounds: float | None
 ) -> Options | None:
-    """The options in the flags. If no flag was given it returns None, else defaults complete them."""
+    """The options in the flags, completed by defaults. If no flag was given, it returns None."""
     from securefl.matching.options import Options, default_bounds
     from securefl.matching.profile_file import read_profile
 
-    # None means "what all profiles agree on", so defaults alone must not count as a choice.
+    # None means "the options of all profiles", so defaults alone must not count as a choice.
     if all(flag is None for flag in (variant, params, anchor, *bounds.values())):
         return None
     params = params or "strong"
     names = {"mean_bound": "mean", "weight_bound": "weight"}
     said = {names.get(name, name): value for name, value in bounds.items() if value is not None}
-    # Over the defaults of these parameters: coarser parameters have tighter bounds of their own.
+    # The parameters' own defaults, because coarser parameters have tighter bounds.
     return Options(
         variant=Variant(variant or Variant.FULL),
         parameters=params,
@@ -65,15 +65,15 @@ def chosen_options(
 
 
 def not_over(out: Path, *inputs: Path | None) -> None:
-    """Raises ConfigError if the output would take the place of an input."""
+    """Raise ConfigError if the output would overwrite an input."""
     if any(path is not None and out.resolve() == path.resolve() for path in inputs):
         raise ConfigError(
-            f"Expected an output beside the inputs, got {out}, an input. Write to another with --out."
+            f"Expected an output apart from the inputs, got {out}, an input. Choose another file with --out."
         )
 
 
 def tell_floored(count: int) -> None:
     if count:
         click.echo(
-            f"{count} variances were below {VARIANCE_FLOOR:g} and count as that. {FOR_YOU_ALONE}", err=True
+            f"{count} variances were below {VARIANCE_FLOOR:g} and are raised to it. {FOR_YOU_ALONE}", err=True
         )

@@ -1,4 +1,4 @@
-"""The commands `data list` and `data fetch`."""
+"""The commands `data list`, `data fetch` and `data describe`: data sets for studies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from securefl.core.errors import ConfigError
 
 @click.group(epilog="Example:  securefl data list")
 def data() -> None:
-    """Data sets: where they are looked for, and how to get them."""
+    """List and download data sets, and describe your own."""
 
 
 @data.command(name="fetch", epilog="Example:  securefl data fetch mnist")
@@ -30,9 +30,9 @@ def fetch_command(name: str) -> None:
 @data.command(name="list", epilog="Example:  securefl data list --json")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_command(as_json: bool) -> None:
-    """The data sets that `[data] source` can name, and the folder they are looked for in.
+    """List the data sets that `[data] source` can name, and the folder that holds them.
 
-    Those that other packages bring (entry points `securefl.data`) come last. A study can also name a file, a
+    Data sets of other packages (entry points `securefl.data`) come last. A study can also name a file, a
     folder or a function: docs/own-data.md.
     """
     from securefl.data import NAMES, data_folder
@@ -41,29 +41,29 @@ def list_command(as_json: bool) -> None:
     folder, names = str(data_folder()), [*NAMES, *sorted(data_points())]
     click.echo(json.dumps({"folder": folder, "names": names}) if as_json else "\n".join(names))
     if not as_json:
-        # On stderr: the names alone can be piped on.
+        # On stderr, so that stdout has only the names and can be piped.
         click.echo(f"folder: {folder}", err=True)
 
 
 @data.command(name="describe", epilog="Example:  securefl data describe survey.csv --target income --public")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--target", help="The column to be predicted.")
-@click.option("--client-column", help="The column that says whose a record is.")
-@click.option("--public", is_flag=True, help="Say that FILE is public: what is printed is read off it.")
+@click.option("--target", help="The column to predict.")
+@click.option("--client-column", help="The column that names the client of a record.")
+@click.option("--public", is_flag=True, help="Confirm that FILE is public. The output reveals records.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def describe_command(
     file: Path, target: str | None, client_column: str | None, public: bool, as_json: bool
 ) -> None:
     """Propose the section [data] of a study for FILE (.csv, .parquet, .npz, .npy), which must be public.
 
-    Ranges and categories are read off its records. For records that are not public, describe a public file
-    like them, or write the section from what is publicly known of each column.
+    Ranges and categories are read from its records. If your records are not public, describe a similar public
+    file, or write the section from public knowledge of each column.
     """
     if not public:
         raise ConfigError(
-            f"Expected --public, got none: ranges and categories that are read off {file} tell of its "
-            "records, and no ledger counts that. Give it if the file is public, or write the section from "
-            "what is publicly known."
+            f"Expected --public, got none: ranges and categories from {file} reveal its records, and no "
+            "ledger counts that. Give --public if the file is public, or write the section from public "
+            "knowledge."
         )
     from securefl.data.describe import lines, proposal
 

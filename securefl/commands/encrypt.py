@@ -1,4 +1,4 @@
-"""The command `encrypt`."""
+"""The command `encrypt`: encrypts a profile or a baseline for a matching."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from securefl.commands.choices import (
 @click.option("--evaluator", type=FILE, required=True, help="The evaluator's evaluator.pub.")
 @click.option("--profile", type=FILE, help='A client\'s {"mean": [...], "variance": [...]}.')
 @click.option(
-    "--baseline", type=FILE, help="The same of a baseline (mode E): the evaluator does not learn it."
+    "--baseline", type=FILE, help="The same for a baseline (mode E). The evaluator does not learn it."
 )
 @click.option("-o", "--out", type=OUT, required=True, help="The file to send to the evaluator.")
 @with_options
@@ -35,9 +35,9 @@ def encrypt(
 ) -> None:
     """Encrypt a profile (or a baseline) to the key holder, and seal it to the evaluator.
 
-    Clients and the baseline's owner give the same --variant, --params, --anchor and bounds. With
-    --variant mean-only the variances reach the evaluator readable. Compare the fingerprints printed with
-    those the key holder and the evaluator tell you.
+    All clients and the baseline's owner must give the same --variant, --params, --anchor and bounds. With
+    --variant mean-only the evaluator can read the variances. Compare the printed fingerprints with those
+    that the key holder and the evaluator tell you.
     """
     from securefl.matching import document
     from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
@@ -47,7 +47,7 @@ def encrypt(
 
     if (profile is None) == (baseline is None):
         raise click.UsageError("Expected --profile or --baseline, got both or neither. Give one.")
-    # Before any work: an output that takes the place of a key or a profile destroys it.
+    # Checked before any work, because an output in the place of a key or a profile would destroy it.
     not_over(out, public, evaluator, profile, baseline)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
@@ -60,7 +60,7 @@ def encrypt(
         own = read_profile(baseline)
         sealed = own.encrypt_baseline(keys, server, label=baseline.stem, options=options)
     document.write(out, sealed.to_document())
-    # Counts of the client's own data, for the client alone: they are not in the file.
+    # These counts depend on the client's data. They are for the client alone, and not in the file.
     if sealed.clipped:
         click.echo(
             f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor. {FOR_YOU_ALONE}",

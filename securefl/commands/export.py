@@ -1,4 +1,4 @@
-"""The command `export`."""
+"""The command `export`: writes a trained model as a safetensors file."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from securefl.core.errors import ConfigError
 
 @click.command(epilog="Example:  securefl export runs/gas --arm FedAvg -o model.safetensors")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--arm", help="Which arm; needed where RUN has several.")
-@click.option("--seed", type=int, help="Which seed; default: the study's first.")
-@click.option("--client", type=int, help="Whose model, where clients have models of their own.")
+@click.option("--arm", help="The arm; needed if RUN has several.")
+@click.option("--seed", type=int, help="The seed; default: the study's first.")
+@click.option("--client", type=int, help="The client's number, if clients have personal models.")
 @click.option(
     "-o",
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="The file, in the form of safetensors.",
+    help="The safetensors file to write.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the card as JSON, and nothing else.")
 def export(
     folder: Path, arm: str | None, seed: int | None, client: int | None, out: Path, as_json: bool
 ) -> None:
-    """Take the trained model of an arm out of the finished run in folder RUN.
+    """Export the trained model of an arm from the finished run in folder RUN.
 
-    Where clients have models of their own, the file has what they share, or with --client the whole model of
-    one. The card in the file's header says where the model comes from: study, data, who learns what, epsilon
-    per party, the ledger's head, rounds, accuracy. `securefl.load` loads it. Nothing is written in RUN.
+    If clients have personal models, the file has the shared part, or with --client the whole model of one
+    client. The card in the file's header describes the model: study, data, what each party learns, epsilon
+    per party, the ledger's head, rounds, accuracy. `securefl.load` loads the file. RUN is not changed.
     """
     from securefl.study.export import rows, taken
     from securefl.study.folder import study_of

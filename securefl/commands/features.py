@@ -1,4 +1,4 @@
-"""The command `features`."""
+"""The command `features`: computes image features by EfficientNet-Lite0."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import click
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="A .npz file; beside it, one of the test part.",
+    help="A .npz file for the training part. The test part gets a file beside it.",
 )
-@click.option("--records", type=click.IntRange(min=1), help="Only the first so many records of each part.")
+@click.option(
+    "--records", type=click.IntRange(min=1), help="The number of first records of each part to use."
+)
 def features(source: str, out: Path, records: int | None) -> None:
     """Compute features of data set SOURCE by EfficientNet-Lite0, for protocols such as `heads`.
 
-    OUT holds `x` (float32, most important features first), `y` and the text `network` of the training part,
-    and OUT with "-test" in its name those of the test part: `source` and `test` under [data] in a study.
-    Features are kept in the user's cache: what is stopped goes on.
+    OUT holds `x` (float32, most important features first), `y` and the text `network` of the training part.
+    A file with "-test" in its name holds those of the test part. A study names both under [data], as `source`
+    and `test`. Features are kept in the user's cache, so a stopped command can be resumed.
     """
     from rich.progress import Progress
 

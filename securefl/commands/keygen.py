@@ -1,4 +1,4 @@
-"""The command `keygen`."""
+"""The command `keygen`: makes the keys of a matching session."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from securefl.core.errors import ConfigError
 
 
 @click.command(epilog="Example:  securefl keygen --role key-holder --out K")
-@click.option("--role", type=click.Choice(["key-holder", "evaluator"]), required=True, help="Whose keys.")
+@click.option(
+    "--role", type=click.Choice(["key-holder", "evaluator"]), required=True, help="The keys' owner."
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="A new folder.")
-@click.option("--openings", default=1000, show_default=True, help="Scores the key will open at most.")
+@click.option("--openings", default=1000, show_default=True, help="The most scores that the key opens.")
 def keygen(role: str, out: Path, openings: int) -> None:
     """Make the keys of one session: secrets that only their owner can read, and public files.
 
     key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. Compare the
     fingerprints with the people you send the public files to.
 
-    --openings limits how many scores are read, and noise is sized for it. It does not protect the key from an
-    evaluator that breaks the protocol: a few hundred openings of its own making read the whole secret key.
+    --openings limits the number of scores, and sets the size of the flooding noise. It does not protect the
+    key from an evaluator that breaks the protocol: with a few hundred openings of forged requests, it reads
+    the whole secret key.
     """
     from securefl.matching import document
     from securefl.matching.evaluator import Evaluator
@@ -29,7 +32,7 @@ def keygen(role: str, out: Path, openings: int) -> None:
     secret, public = (
         ("secret.key", "public.key") if role == "key-holder" else ("evaluator.key", "evaluator.pub")
     )
-    # Both are looked for before one is made: half a pair beside half of another would fit nobody.
+    # Both are checked before one is made: two halves of different pairs would not work together.
     for name in (secret, public):
         if (out / name).exists():
             raise ConfigError(
@@ -42,7 +45,7 @@ def keygen(role: str, out: Path, openings: int) -> None:
     else:
         evaluator = Evaluator.generate()
         files, fingerprint = evaluator.to_documents(), evaluator.public.fingerprint
-    # The counts and the ledger of the key are made here later. None but the owner may put others there.
+    # The key's counts and ledger are created here later, so only the owner may write into the folder.
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
     document.write(out / secret, files[0], secret=True)
     document.write(out / public, files[1])

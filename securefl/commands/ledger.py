@@ -1,4 +1,4 @@
-"""The commands `ledger show`, `ledger runs` and `ledger epsilon`."""
+"""The commands `ledger show`, `ledger runs` and `ledger epsilon`: releases in ledgers, and their epsilon."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 @click.group(epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite")
 def ledger() -> None:
-    """Ledgers: what was released, and what it adds up to."""
+    """Show the releases in ledgers, and the epsilon of their composition."""
 
 
 @ledger.command(epilog="Example:  securefl ledger show ledger.sqlite --holder client-0003")
 @click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--holder", help="One data holder only; epsilon after each release is per holder anyway.")
+@click.option("--holder", help="Show one data holder only. Each epsilon is of one holder anyway.")
 @click.option(
     "--party",
     type=click.Choice(["server", "key-holder", "others"]),
     default="server",
     show_default=True,
-    help="Against whom.",
+    help="The party against which epsilon holds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
-    """A table of releases: when, by whom, what, unit, event, epsilon after it; and the head of the ledger.
+    """Print a table of releases (time, holder, value, unit, event, epsilon after it) and the ledger's head.
 
-    The head is the last link of a chain over all releases, those of other holders too. A ledger that loses
-    or changes anything has another head; note it elsewhere to see that.
+    The head is the last link of a hash chain over the releases of all holders. If a release is lost or
+    changed, the head differs. To detect that, keep a copy of the head elsewhere.
     """
     from securefl.accounting.shared import is_shared
     from securefl.accounting.statements import statement
@@ -52,14 +52,13 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
         click.echo("No releases.")
         return
     names = ("at", "holder", "round", "name", "unit", "event", "state", "epsilon")
-    # Holders and names come from a file that may be a stranger's. Their control characters could steer a
-    # terminal.
+    # Holders and names may come from a foreign file, whose control characters could control the terminal.
     shown = [[escaped(str(row[name])) for name in names] for row in found.releases]
     widths = [max(len(row[i]) for row in (list(names), *shown)) for i in range(len(names))]
     for row in (list(names), *shown):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     click.echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
-    # The head may be noted anywhere. Who took part in which round may not.
+    # The head is public. The participation of clients in rounds is not.
     click.echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)
 
 
@@ -67,11 +66,11 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
 @click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def runs(path: Path, as_json: bool) -> None:
-    """What runs over the same records have spent together, in the ledger that they share.
+    """Show the epsilon that several runs over the same records have spent together, in their shared ledger.
 
-    A study names such a ledger by `ledger` under [privacy]. Each run is a line: when it was reserved, which
-    study, arm and seed, and the epsilon of all runs up to it. A run is charged once, for all that it may
-    ever release.
+    A study names such a ledger with `ledger` under [privacy]. Each run is a line: the time of its
+    reservation, its study, arm and seed, and the epsilon of all runs up to it. A run is charged once, for
+    all releases that it may make.
     """
     from securefl.accounting.figures import plain, short
     from securefl.accounting.shared import Account, account_of, is_shared
@@ -117,7 +116,7 @@ def runs(path: Path, as_json: bool) -> None:
 @click.option("--delta", type=float, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def epsilon(events: Path, delta: float, as_json: bool) -> None:
-    """Epsilon of a list of events in a JSON file, by loss distributions and by RDP.
+    """Compute the epsilon of a list of events in a JSON file, by privacy loss distributions and by RDP.
 
     \b
     {"event": "gaussian", "noise_multiplier": z, "count": n}
@@ -136,14 +135,14 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     require_delta(delta)
     text = read_text(events, LARGEST_EVENTS)
     try:
-        # Counted before it is parsed: a text of brackets becomes a tree of many times its size.
+        # Counted before parsing, because a text of brackets becomes a tree of many times its size.
         if elements(text.encode()) > MOST_ELEMENTS:
             raise ValueError
         listed = json.loads(text)
-    # Deep nesting ends Python's parser in a RecursionError, not in a ValueError.
+    # Python's parser raises RecursionError for deep nesting, not ValueError.
     except (ValueError, RecursionError):
         raise DataError(
-            f"Expected JSON of at most {MOST_ELEMENTS:,} values in {events}, got other text. Mend the file."
+            f"Expected JSON of at most {MOST_ELEMENTS:,} values in {events}, got other text. Fix the file."
         ) from None
     counted = Counter[DpEvent]()
     count_events(listed, 1, counted)
@@ -151,8 +150,8 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     found = {"epsilon": compose(counted, delta), "rdp_epsilon": rdp_epsilon(history, delta)}
     if history.steps and not history.endless and not composable(history, delta):
         click.echo(
-            "Loss distributions cannot say what this costs (delta is too small, or epsilon too large to "
-            "protect anything): epsilon is the bound by RDP.",
+            "Privacy loss distributions cannot give this epsilon (delta is too small, or epsilon too large "
+            "to protect anything): epsilon is the bound by RDP.",
             err=True,
         )
     if as_json:

@@ -1,9 +1,9 @@
-"""The command line: commands of the entry-point group `securefl.commands`, and what errors look like.
+"""The command line's entry point. It finds commands (entry points `securefl.commands`) and prints errors.
 
-Exit codes: 0 done, 1 an error this package explains, 2 wrong usage, 128 plus the signal's number where one
-stopped the command (130 Ctrl-C, 143 SIGTERM). `run`, `demo`, `report`, `sweep` and `reproduce` have one of
-their own: 4 where all rounds are played, and an arm learnt nothing (`telling.UNLEARNT`). `match` has two: 3
-where it refused some profiles, 2 where it refused all.
+Exit codes: 0 done; 1 an error of this package; 2 wrong usage; 128 plus the signal's number if a signal
+stopped the command (130 Ctrl-C, 143 SIGTERM). `run`, `demo`, `report`, `sweep` and `reproduce` also have 4:
+all rounds have finished, and an arm learnt nothing (`telling.UNLEARNT`). `match` also has 3 if it refused
+some profiles, and 2 if it refused all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from securefl.core.errors import SecureFLError
 from securefl.core.text_safety import escaped
 
 _SENTENCE = 120
-"""The longest line of help on a command that is shown whole."""
+"""The longest help sentence that the list of commands shows whole."""
 
 
 class Commands(click.Group):
@@ -38,7 +38,7 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands with the first sentences of their docstrings, read off the source."""
+        """List the commands with the first sentences of their docstrings, read from the source."""
         points = sorted(self._points().items())
         with formatter.section("Commands"):
             formatter.write_dl([(name, _sentence(point)) for name, point in points])
@@ -49,8 +49,8 @@ class Commands(click.Group):
 
 
 def _sentence(point: EntryPoint) -> str:
-    """What a command does, in a sentence. A command that no function of its module defines is loaded."""
-    # To load a command may take seconds, and the list has all of them.
+    """The first sentence of a command's help. A command is imported only if no function defines it."""
+    # Read from the source, because importing all commands for the list takes seconds.
     spec = find_spec(point.module)
     loader = None if spec is None else spec.loader
     source = loader.get_source(point.module) if isinstance(loader, InspectLoader) else None
@@ -71,7 +71,7 @@ def _sentence(point: EntryPoint) -> str:
     "-v", "--verbose", is_flag=True, help="Print the log on stderr: a line for each finished round."
 )
 def cli(verbose: bool) -> None:
-    """Federated learning in which nothing leaves a client unprotected and unaccounted."""
+    """Privacy-hardened federated learning: every value that leaves a client is protected and accounted."""
     if verbose:
         _log_to_stderr()
 
@@ -79,7 +79,7 @@ def cli(verbose: bool) -> None:
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    # commands print what the log warns of in any case
+    # Commands always print warnings themselves.
     handler.addFilter(lambda record: record.levelno < logging.WARNING)
     log = logging.getLogger("securefl")
     log.setLevel(logging.INFO)
@@ -87,15 +87,15 @@ def _log_to_stderr() -> None:
 
 
 def main() -> None:
-    """Run the command line; errors of this package become one line and exit code 1."""
+    """Run the command line. An error of this package becomes one line and exit code 1."""
     try:
-        # Not standalone: click would end the process itself, and errors of this package would be tracebacks.
+        # In standalone mode click would end the process, and this package's errors would be tracebacks.
         code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except SecureFLError as error:
         click.echo(escaped(f"securefl: {error}"), err=True)
         sys.exit(1)
-    # Disks fill and files vanish: for a person that is a line, not a traceback.
+    # A full disk or a missing file is shown as one line, not as a traceback.
     except OSError as error:
         click.echo(escaped(f"securefl: {_told(error)}"), err=True)
         sys.exit(1)
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def _told(error: OSError) -> str:
-    """What is wrong with which file, and what to do where a disk is full or read-only."""
+    """The error and its file, with advice if the disk is full or read-only."""
     what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:

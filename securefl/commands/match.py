@@ -1,4 +1,4 @@
-"""The command `match`."""
+"""The command `match`: the evaluator matches encrypted profiles with a baseline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 @click.option("--public", type=FILE, required=True, help="The key holder's public.key.")
 @click.option("--evaluator", type=FILE, required=True, help="Your evaluator.key.")
-@click.option("--baseline", type=FILE, required=True, help="JSON you may read, or .enc that you may not.")
+@click.option("--baseline", type=FILE, required=True, help="JSON, or an encrypted .enc (mode E).")
 @click.option("-o", "--out", type=OUT, required=True, help="The file to send to the key holder.")
 @with_options
 @click.argument("profiles", type=FILE, nargs=-1, required=True)
@@ -40,13 +40,14 @@ def match(
     \b                 or, where the baseline is secret too, its owner encrypts it to b.enc (mode E)
     6  key holder  securefl reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc
     A score is the mean KL divergence from the baseline: 0 for the same profile, larger for others.
-    Printed is which file's score is listed under which label; a mailed file may be renamed.
-    --variant, --params, --anchor and bounds are what profiles must have been encrypted with. Without any
-    of them all profiles must agree.
-    Exit code: 0 where every profile is among the scores, 3 where some are refused, 2 where none is left.
-    Trust: evaluator and key holder follow the protocol and do not collude; together they read all.
+    The command prints the label of each file's score, because a mailed file may be renamed.
+    If --variant, --params, --anchor or bounds are given, a profile with other options is refused. Without
+    them all profiles must have the same options.
+    Exit code: 0 if every profile has a score, 3 if some are refused, 2 if all are.
+    Trust: evaluator and key holder follow the protocol and do not collude; together they can read all
+    profiles.
     An evaluator that breaks the protocol reads the whole secret key within a few hundred openings;
-    --openings limits how much is opened, and does not protect the key.
+    --openings limits the number of openings, and does not protect the key.
     """
     from securefl.matching import document
     from securefl.matching.admission import NothingLeft
@@ -61,7 +62,7 @@ def match(
     not_over(out, public, evaluator, baseline, *profiles)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
-    # the content decides what the file is, not its name: a mailed file may be renamed
+    # The content says what the file is, not its name, since a mailed file may be renamed.
     with baseline.open("rb") as start:
         encrypted = start.read(9) == b"securefl "
     base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
@@ -69,14 +70,13 @@ def match(
     try:
         scores = own.match(keys, base, sealed, options=chosen_options(**chosen))
     except NothingLeft as error:
-        # `refused` of the matching counts among the files that could be read; `paths` has their places among
-        # all.
+        # `error.refused` counts places among the readable files; `paths` maps them to places among all files.
         _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
         click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
         raise SystemExit(2) from None
     document.write(out, scores.to_document())
     refused |= {paths[one.place]: one.why for one in scores.refused}
-    # Scores keep the order of the profiles that were left, so label and place are found by counting.
+    # Scores are in the order of the remaining profiles, so labels and places correspond one to one.
     for place, label in zip((place for place in paths if place not in refused), scores.labels, strict=True):
         click.echo(f"{shown(profiles[place])} -> {label}")
     tell_floored(scores.floored)
@@ -87,7 +87,7 @@ def match(
 
 
 def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int, str]]:
-    """Places and contents of the files that can be read, and why the others cannot, by place."""
+    """Places and contents of the readable files, and the reason for each other file by its place."""
     from securefl.matching import document
     from securefl.matching.document import shown
     from securefl.matching.sealed import PROFILE, Sealed
@@ -98,7 +98,7 @@ def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int
             sealed.append(Sealed.from_document(document.read(path, PROFILE)))
             places.append(place)
         except DataError as error:
-            # The path is told again beside the reason, so it is taken off here.
+            # The path is removed here, because it is printed before the reason.
             refused[place] = str(error).removeprefix(f"{shown(path)}: ")
     return places, sealed, refused
 

@@ -1,4 +1,4 @@
-"""The command `plan`."""
+"""The command `plan`: forecasts a study's epsilon, bytes and time before it runs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 @with_workers
 @click.option("--json", "as_json_", is_flag=True, help="Print JSON, and nothing else.")
 def plan(study: str, workers: int | None, as_json_: bool) -> None:
-    """What STUDY would cost: who learns what, epsilon after the whole schedule, rounds, bytes, time.
+    """Forecast STUDY: what each party learns, epsilon after all rounds, number of rounds, bytes, time.
 
-    Bytes and time come from a rehearsal of two rounds per arm with the first seed, of which nothing is kept.
-    Of a sweep every cell is checked, and told with its epsilon or why it cannot run; its first cell is
-    rehearsed. The exit code is 1 if a cell cannot run.
+    Bytes and time come from a rehearsal of two rounds per arm with the first seed, whose results are dropped.
+    For a sweep, every cell is checked and listed with its epsilon or the reason why it cannot run, and the
+    first cell that can run is rehearsed. The exit code is 1 if a cell cannot run.
     """
     from rich.console import Console
 
@@ -51,7 +51,7 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
     from securefl.study.forecast import as_json, lines
     from securefl.study.own_code import told
 
-    # Before any of it runs.
+    # Printed before any of this code runs.
     for line in (code := told(found)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     computed(found, found.study.seeds[:1], console)
@@ -79,7 +79,7 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
 
     found = sweep_command.find(name)
     spent = None if found.choice is None else cost(found)
-    # Before the check, which runs it.
+    # Printed before the check, which runs this code.
     for line in own_code(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     with console.status("checking all cells") as status:
@@ -90,7 +90,7 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
     forecasts: list[Forecast] = []
     outside: tuple[str, ...] = ()
     if able:
-        # As its worker would run it: within a cell nothing is shared out.
+        # As a sweep's worker runs it: a cell has no workers of its own.
         study = replace(able[0].study, runtime=replace(able[0].study.runtime, workers=1))
         here = world.build(study, study.study.seeds[0])
         outside, forecasts = here.marks.outside, _rehearsed(study, here, console)
@@ -107,13 +107,13 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
             click.echo("\n" + "\n".join(told(found, spent)))
         if able:
             click.echo(f"\nThe cell {able[0].name}, rehearsed:\n")
-            # Without its last line, the time of that cell alone.
+            # Without the last line, which is the time of this cell alone.
             click.echo("\n".join(list(lines(study, forecasts))[:-1]))
             click.echo(checking.last_line(checked, forecasts, workers))
     if len(able) < len(checked):
         raise ConfigError(
             f"{name}: {len(checked) - len(able)} of {len(checked)} cells cannot run: "
-            f"{'; '.join(own.cell.name for own in checked if own.refused)}. Mend them, or leave them out."
+            f"{'; '.join(own.cell.name for own in checked if own.refused)}. Fix them, or leave them out."
         )
 
 

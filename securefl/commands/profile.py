@@ -1,4 +1,4 @@
-"""The command `profile`: a client's representation profile from its records and a model."""
+"""The command `profile`: computes a client's representation profile from its records and a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from securefl.storage.files import write
 )
 @click.option("--data", required=True, help="Records: .npy, .csv, or a name of `securefl data list`.")
 @click.option("--model", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
-@click.option("--rows", help="Which records, such as 0:100; default all.")
+@click.option("--rows", help="The range of records, such as 0:100; default all.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True)
 def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     """Write the mean and variance of every output of a model's layer over records, as JSON.
@@ -31,13 +31,13 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     from securefl.training.vector import load_vector
 
     x = records_of(data)[slice_of(rows)]
-    # A mean over no records is nan, and a file of nan would only fail at somebody else.
+    # A mean over no records is nan. Without this check, the file would fail only at another party.
     if not len(x):
         raise DataError(f"Expected records in {data}{f' at {rows}' if rows else ''}, got none.")
     config, weights = model_of(model)
     module = config.build(x.shape[1:], weights.outputs, weights.seed)
     if weights.weights is not None:
-        # Beside the model file, not in the working folder: both are sent and kept together.
+        # Relative to the model file and not to the working folder, since both files are kept together.
         load_vector(module, array_of(model.parent / weights.weights).astype(np.float32))
     found = profile_of(module, config.layer, x)
     text = {"mean": found.mean.tolist(), "variance": found.variance.tolist(), "count": found.count}

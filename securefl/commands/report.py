@@ -1,4 +1,4 @@
-"""The command `report`."""
+"""The command `report`: writes the report of a finished run again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from securefl.commands.telling import tell_end
 def report(folder: Path, out: Path | None, as_json: bool) -> None:
     """Write the report of the finished run in FOLDER again.
 
-    With --out nothing is written in FOLDER, which may be on read-only media. Warnings and the exit code are
-    those of the run (see `securefl run --help`).
+    With --out, FOLDER is only read and may be on read-only media. Warnings and the exit code are those of the
+    run (see `securefl run --help`).
     """
     from securefl.study import session
 

@@ -1,4 +1,4 @@
-"""The command `reproduce`."""
+"""The command `reproduce`: measures a published table again."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ Example:  securefl reproduce
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("runs") / "tables",
     show_default=True,
-    help="Folder of all tables; a table's own is the one of its name in it.",
+    help="Folder of all tables. Each table has a subfolder of its name.",
 )
 @with_workers
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
 def reproduce(table: str | None, out: Path, workers: int | None, as_json: bool) -> None:
     """Measure a published TABLE again, and print its figures beside the published ones.
 
-    Without TABLE it lists the tables: the data that each reads, the minutes that it takes on two cores, and
-    how far it has come (not begun, n of m cells, or done; a cell is one system under one seed).
+    Without TABLE, the command lists the tables with their data, the minutes that each takes on two cores, and
+    its state: not begun, n of m cells, or done. A cell is one system under one seed.
 
     The table's folder gets a run folder for each part, with a report, and table.csv with every figure and
-    every difference of data and scale. Run the same command again after an interruption: it goes on after
-    the last finished round of each cell. The exit code is 4 if an arm learnt nothing (see
-    `securefl run --help`).
+    every difference of data and scale. After an interruption, run the same command again: each cell resumes
+    after its last finished round. The exit code is 4 if an arm learnt nothing (see `securefl run --help`).
     """
     from securefl.published import catalogue
 
@@ -74,7 +73,7 @@ def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
     data = catalogue.data_of(table)
     try:
         state = str(standing(table, folder))
-    except SecureFLError as error:  # one damaged or older folder must not hide the other tables
+    except SecureFLError as error:  # a damaged or older folder must not hide the other tables
         state = f"unusable: {error}"
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""The command `reveal`."""
+"""The command `reveal`: the key holder decrypts the scores of a matching."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 @click.argument("scores", type=FILE)
 def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
-    """Read the SCORES that the evaluator signed, by the names of the profiles' files.
+    """Decrypt the SCORES that the evaluator signed, and print them by the names of the profiles' files.
 
-    Beside the secret key stand openings-<fingerprint>.sqlite, which counts what was opened (a key opens a
-    declared number of scores, and the same file again is no second opening), and ledger.sqlite, the
-    releases. A score is that of the profile as its client clipped it to the bounds. Ends with exit code 1
-    where a score was refused.
+    Beside the secret key, openings-<fingerprint>.sqlite counts the openings, and ledger.sqlite has the
+    releases. A key opens a declared number of scores; the same file again is no second opening. Each score
+    is of the profile as its client clipped it to the bounds. The exit code is 1 if a score was refused.
 
-    The evaluator must follow the protocol: requests of its own making read the whole secret key within a few
-    hundred openings, and with it every profile. The declared number limits volume, not that.
+    The evaluator must follow the protocol. An evaluator that forges requests reads the whole secret key
+    within a few hundred openings, and with it every profile. The declared number does not prevent that; it
+    only limits the number of scores.
     """
     from securefl.accounting.ledger import Ledger, Terms
     from securefl.he.openings import Openings
@@ -47,16 +47,16 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     signed = Scores.from_document(document.read(scores, SCORES))
     terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
     home, session = secret.parent, bytes.fromhex(keys.public.session)
-    # Always by 16 digits: under another name a key's openings would be counted anew.
+    # Always 16 digits: under another name, a key's openings would be counted from 0 again.
     counted = home / f"openings-{keys.public.session[:16]}.sqlite"
     with (
         Ledger(home / "ledger.sqlite", terms) as ledger,
         closing(Openings(counted)) as openings,
     ):
-        # Count and ledger watch each other: either could be lost and begun anew unseen.
+        # Count and ledger are bound to each other, so that a lost and re-created one is detected.
         openings.bind(ledger.identity)
         released = sum(row[7] == "committed" and row[1] == session for row in ledger.rows())
-        # Every release of this key is an opening, so fewer openings than releases show a lost count.
+        # Every release of this key is an opening, so a count below the number of releases was lost.
         if openings.opened < released:
             raise DataError(
                 f"Expected {counted} to count at least the {released} releases of the ledger beside it, got "

@@ -1,4 +1,4 @@
-"""The command `run`."""
+"""The command `run`: runs a study, or resumes it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 @click.option(
     "--device",
     type=click.Choice(("auto", "cpu", "cuda")),
-    help="Where models are computed, in place of the study's [runtime] device.",
+    help="The device for models, in place of the study's [runtime] device.",
 )
 @click.option(
     "--tensorboard",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for TensorBoard, in which finished rounds are shown.",
+    help="Folder for TensorBoard, which shows finished rounds.",
 )
-@click.option("--mlflow", metavar="URI", help="MLflow server, or folder, in which finished rounds are shown.")
+@click.option("--mlflow", metavar="URI", help="MLflow server or folder, which shows finished rounds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
 def run(
     study: str,
@@ -47,19 +47,20 @@ def run(
 ) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
 
-    The run folder gets config, tables (CSV), plots and report.html. Its folder `private` gets what is not for
-    publication, since no epsilon covers it: who answered, reasons, an observer's figures, ledgers and
-    checkpoints. Run the same command again after an interruption: it goes on after the last finished round,
-    and no finished round releases anything again.
+    The run folder gets config, tables (CSV), plots and report.html. Its folder `private` gets results that
+    are not for publication, since no epsilon covers them: which clients answered, reasons, an observer's
+    figures, ledgers and checkpoints. After an interruption, run the same command again: it resumes after the
+    last finished round, and no finished round releases a value again.
 
-    The exit code is 4 if the run finished and an arm learnt nothing, or stopped in the first half of its
-    rounds: nobody answered, or its model diverged. Warnings on stderr, in the report and in --json say why.
+    The exit code is 4 if the run finished, but an arm learnt nothing or stopped in the first half of its
+    rounds, because no client answered or its model diverged. Warnings on stderr, in the report and in --json
+    give the reason.
     """
     from securefl.study.config import slug
 
     found = on_workers(find(study), workers)
     if device is not None:
-        # the text stays as it is, and with it what the run folder is bound to
+        # The study's text does not change, since the run folder is bound to it.
         found = replace(found, runtime=replace(found.runtime, device=device))
     with ExitStack() as stack:
         callbacks: list[Callback] = []

@@ -1,4 +1,4 @@
-"""The command `studies`."""
+"""The command `studies`: lists the packaged studies, or prints one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from securefl.study.packaged import packaged
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the names as a JSON list.")
 def studies(name: str | None, as_json: bool) -> None:
-    """List the packaged studies, or print one as TOML to start your own from."""
+    """List the packaged studies, or print one as TOML, as a template for your own."""
     if name is None:
         click.echo(json.dumps(list(packaged())) if as_json else "\n".join(packaged()))
     elif name in packaged():

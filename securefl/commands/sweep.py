@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def find(study: str) -> Sweep:
-    """A sweep by path, or by the name of a packaged one."""
+    """Read a sweep by its path, or by the name of a packaged one."""
     from securefl.storage.private_folder import PRIVATE
     from securefl.study.config import home_of
     from securefl.sweep.cells import parse_sweep
@@ -44,7 +44,7 @@ def find(study: str) -> Sweep:
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="Processes that run cells side by side, one thread each; default: as many as processors.",
+    help="Processes that run cells in parallel, one thread each; default: as many as processors.",
 )
 @click.option("--json", "as_text", is_flag=True, help="Print the results as JSON, and nothing else.")
 def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> None:
@@ -53,21 +53,21 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     \b
     [sweep.grid]                            the product of all lists
     "privacy.epsilon" = [0.5, 1.0, inf]
-    [[sweep.list]]                          the grid is taken for each of these
+    [[sweep.list]]                          the grid runs for each of these
     "privacy.noise" = "central"
 
     Keys are dotted paths into the study; "arm.<option>" is an option of every arm. With `panels` under
     [sweep], a list of swept keys, figures have a panel for each of their values. The folder gets a run
-    folder per cell, results.csv, summary.csv, plots and sweep.html, a page of trade-offs, and a folder
-    `private` with what is not for publication. Run the same command again after an interruption: it goes on,
-    and finished cells are not run again.
+    folder per cell, results.csv, summary.csv, plots, sweep.html (a page of trade-offs), and a folder
+    `private` with results that are not for publication. After an interruption, run the same command again:
+    finished cells are not run again.
 
-    With choice = { trials = "poisson", mean = 10 } under [sweep] one cell is chosen privately: a random
-    number of trials is run, the best is kept in chosen/, and its epsilon pays for the choice. All else in the
-    folder is then not for publication.
+    With choice = { trials = "poisson", mean = 10 } under [sweep], one cell is chosen privately: a random
+    number of trials is run, the best is kept in chosen/, and its epsilon includes the cost of the choice. No
+    other file in the folder is then for publication.
 
-    Every cell is checked before the first runs. The exit code is 1 if cells failed, and 4 if all finished and
-    an arm of one learnt nothing (see `securefl run --help`).
+    Every cell is checked before the first one runs. The exit code is 1 if cells failed, and 4 if all cells
+    finished but an arm learnt nothing (see `securefl run --help`).
     """
     from rich.console import Console
 
@@ -77,20 +77,20 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     found = find(study)
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
     console = Console(stderr=True, quiet=as_text)
-    # Before the folder is claimed: two sweeps that begin at once must not both write what it is for.
+    # Held before the folder is claimed, so that two sweeps that start at once do not both claim it.
     with alone(out, printing(console)):
         _swept(found, out, workers or processors(), console, as_text)
 
 
 def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
-    """Choose one cell privately, and tell of it alone."""
+    """Choose one cell privately, and print the results of this cell alone."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.cells import CONFIG
     from securefl.sweep.choice import choose
 
     stop = Interruption(printing(console))
     try:
-        with stop, console.status("running trials, of which the best alone is published"):
+        with stop, console.status("running trials; only the best is published"):
             chosen = choose(found, out, stop=stop)
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl sweep {out / CONFIG} --out {out}")
@@ -104,7 +104,7 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
 
 
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
-    """Run what is left of a sweep in its folder, and tell of it."""
+    """Run the unfinished cells of a sweep in its folder, and print the results."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.best import caveats, sentences
     from securefl.sweep.cells import CONFIG, as_begun, claim
@@ -116,7 +116,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     from securefl.sweep.tradeoff import series_of
 
     found = as_begun(found, out)
-    # Before the check, which runs it.
+    # Printed before the check, which runs this code.
     for line in own_code(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if found.choice is not None:

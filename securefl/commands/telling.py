@@ -1,4 +1,4 @@
-"""What several commands do: find a study, run it, and tell of it."""
+"""Shared parts of the commands: find a study, run it, and print its results and warnings."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from securefl.study.round_events import Callback
 
 UNLEARNT = 4
-"""The exit code of a command that finished, with an arm that learnt nothing or stopped early (`alarms`)."""
+"""The exit code if the command finished, but an arm learnt nothing or stopped early (`alarms`)."""
 
 
 def find(study: str) -> Study:
-    """A study by path, or by the name of a packaged one."""
+    """Read a study by its path, or by the name of a packaged one."""
     from securefl.study.config import parse, read
     from securefl.sweep.cells import has_sweep
 
@@ -41,12 +41,12 @@ def find(study: str) -> Study:
         raise ConfigError(
             f"Expected a study without a section [sweep], got {study}; run it with: securefl sweep {study}"
         )
-    # By path a second time: `read` says in its errors which file is meant.
+    # Read again by its path, because the errors of `read` name the file.
     return read(Path(study)) if Path(study).is_file() else replace(parse(text), file=study)
 
 
 def with_workers(command: Callable[..., None]) -> Callable[..., None]:
-    """The option `--workers` of a command that runs or rehearses a study."""
+    """Add the option `--workers` to a command that runs or rehearses a study."""
     return click.option(
         "--workers",
         type=click.IntRange(1, MOST_WORKERS),
@@ -55,12 +55,12 @@ def with_workers(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def on_workers(study: Study, workers: int | None) -> Study:
-    """The study on so many workers, if any number is given. Its text stays that of its run folder."""
+    """The study with this number of workers, if one is given. Its text, as in its run folder, stays."""
     return study if workers is None else replace(study, runtime=replace(study.runtime, workers=workers))
 
 
 def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Callback] = ()) -> None:
-    """Run a study with progress on the terminal. It ends with the three sentences, or with JSON."""
+    """Run a study with progress on the terminal, then print the three sentences, or JSON."""
     from rich.console import Console
 
     from securefl.study import run_report, session
@@ -90,16 +90,16 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
     bought = run_report.bought(study, found)
     for sentence in (*bought, *run_report.quiet(found)):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    if bought and not found.alarms:  # beside warnings it is said anyway
+    if bought and not found.alarms:  # with warnings it is printed in any case
         console.print(ON_TERMINAL, highlight=False, markup=False, soft_wrap=True)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
     end_told([alarm.text for alarm in found.alarms], found.learnt)
 
 
 def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
-    """Compute the features that a study asks for, with a bar, before anything runs that has bars of its own.
+    """Compute the features that a study needs, with a progress bar, before the run shows its own bars.
 
-    They are kept by content (`study.own_code`), so whoever builds a world afterwards finds them.
+    Features are cached by content (`study.own_code`), so the run finds them.
     """
     if study.data.features is None:
         return
@@ -111,7 +111,7 @@ def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
 
     single_thread()
     if not draws(console):
-        console.print("Computing features; they are kept, so what is stopped goes on.", highlight=False)
+        console.print("Computing features. They are cached, so you can stop and resume.", highlight=False)
     with Progress(console=console, transient=True, disable=not draws(console)) as bars:
         for seed in seeds:
             bar = bars.add_task(f"features, seed {seed}", total=None)
@@ -123,35 +123,35 @@ def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
 
 
 def printing(console: Console) -> Callable[[str], None]:
-    """A function that prints lines for a person on stderr, above the bars, even if the console is quiet."""
+    """A function that prints lines on stderr, above the progress bars, even if the console is quiet."""
     from rich.console import Console
 
-    # `--json` quiets the console; a person who presses Ctrl-C is told all the same what happens
+    # `--json` quiets the console, but the reaction to Ctrl-C is always printed.
     shown = Console(stderr=True) if console.quiet else console
     return lambda line: shown.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def plain(text: str) -> Text:
-    """A text for a status line as it is: a name in it may look like markup."""
+    """A text for a status line without markup, since a name in it may look like markup."""
     from rich.text import Text
 
     return Text(text)
 
 
 def end_stopped(interrupted: Interrupted, go_on: str) -> NoReturn:
-    """End a command that a signal stopped with the command that goes on, and the signal's exit code."""
+    """End a stopped command: print the command that resumes it, and exit with the signal's code."""
     click.echo(f"Stopped; finished rounds are kept. Go on with: {go_on}", err=True)
     raise click.exceptions.Exit(interrupted.exit_code)
 
 
 def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
-    """Tell of a finished run on stdout, and of what is wrong with it (see `end_told`)."""
+    """Print a finished run's results on stdout and its warnings on stderr (see `end_told`)."""
     tell(found, page, as_json)
     end_told([alarm.text for alarm in found.alarms], found.learnt)
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Print warnings on stderr, with `--json` too, and for whom they are."""
+    """Print warnings on stderr, with `--json` too, and say for whom they are."""
     from securefl.study.publication import ON_TERMINAL
 
     told = list(warnings)
@@ -170,7 +170,7 @@ def end_told(warnings: Iterable[str], learnt: bool) -> None:
 
 
 def tell(found: results.Results, page: Path, as_json: bool) -> None:
-    """Tell of a finished run: the three sentences, or JSON."""
+    """Print a finished run's three sentences, or JSON."""
     from securefl.study import run_report
 
     if as_json:
@@ -183,5 +183,5 @@ def tell(found: results.Results, page: Path, as_json: bool) -> None:
 
 
 def timestamped(name: str) -> Path:
-    """A fresh folder under runs/."""
+    """The path of a new folder under runs/, with the time in its name."""
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"

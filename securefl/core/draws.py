@@ -17,6 +17,12 @@ def sample_without_replacement(
     works even if the weights themselves underflow. A client with a log-weight of -inf or NaN is never drawn.
     Equal log-weights draw uniformly. Fewer are drawn if fewer have a finite log-weight.
 
+        >>> import numpy as np
+        >>> from securefl.algorithm import sample_without_replacement
+        >>> weights = np.log(np.array([0.0, 1.0, 3.0]) + 1e-300)
+        >>> sorted(sample_without_replacement(weights, 2, np.random.default_rng(0)))
+        [1, 2]
+
     Args:
         log_weights: (N,) float64, natural logarithms of the weights, up to a constant.
         count: K, the number of clients to draw.

@@ -1,1 +1,1 @@
-"""Engines move the bytes between machines."""
+"""The engines that run cohort queries: they move encoded messages between the parties' state machines."""

@@ -1,8 +1,8 @@
-"""What clients have been charged, as far as it is public: it follows from what they were asked.
+"""The server's account of clients' privacy charges, from public inputs alone.
 
-Charges follow from the plan. So the server knows without a word from anybody whose budget bears no further
-round. It counts what it asked for: a client that an order did not reach has spent less, and is left out a
-round or so too early, never too late.
+A charge follows from the plan and from the values that were asked for. So the server knows, without any
+message, which clients' budgets bear no further round. It counts every query it sends. If an order is lost,
+the server counts a charge that the client's ledger does not have. The client then retires early, never late.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.mechanisms.charges import charge_of
 
 Asked = tuple[str, bool, tuple[int, ...]]
-"""A value by name, whether it was an introduction, and the clients that were asked for it."""
+"""A value's name, whether the query was an initial one, and the clients that were asked for the value."""
 
 
 class Account:
@@ -32,16 +32,16 @@ class Account:
         self._refused: dict[tuple[tuple[str, ...], Counts], bool] = {}
 
     def counted(self, holder: str) -> Counts:
-        """How often this client was asked, by name and charge."""
+        """The number of queries to this client, by value and charge."""
         return self._counts.of(int(holder))
 
     def histories(self) -> Iterable[Counts]:
         return self._counts.histories()
 
     def query(self, names: Sequence[str], clients: Sequence[int], *, initial: bool) -> None:
-        """Count what these clients are about to be asked for."""
-        # Before the call goes out: nobody can say whom it reached, and a count that is too large retires a
-        # client early at worst.
+        """Count a query for these values, before it is sent to these clients."""
+        # Before the call goes out, since the server cannot know which clients it reached. A count that is too
+        # large retires a client early at worst.
         for name in names:
             self._count((name, initial, tuple(map(int, clients))))
             self._new.append((name, initial, tuple(map(int, clients))))
@@ -54,23 +54,23 @@ class Account:
 
     @property
     def new(self) -> Sequence[Asked]:
-        """What was counted since `news` was called last."""
+        """The queries that were counted since `news` was called last."""
         return self._new
 
     def news(self) -> list[Asked]:
-        """What was counted since this was called last, for the record of a round."""
+        """The queries that were counted since the last call of this method, for the record of a round."""
         new, self._new = self._new, []
         return new
 
     def restore(self, rounds: Iterable[Sequence[Asked]]) -> None:
-        """Count what the records of earlier rounds say."""
+        """Count the queries in the records of earlier rounds."""
         for asked in rounds:
             for one in asked:
                 self._count(one)
 
     def retired(self, number: int) -> frozenset[int]:
-        """The clients whose budget does not bear what a client can be asked for in round `number`."""
-        # What cannot change is given once in a session, so it weighs on the first round only.
+        """The clients whose budget does not bear the queries of round `number`."""
+        # A constant value is sent once in a session, so only the first round is charged for it.
         wants = [
             (spec.name, charge_of(self._plan, spec))
             for spec in self._contributions.values()
@@ -78,9 +78,9 @@ class Account:
         ]
         names, retired, known = tuple(name for name, _ in wants), set[int](), self._refused
         self._refused = {}
-        for counts, clients in self._counts.groups():  # clients that were asked alike retire alike
+        for counts, clients in self._counts.groups():  # clients with the same queries retire together
             refused = known.get((names, counts))
-            if refused is None:  # a history that nobody had when this was asked last
+            if refused is None:  # a history that is new since the last call
                 refused = self._spent(counts, names)
                 refused = refused or self._budget.refusal(str(next(iter(clients))), wants) is not None
             self._refused[names, counts] = refused
@@ -89,7 +89,7 @@ class Account:
         return frozenset(retired)
 
     def _spent(self, counts: Counts, names: Sequence[str]) -> bool:
-        """Whether a client that was asked so lets no more out of one of these linear queries' values."""
+        """Whether a client with these counts has made all releases that one of these values allows."""
         for name in names:
             most = self._contributions[name].most_releases(self._plan.max_rounds)
             if most is not None and sum(n for (own, _), n in counts if own == name) >= most:

@@ -1,13 +1,13 @@
-"""A door in somebody else's training loop: through it values leave their clients, and in no other way.
+"""Secure aggregation for a training loop that is not ours. Clients' values leave only through this object.
 
     weights = Given(Sends(name="update", reduction="sum", reveals="its update"), lambda job: Value(clear=...))
     with Door(plan, [weights], records, ledger="ledger.sqlite") as door:
         answers = door.ask(Ask(cohort=(0, 1, 2, 3), broadcast=w, sums=(Sum(weights.sends, len(w)),)))
         w = w + answers.totals["update"].value / answers.totals["update"].weight
 
-The loop keeps its model, its data and its order of things. How sums are summed, how numbers are opened and
-what is noised are words of the plan; every charge is in the ledger's file before the value is computed. All
-parties live in this process, as in a study, and every message passes as bytes.
+The loop keeps its model, its data and its order of steps. The plan says how sums are hidden, how encrypted
+numbers are opened and which noise is added. Every charge is in the ledger's file before the value is
+computed. All parties run in this process, as in a study, and every message passes as bytes.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ from securefl.storage.journal import Journal
 
 
 class SecureAggregator:
-    """Runs a loop's questions as exchanges between all parties, with the ledger in front of the clients.
+    """The secure aggregator of a training loop. It charges each client's ledger, then runs the cohort query.
 
-        >>> import numpy as np, securefl
-        >>> from securefl.engine.aggregator import ClientFunction
-        >>> from securefl.algorithm.queries import CohortQuery, ValueSpec, Sum, Value
+        >>> import numpy as np, securefl, tempfile
+        >>> from securefl.algorithm import CohortQuery, ClientFunction, ValueSpec, Sum, Value
         >>> mean = ValueSpec(name="mean", reduction="sum", reveals="its mean")
         >>> own = ClientFunction(mean, lambda context: Value(clear=context.x.mean(0)))
         >>> clients = [(np.full((4, 2), k), np.zeros(4)) for k in (1.0, 2.0, 6.0)]
@@ -49,7 +48,8 @@ class SecureAggregator:
         ...     sum="masked", corrupt=0, min_cohort_size=3, max_cohort_size=3, min_honest=2,
         ...     max_client_weight=0.4, delta=1e-5, non_private=("mean",), max_rounds=1,
         ... )
-        >>> with securefl.SecureAggregator(plan, [own], clients, ledger="door.sqlite") as aggregator:
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> with folder as d, securefl.SecureAggregator(plan, [own], clients, ledger=f"{d}/l") as aggregator:
         ...     model = np.zeros(0, np.float32)
         ...     query = CohortQuery(cohort=(0, 1, 2), broadcast=model, sums=(Sum(mean, 2),))
         ...     answers = aggregator.query(query)
@@ -57,29 +57,32 @@ class SecureAggregator:
         (array([3., 3.]), inf)
 
     Args:
-        plan: its `max_rounds` is the number of asks that clients answer at all; its `max_releases`, where
-            there are any, the noised releases of one client by name.
-        gives: what clients may be asked for.
-        records: x and y of each client, client 0 first.
-        ledger: the file; an older one goes on, with what was spent in it, under the same terms only.
-        parameters: of the key for encrypted numbers; it lives as long as this object and opens as many as
-            `max_rounds` asks of all clients need.
-        seed: of the stream that a `ClientContext` carries. Noise, masks and keys come from the operating
-            system.
+        plan: its `max_rounds` is the number of queries that a client answers in all. If it has
+            `max_releases`, they are the most noised max_releases of one client, by name.
+        gives: the values that clients may be asked for, with the functions that compute them.
+        records: x (n, ...) and y (n,) of each client, client 0 first.
+        ledger: the ledger's file. An existing file is continued with the charges in it, if its terms are
+            the plan's.
+        parameters: of the key for encrypted numbers. The key lives as long as this object, and opens as many
+            numbers as `max_rounds` queries of all clients need.
+        seed: of the stream in the client's context. Noise, masks and keys come from the operating system.
         shared: the file of a ledger that all runs over the same records share (`[privacy] ledger` of a
-            study). All that the plan lets out is reserved there before anything is asked, once for `ledger`,
-            however often that is opened. It needs a budget, which then holds over all of them together.
+            study). Before the first query, all releases that the plan allows are reserved there, once for
+            `ledger`, however often that file is opened. The plan needs a budget, which then holds over all
+            runs together.
         people: all records that the shared ledger counts, if they are more than `records`, such as a test
             part that a study draws from them.
 
     Attributes:
         ledger: for `epsilon`, `rounds_left` and `rows`.
-        log: of the last ask: who abstained or refused and why, and bytes per party. No party of the
-            protocol sees it.
+        log: of the last query: which clients abstained or refused and why, and bytes per party. No party of
+            the protocol sees it.
 
-    Raises ConfigError for a value that the plan could never let out, for a sum of it that no cohort could
-    open, and for two of one name. Then no ledger is opened. Raises BudgetExceeded where the shared ledger's
-    budget does not bear the plan, and ConfigError for a shared ledger of other terms or records.
+    Raises:
+        ConfigError: the plan can never release a value, no cohort could open a sum of it, or two values have
+            one name; then no ledger is opened. Also if a ledger has other terms, or the shared ledger other
+            records.
+        BudgetExceeded: the shared ledger's budget does not bear the plan.
     """
 
     def __init__(
@@ -100,8 +103,8 @@ class SecureAggregator:
         require_mechanism(plan)
         scheme = sums.scheme_of(plan)
         for function in functions:
-            # Before the ledger is opened: a value that can never leave must not put the plan's terms into a
-            # file.
+            # Checked before the ledger is opened, so that a value that can never be released writes no terms
+            # into a file.
             charge_of(plan, function.spec)
             if scheme is not None and function.spec.reduction == "sum":
                 scheme.check(function.spec, function.spec.cohort or len(records))
@@ -111,7 +114,7 @@ class SecureAggregator:
             asks=plan.max_rounds * max(1, sum(function.spec.reduction == "none" for function in functions)),
             clients=len(records),
         )
-        # A fresh nonce: an older ledger goes on, and its releases have the keys of other sessions.
+        # A fresh nonce, because a continued ledger has releases under the keys of earlier sessions.
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
         self._asked = 0
         self.log = Log()
@@ -152,20 +155,23 @@ class SecureAggregator:
         self.close()
 
     def query(self, query: CohortQuery) -> Answers:
-        """Whoever answers well is a survivor; clients whose ledger refuses are named in `log.refused`.
+        """Run one cohort query. It is a round of its own, in `ClientContext.round` and in the ledger.
 
-        A masked sum that too many abstained from is not opened: there are no survivors and no totals then.
-        Every ask is a round of its own, in `ClientContext.round` and in the ledger.
+        Returns:
+            The answers. Their survivors are the clients that answered validly and in time. If too many
+            clients abstain from a masked sum, it is not opened: then there are no survivors and no totals.
+            `log.refused` names the clients whose ledgers refuse.
 
         Raises:
             BudgetExceeded: every client refused; the reason is that of the first.
-            LocalProtocolError: the Ask describes a value otherwise than what is offered.
+            LocalProtocolError: the query describes a value otherwise than `functions` does, or names a client
+                that does not exist.
         """
         self._asked += 1
         header = Header(self._session, self._asked, 0, 0)
         answers, self.log = self._engine.query(query, header)
-        # Whoever answers, or abstains for another reason, has no refusal here. Only refusals by all are an
-        # error.
+        # A client that answered, or abstained for another reason, has no refusal here. It is an error only if
+        # all clients refused.
         reasons = [self.log.refused.get(client_name(k)) for k in query.cohort]
         if reasons and reasons[0] is not None and None not in reasons:
             raise BudgetExceeded(f"All {len(reasons)} clients refused. {reasons[0]}")

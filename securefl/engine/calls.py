@@ -1,9 +1,9 @@
-"""The server's first word at a place of a session: what the others need beforehand to make their machines.
+"""Calls: the message with which the server starts an exchange or a hidden sum at each party.
 
-A call decides nothing. A client takes what it agrees to from its own plan, its order and the pinned keys; a
-call that does not fit these has a cohort whose signatures do not fit together. Calls are the transport's own
-words, like its envelopes: a network that loses messages loses none of them, and no column of bytes counts
-them.
+A call carries the sizes, names and keys from which a party makes its machine. It has no authority. A client
+takes every parameter from its plan, its order and the pinned keys. If a call disagrees, signatures do not
+verify together and no sum opens. Calls belong to the transport, like its envelopes: a simulated network with
+faults loses none of them, and traffic counts do not include them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ T = TypeVar("T")
 @message("ask-call", version=2, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class QueryCall:
-    """An exchange of orders, numbers and sums in the clear begins.
+    """Starts an exchange of orders, numbers and sums in the clear.
 
     Attributes:
-        most_bytes, most_elements: the most that an order or a broadcast of it holds.
-        names, hidden, runs, ranges, bounds, cohort: what is public of numbers that travel concealed
+        most_bytes, most_elements: the limits of the exchange's orders and broadcasts.
+        names, hidden, runs, ranges, bounds, cohort: the public parameters of encrypted numbers
             (`linear.Questions`): of `LinearBounds` the hidden length, the count of each run of clear
-            entries, low and high of each, and the other seven numbers. Without names no number does.
-        key: the key holder's answer to its own call, which says its key. Empty in that call.
+            entries, low and high of each, and the other seven numbers. Without names, no number is encrypted.
+        key: the key holder's reply to its own call, which holds its key. Empty in that call.
     """
 
     most_bytes: int
@@ -71,12 +71,14 @@ class QueryCall:
         )
 
     def questions(self) -> Questions | None:
-        """None where no number is concealed. RemoteProtocolError for what no server says."""
+        """The encrypted numbers' public parameters, or None if no number is encrypted.
+
+        Raises RemoteProtocolError if they are not valid.
+        """
         if not self.names:
             return None
         try:
-            # A ConfigError would accuse this party's own configuration. What is wrong in a call came from the
-            # server.
+            # A ConfigError would blame this party's own configuration, but the server made the call.
             if self.cohort < 0:
                 raise ConfigError(f"Expected a cohort, got {self.cohort}.")
             lows, highs = self.ranges[::2], self.ranges[1::2]
@@ -102,16 +104,16 @@ class QueryCall:
 @message("sum-call", version=3, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class SumCall:
-    """An attempt at a hidden sum begins.
+    """Starts an attempt at a hidden sum.
 
     Attributes:
-        members: numbers of who is called, ascending.
-        draws: of the cohort that was ordered, in the order of its numbers. whole, records: as the order has
-            them. Clients have all three from their orders.
+        members: numbers of the clients that are called, ascending.
+        draws: of all clients of the order's cohort, in the order of their numbers. whole, records: as in the
+            order. Clients take all three from their orders.
         names, lengths: of the vectors.
-        initial, number, again: of the questions; clients have them from their orders.
-        task: digest of what the cohort was told, as the server tells it.
-        key: the key holder's key of this attempt, as it said it. Empty if the attempt has none.
+        initial, number, again: of the query. Clients take them from their orders.
+        task: digest of the order and broadcast, as the server states it.
+        key: the key holder's key of this attempt, as it sent it. Empty if the attempt has none.
     """
 
     members: tuple[int, ...]
@@ -127,13 +129,13 @@ class SumCall:
     key: bytes = b""
 
     def sums(self, contributions: dict[str, ValueSpec]) -> tuple[Sum, ...]:
-        """The vectors, as offered. RemoteProtocolError for a name that nobody offers as a sum."""
-        # Checked here, where the server is to blame. Inside a machine the same would look like this party's
+        """The vectors by their specs. Raises RemoteProtocolError if clients do not offer a name as a sum."""
+        # Checked here, where the error names the server. Inside a machine it would look like this party's
         # error.
         fits = len(self.names) == len(self.lengths) > 0 and min(self.lengths) >= 1
         fits = fits and len(set(self.names)) == len(self.names)
         known = all(name in contributions and contributions[name].reduction == "sum" for name in self.names)
-        # each stands in the signed agreement as four bytes
+        # The signed agreement holds each of them in four bytes.
         counts = (self.whole, self.records, self.initial, self.number, self.again, *self.draws)
         counts_fit = all(0 <= one < 2**31 for one in counts) and not (self.initial and self.number)
         counts_fit = counts_fit and len(self.draws) > 0 and not (self.whole and self.records)
@@ -148,39 +150,40 @@ class SumCall:
 
     @property
     def weights(self) -> Weights:
-        """What the server says that its order said."""
+        """The weights that the server states in this call; its order stated them before."""
         return Weights(self.draws, self.whole, self.records)
 
 
 _LAST = 2**16
-"""Above every stage and attempt, which travel in two bytes each."""
+"""Above every stage and attempt, which have two bytes each on the wire."""
 _MOST = Limit(2**26, 2**21)
-"""The largest call: it holds a key and a cohort."""
+"""The limit of a call, which holds a key and a cohort."""
 
 
 def encode_call(header: Header, call: QueryCall | SumCall) -> bytes:
-    """The bytes of a call."""
+    """Encode a call."""
     return encode(header, call)
 
 
 def last_place(number: int) -> tuple[int, int, int]:
-    """The last place of a round; of round 0, what is before every place."""
+    """The last place of a round. Round 0 gives the place before all places."""
     return (number, _LAST, _LAST) if number else (0, 0, -1)
 
 
 def decode_call(
     data: bytes, session: bytes, after: tuple[int, int, int]
 ) -> tuple[Header, QueryCall | SumCall]:
-    """A call of this session, at a later place than the last.
+    """Decode a call of this session at a place later than `after`.
 
-    Raises RemoteProtocolError for another session, a place that is over, and other bytes than a call's.
+    Raises RemoteProtocolError for a call of another session, for an earlier place, and for bytes that are no
+    call.
     """
     header = peek(data, SERVER)
     if header.session != session:
         raise RemoteProtocolError(
             "Expected a call of the session that was entered, got one of another session.", sender=SERVER
         )
-    # Two machines at one place would draw from one secret. A call that is repeated gets none.
+    # Two machines at one place would draw from one secret, so a repeated call is refused.
     if header.place() <= after:
         raise RemoteProtocolError(
             f"Expected a place after {after}, got {header.place()}: places go up.", sender=SERVER

@@ -1,7 +1,8 @@
-"""The machines of one party at one place of a session: what arrives goes in, parcels come out.
+"""A sans-IO driver of one party's machines: packets go in, packets come out.
 
-A drive holds nobody's secrets and no network. Whoever has one delivers to it, lets it work, and carries away
-what it sends. What one party sends badly costs that party its place in the exchange; nobody else notices.
+A driver belongs to one place of a session. It holds no secrets and no network. The engine delivers packets to
+it, lets it work, and carries its packets away. If a peer sends an invalid packet, the driver refuses that
+peer's later packets to the same machine; no other link is affected.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from securefl.core.wire import Header, Limit, decode, peek
 
 
 class Worker(Protocol):
-    """What stands beside the machines of a party: slow work in waves, and what makes their bytes."""
+    """The part of a party that does its machines' slow work, in waves, and encodes their messages."""
 
     def work(self, needs: Sequence[tuple[str, Any]]) -> Sequence[Any]: ...
 
@@ -34,10 +35,11 @@ class Packet:
 
 @dataclass
 class Traffic:
-    """Bytes per party, and what went wrong, over one exchange.
+    """Bytes per party and refused senders, over one exchange.
 
     sent: every message once, whether it arrives or not. received: every copy that arrived in time
-    and could be decoded. blamed: who sent what had to be refused, and why.
+    and could be decoded. blamed: the senders of refused messages, and why. late: messages of an earlier
+    place.
     """
 
     sent: dict[str, int] = field(default_factory=dict)
@@ -46,7 +48,7 @@ class Traffic:
     late: int = 0
 
     def add(self, other: Traffic) -> None:
-        """Count another exchange's traffic in."""
+        """Add another exchange's traffic."""
         for mine, theirs in ((self.sent, other.sent), (self.received, other.received)):
             for party, count in theirs.items():
                 mine[party] = mine.get(party, 0) + count
@@ -55,11 +57,11 @@ class Traffic:
 
 
 class Driver:
-    """The machines of one party at one place, in whatever state each is.
+    """Drives the machines of one party at one place.
 
     Attributes:
-        machines: by name; a party that stands for one client has one.
-        decode: how bytes become a message. A simulation's engine sets another, which does it once.
+        machines: by name. A party of one client has one machine.
+        decode: decodes a message. The engine of a simulation sets one that decodes once for all receivers.
     """
 
     decode: Callable[[bytes, Header, Mapping[type[Any], Limit], str], Any]
@@ -73,7 +75,7 @@ class Driver:
         self._worker = worker
         self._states: dict[str, Any] = {}
         self._needs: list[tuple[str, Any]] = []
-        self._refused: set[tuple[str, str]] = set()  # a peer loses its place with whom it wronged
+        self._refused: set[tuple[str, str]] = set()  # (sender, receiver) links after an invalid packet
 
     @property
     def unfinished(self) -> list[str]:
@@ -83,9 +85,9 @@ class Driver:
         return self._absorb({party: machine.begin() for party, machine in self.machines.items()})
 
     def deliver(self, parcel: Packet) -> list[Packet]:
-        """Decode and hand over one parcel. A bad one is remembered against its sender.
+        """Decode one packet and hand it to its machine. `traffic.blamed` names the sender of an invalid one.
 
-        What comes before `begin` is lost, as on a network.
+        A packet that comes before `begin` is lost, as on a network.
         """
         machine = self.machines.get(parcel.to)
         link = (parcel.sender, parcel.to)
@@ -108,12 +110,12 @@ class Driver:
 
     @property
     def working(self) -> bool:
-        """Whether a machine waits for slow work."""
+        """Whether any machine waits for slow work."""
         return bool(self._needs)
 
     def work(self) -> list[Packet]:
-        """Do all slow work that machines wait for, in one wave."""
-        # Taken out first: an answer may bring a new need, which waits for the next wave.
+        """Do all slow work that the machines wait for, in one wave."""
+        # Taken out first, because an answer may bring a new need, which waits for the next wave.
         needs, self._needs = self._needs, []
         if not needs:
             return []
@@ -126,10 +128,10 @@ class Driver:
         )
 
     def deadline(self) -> tuple[bool, list[Packet]]:
-        """Tell all machines that a deadline passed. Returns whether anything moved, and what is sent."""
+        """Tell all machines that a deadline passed. Returns whether any machine moved, and its packets."""
         before = {party: self._states[party] for party in self.unfinished}
         steps = {party: self.machines[party].deadline(state) for party, state in before.items()}
-        # States are frozen: a step that changed nothing hands back the same object.
+        # States are frozen, so a step without a change returns the same object.
         moved = any(step.state is not before[party] for party, step in steps.items())
         out = self._absorb(steps)
         return moved or bool(out) or self.working, out
@@ -140,7 +142,7 @@ class Driver:
             self._take(party, step)
         if not outbox:
             return []
-        # All at once: a ledger commits the charges of one wave in one durable write.
+        # Encoded together, so that a ledger commits the charges of one wave in one durable write.
         encoded = self._worker.encode([(self.header, envelope.message) for _, envelope in outbox])
         parcels = []
         for (party, envelope), data in zip(outbox, encoded, strict=True):
@@ -157,12 +159,12 @@ class Driver:
             self.results[party] = step.result
 
     def _read(self, parcel: Packet, expects: Expects) -> Any:
-        """The message, or None for one that is late."""
+        """The message, or None if it is late."""
         here = expects.header
         try:
             return self.decode(parcel.data, here, expects.kinds, parcel.sender)
         except RemoteProtocolError:
-            # An honest peer can be late: what belongs to an earlier place costs it nothing.
+            # An honest peer can be late, so a message of an earlier place is not held against it.
             came = peek(parcel.data, parcel.sender)
             if came.session == here.session and came.place() < here.place():
                 return None

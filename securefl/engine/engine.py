@@ -1,4 +1,8 @@
-"""Whoever runs the Asks of a session: all parties in one process, or a server whose parties live apart."""
+"""The interface of an engine, which runs cohort queries.
+
+`InProcess` runs all parties in one process. `RemoteEngine` runs the server, and reaches the other parties
+over a network.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +17,21 @@ from securefl.engine.server import ServerParty
 
 
 class Engine(Protocol):
-    """What a study needs of an engine."""
+    """The part of an engine that a study uses."""
 
     @property
     def server(self) -> ServerParty: ...
 
     @property
     def kept(self) -> Mapping[int, ClientState]:
-        """What each client has kept on its device so far, as far as this machine has it."""
+        """The state of each client by its number, for the clients whose state is on this machine."""
         ...
 
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None
     ) -> tuple[Answers, Log]:
-        """Run one Ask. Returns the answers, and what was noted of it on this machine.
+        """Run one cohort query. Returns the answers, and the log that this machine's parties kept of it.
 
-        network: the faults that a simulation asks for. A real network has its own.
+        network: the simulated network with its faults. An engine over a real network ignores it.
         """
         ...

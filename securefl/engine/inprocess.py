@@ -1,21 +1,22 @@
-"""The embedded engine: all parties in one process, always through encoded bytes, over a network with faults.
+"""The in-process engine: all parties in one process, over a simulated network with faults.
 
-The parties are those that could live apart. The engine makes their directory, gives them the server's calls,
-moves their messages, and collects what each noted for the person at this machine.
+The parties are the same objects that run on machines of their own, and all messages pass as encoded bytes.
+The engine makes their directory, gives them the server's calls, moves their messages, and collects their logs
+for the person at this machine.
 
-What all parties would do alike, a simulation does once: read the same bytes, check a signature, agree on a
-key. Each party stands for a machine of its own, on which it would do that itself. Here one result serves them
-all, because it cannot differ: it follows from the arguments alone, and it is remembered by all of them. So a
-receiver with other limits, at another place or with another message in mind has its own result.
+In a simulation, `Once` does work once that every party would repeat on its own machine: decode the same
+bytes, check a signature, agree on a key. One result serves all parties, because it is a function of the
+arguments alone and is stored under all of them. A receiver with other limits, at another place, or that
+expects another message has other arguments, and so its own result.
 
-Two owners of keys come to one secret. The second one takes what the first one worked out.
+The two owners of a key agreement compute the same secret. The second one takes the first one's result.
 
 Formal guarantees:
-- What fails is not remembered. It fails again, for each party.
-- A message that is shared has nothing that a party could change. One with arrays is read for each receiver.
-- Nothing is kept beyond an exchange.
+- A failure is not stored. It fails again for each party.
+- A shared message has no field that a party could change. A message with arrays is decoded for each receiver.
+- No result is kept beyond one exchange.
 
-Only `inprocess.simulated` makes one. A party on its own reads and checks all that it acts on.
+Only `inprocess.simulated` makes a `Once`. A party in a deployment decodes and checks every message itself.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ from securefl.training.fit import Trainer, one_by_one
 
 T = TypeVar("T")
 MOST_MESSAGES: Final = 32
-"""Messages that are remembered at a time. Few go to more than one receiver, and memory must not grow."""
+"""The most messages that `Once` stores, so that memory does not grow. Few messages have several receivers."""
 _UNCHANGING: Final = (int, float, str, bytes, *KEYS)
 
 
 class Once:
-    """The results of one exchange."""
+    """A cache of one exchange: messages, checked signatures and agreed keys that several parties need."""
 
     def __init__(self) -> None:
         self._messages: dict[tuple[Any, ...], Any] = {}
@@ -70,8 +71,8 @@ class Once:
         return len(self._messages) + len(self._signed) + len(self._agreed)
 
     def decode(self, data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
-        """As `wire.decode`. The sender is not remembered: only an error names it."""
-        # A model's bytes are long to hash, and no message with arrays is remembered.
+        """As `wire.decode`. The sender is no part of the cache's key, since only an error names it."""
+        # Hashing a model's bytes takes long, and a message with arrays is never stored.
         if not any(_unchanging(kind) for kind in kinds):  # type: ignore[arg-type]  # a class is hashable
             return wire.decode(data, header, kinds, sender)
         key = (data, header, *kinds.items())
@@ -92,15 +93,15 @@ class Once:
             self._signed.add(key)
 
     def agree(self, own: AgreementKey, other: PublicKey, purpose: bytes) -> SecretKey:
-        """As `own.agree`. Both sides come to the same secret, and the second one takes the first one's."""
+        """As `own.agree`. Both sides compute the same secret, and the second one takes the first one's."""
         key = (frozenset((own.public.raw, other.raw)), purpose)
-        # Taken once, by the other side: a cohort of K has K^2 of them.
+        # Removed when the other side takes it, because a cohort of K clients has K^2 of them.
         if (found := self._agreed.pop(key, None)) is None:
             found = self._agreed[key] = own.agree(other, purpose)
         return found
 
     def forget(self) -> None:
-        """The exchange is over."""
+        """Empty the cache at the end of an exchange."""
         self._messages.clear()
         self._signed.clear()
         self._agreed.clear()
@@ -108,16 +109,16 @@ class Once:
 
 @cache
 def _unchanging(cls: Any) -> bool:
-    """Whether all fields of a message class are values that nobody can change."""
+    """Whether all fields of a message class are immutable."""
     return all(element(hint) in _UNCHANGING for _, hint in cls.__wire__.fields)
 
 
 class InProcess:
-    """A server, its clients and a key holder, driven in this process.
+    """An engine that runs a server, its clients and a key holder in this process.
 
-    clients: each stands for one client, or for several; together they have every number once.
-    once: what is done once for all parties, in a simulation alone; by default each does all of it.
-    ConfigError for two parties of one name.
+    clients: each party object runs one client or several. Together they have every number once.
+    once: the cache that all parties share in a simulation; by default each party does all work itself.
+    Raises ConfigError if two parties have one name.
     """
 
     def __init__(
@@ -145,25 +146,25 @@ class InProcess:
 
     @property
     def kept(self) -> Mapping[int, ClientState]:
-        """What each client has kept on its device so far, for whoever saves or watches the run."""
-        if len(self._clients) == 1:  # a study's: it is looked at in every round, and not copied
+        """The state of each client by its number, for checkpoints and callbacks."""
+        if len(self._clients) == 1:  # a study reads this every round, so it is not copied
             return self._clients[0].kept
         return {k: own for party in self._clients for k, own in party.kept.items()}
 
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None
     ) -> tuple[Answers, Log]:
-        """Run one Ask over the network, by default one without faults. Returns the answers and a log.
+        """Run one cohort query over the network, by default without faults. Returns the answers and a log.
 
         Errors as for `ServerParty.query`.
         """
         if header.session != self._session:
             self._enter(header.session)
         for log in (self.server.log, *(party.log for party in self._parties)):
-            log.take()  # what an Ask that ended in an error left behind
+            log.take()  # drop the notes of an earlier query that ended in an error
         carrier = _Carrier(self._parties, network or Network(), self._once)
         answers = self.server.query(query, header, carrier)
-        # Gathered after the last machine has ended: nothing that a party noted can feed one.
+        # Gathered after the last machine has ended, so that no note of a party can reach a machine.
         log = Log()
         log.add(self.server.log.take())
         for party in self._parties:
@@ -177,7 +178,7 @@ class InProcess:
     def _enter(self, session: bytes) -> None:
         holder = None if self._key_holder is None else self._key_holder.member(session)
 
-        # A function, not a list: keys are made for the clients that are called, not for all there are.
+        # A function, not a list, so that keys are made only for clients that are called.
         def members(names: Sequence[str]) -> list[Member]:
             found: dict[str, Member] = {}
             for party in {id(self._at[name]): self._at[name] for name in names}.values():
@@ -195,7 +196,7 @@ class InProcess:
 
 
 class _Carrier:
-    """The transport of one Ask: calls at once, and messages over the network."""
+    """The transport of one query. Calls arrive at once; messages pass over the simulated network."""
 
     def __init__(self, parties: Sequence[Party], network: Network, once: Once | None) -> None:
         self.log = Log()
@@ -212,15 +213,15 @@ class _Carrier:
             try:
                 answer = party.call(own, data)
             except RemoteProtocolError as error:
-                # The server sees silence only, as from a party far away. Who is to blame stands in the log.
+                # The server sees only silence, as from a remote party. The log names the sender at fault.
                 self.log.traffic.rejected_from[error.sender] = str(error)
                 continue
             answers.update(dict.fromkeys(own, answer))
         return answers
 
     def run(self, drive: Driver) -> None:
-        # A party that was not called, or refused the call, still has machines of an earlier place. They stay
-        # out.
+        # If a party was not called here, or refused the call, its drive still belongs to an earlier place.
+        # Such drives are left out.
         here = [party.drive for party in self._parties if party.drive is not None]
         clients = [own for own in here if own.header == drive.header and KEY_HOLDER not in own.machines]
         holders = [own for own in here if own.header == drive.header and KEY_HOLDER in own.machines]
@@ -252,20 +253,20 @@ def simulated(
     retries_left: int | None = None,
     trainer: Trainer = one_by_one,
 ) -> InProcess:
-    """An engine of all parties of a simulation. Their ledgers share one file, their records of acts another.
+    """Make the engine of a simulation. The clients' ledgers share one file, their records of acts another.
 
     Args:
-        offers: what clients may be asked for.
+        offers: the contributions that clients may be asked for.
         records: x and y of each client, client 0 first.
-        rng: a client's own stream, from (round, client, number of the Ask within the round).
-        scores: the plan's way of scoring; None where it opens numbers in the clear.
-        held: of each client, the x and y that it tests on and never trains on; None without a hold-out.
-        kept, culprits, retries_left: as they were when an earlier run of this session ended.
+        rng: a client's own stream, from (round, client, number of the query within the round).
+        scores: the plan's linear scheme; None if the plan has numbers in the clear.
+        held: the x and y of each client that it tests on and never trains on; None without a hold-out.
+        kept, proven_cheaters, retries_left: as they were when an earlier run of this session ended.
         trainer: runs the clients' local training.
     """
     if (scores is None) != (plan.scores == CLEAR):
         raise ConfigError(
-            f"Expected a way of scoring if scores are hidden, and only then, got scores = {plan.scores!r}."
+            f"Expected a linear scheme if and only if scores are encrypted, got scores = {plan.scores!r}."
         )
     journal = journal or Journal()
     spec = {contribution.spec.name: contribution.spec for contribution in contributions}
@@ -299,12 +300,12 @@ def simulated(
 
 
 def _tell_unanswered(query: CohortQuery, answers: Answers, log: Log) -> None:
-    """Name the key holder where numbers are missing and nobody is named for it."""
+    """Name the key holder in the log if numbers are missing and no client is named for it."""
     told = {*log.abstained, *log.traffic.rejected_from}
     concealed: list[PerClient] = [
         per_client for per_client in query.per_client if per_client.query is not None
     ]
-    # Who is in a sum, or gave another number, was not silent: its concealed number alone is missing.
+    # A client that is in a sum, or gave another number, was not silent. Only its encrypted number is missing.
     answered = {k for per_client in query.per_client for k in answers.per_client[per_client.spec.name]} | set(
         answers.survivors
     )

@@ -1,6 +1,6 @@
-"""An unreliable network inside one process: messages come late, twice, out of order or never.
+"""A simulated network with faults: messages come late, twice, out of order or never.
 
-What happens follows from a seeded stream, so a run with faults can be played again.
+Faults follow from a seeded stream, so a run with faults can be repeated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from securefl.engine.drive import Driver, Packet
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """How unreliable the network is.
+    """The faults of a simulated network.
 
     Attributes:
         reorder: deliver in random order.
@@ -47,9 +47,9 @@ class _Posted:
 
 
 class Network:
-    """Moves parcels between drives. Late parcels of one exchange reach the next one it runs.
+    """Moves packets between drivers. Late packets of one exchange arrive in the next one that it runs.
 
-    tamper: makes the bytes that arrive of the sender, the receiver and the bytes of each message.
+    tamper: maps (sender, receiver, bytes) of each message to the bytes that arrive.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Network:
         self._tick = 0
 
     def run(self, drives: Sequence[Driver]) -> None:
-        """Run one exchange to its end. ConfigError where two drives stand for one party."""
+        """Run one exchange to its end. Raises ConfigError if two drivers have one party."""
         names = [name for drive in drives for name in drive.machines]
         if len(set(names)) < len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -79,11 +79,11 @@ class Network:
             delivered = self._deliver(drives)
             worked = self._work(drives)
             waited = self._tick - start >= self._faults.patience
-            # A deadline passes when patience ends, or at once where nothing is under way that it could wait
-            # for. Slow work holds it up: how long that takes has no measure in ticks.
+            # A deadline passes when patience ends, or at once if no message is under way. Slow work holds it
+            # up, because work has no duration in ticks.
             if not worked and (waited or not (delivered or self._posted)):
                 start = self._tick
-                # Nothing moved at a deadline and nothing is posted: nothing would ever move.
+                # No machine moved at a deadline and no message is posted, so none would ever move.
                 if not self._deadline(drives):
                     break
 
@@ -105,7 +105,7 @@ class Network:
         return bool(working)
 
     def _deadline(self, drives: Sequence[Driver]) -> bool:
-        """Tell all drives that a deadline passed. Returns whether anything moved."""
+        """Tell all drivers that a deadline passed. Returns whether any machine moved."""
         told = [drive.deadline() for drive in drives]
         for _, parcels in told:
             self._post(parcels)
@@ -118,7 +118,7 @@ class Network:
                 data = self._tamper(parcel.sender, parcel.to, parcel.data)
                 parcel = Packet(parcel.sender, parcel.to, data)
             copies = 1 + (rng.random() < faults.duplicate) if faults.duplicate else 1
-            # Each copy is lost or slow by itself, as on a real network.
+            # Each copy is lost or delayed independently, as on a real network.
             for _ in range(copies):
                 if faults.dropout and rng.random() < faults.dropout:
                     continue

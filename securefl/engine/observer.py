@@ -1,4 +1,4 @@
-"""What the person at a machine may see of one Ask: a channel of its own, that feeds no machine."""
+"""The log of one cohort query, for the person at a machine. No protocol machine reads it."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from securefl.engine.drive import Traffic
 
 @dataclass
 class Log:
-    """What the parties at one machine noted of one Ask, reasons of clients that abstained included.
+    """The notes of the parties at one machine on one cohort query, with the reasons why clients abstained.
 
-    It is no message: nothing in it reaches a machine, or leaves the process it was noted in.
+    A log is no message. It reaches no machine, and stays in the process that made it.
     """
 
     traffic: Traffic = field(default_factory=Traffic)
     abstained: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, Reason] = field(default_factory=dict)
-    """By client that abstained, which of the listed reasons it was."""
+    """For each client that abstained, which of the listed reasons it had."""
     blank: dict[str, str] = field(default_factory=dict)
-    """By client that answered as one without records, why: to abstain would have told it."""
+    """For each client that answered as one without records, why. Silence would have revealed the reason."""
     refused: dict[str, BudgetExceeded] = field(default_factory=dict)
-    """By client, why its ledger or its schedule did not bear what was asked; it is in `abstained` too."""
+    """For each client whose ledger or schedule did not bear the query, why. It is in `abstained` too."""
     moved: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By client, how many of its profile's entries were clipped, and how many floored."""
+    """For each client, how many entries of its profile were clipped, and how many were floored."""
 
     def tell(self, party: str, why: str, reason: Reason | None = None) -> None:
-        """Note why a party's part is missing. reason: of a client alone."""
+        """Note why a party's answer is missing. reason: for a client only."""
         self.abstained[party] = why
         if reason is not None:
             self.reasons[party] = reason
 
     def take(self) -> Log:
-        """All that was noted so far; the log is empty afterwards."""
-        # Handed over and replaced, not cleared: the caller keeps what it got.
+        """Return all notes so far, and empty the log."""
+        # Replaced, not cleared, because the caller keeps the returned containers.
         noted, new = Log(), Log()
         vars(noted).update(vars(self))
         vars(self).update(vars(new))
         return noted
 
     def add(self, other: Log) -> None:
-        """Note what another one says too."""
+        """Add another log's notes."""
         self.traffic.add(other.traffic)
         self.abstained |= other.abstained
         self.reasons |= other.reasons

@@ -1,4 +1,4 @@
-"""The privacy card: who sees what under a plan, in words."""
+"""The privacy card: what each party learns under a plan, in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from securefl.sums.registry import scheme_of
 
 
 def learns(plan: Plan, specs: Sequence[ValueSpec], party: str) -> str:
-    """What `party` sees of clients that send these values under this plan, in words for the privacy card."""
+    """What `party` learns of clients that send these values under this plan, as the privacy card says it."""
     encrypted = [s for s in specs if plan.scores != CLEAR and s.reveals_encrypted]
     match party:
         case "server":
@@ -36,7 +36,7 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str) -> str:
 
 
 def _score(plan: Plan, spec: ValueSpec) -> str:
-    """What the server sees of a value that answers linear queries concealed, and how often."""
+    """What the server learns of a value that answers linear queries in encrypted form, and how often."""
     often = spec.most_releases(plan.max_rounds)
     return (
         f"{_told(plan, spec, spec.reveals_encrypted)} (one linear function of its vector, at most "
@@ -45,26 +45,28 @@ def _score(plan: Plan, spec: ValueSpec) -> str:
 
 
 def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
-    """What a hidden sum holds against: who may collude, what of one client shows, and which server."""
-    words = ["none may collude with it"]
+    """What a hidden sum is secure against: collusion, guesses of one client's value, and which server."""
+    words = ["no client may collude with it"]
     if plan.corrupt:
         words = [f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"]
     error = min(plan.guess_error(spec.name) for spec in summed)
     words.append(
-        "if values spread alike, a guess of one client's from one sum errs by "
+        "if all values have the same spread, a guess of one client's value from one sum errs by "
         f"{floor(100 * error) / 100:g} of its spread or more"
     )
     if plan.fixed_batch is not None:
-        words.append(f"differences of rounds tell sums of fixed batches of {plan.fixed_batch}, and no client")
+        words.append(
+            f"differences of rounds reveal sums of fixed batches of {plan.fixed_batch}, and no single client"
+        )
     elif not all(mechanism_of(plan, spec).noised for spec in summed):
-        words.append("sums of several rounds are not held against each other")
+        words.append("differences of several rounds' sums are not protected")
     if plan.sum == "masked" and plan.secagg == "semi-honest":
-        words.append("a server that lies opens a single one: it must follow the protocol")
+        words.append("a server that breaks the protocol can open one client's value: it must follow it")
     return "; ".join(words)
 
 
 def _told(plan: Plan, spec: ValueSpec, reveals: str) -> str:
-    """`reveals`, and its protection."""
+    """`reveals`, with the protection of the value."""
     mechanism = mechanism_of(plan, spec)
     if not mechanism.noised:
         return reveals if spec.training is None else f"{reveals}, trained privately"

@@ -1,10 +1,10 @@
-"""The server of a run: it asks, hears answers, and has nobody's ledger, records or kept state.
+"""The server party of a run: it sends cohort queries and collects answers.
 
-`query` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed
-by attempts at the sum. How many attempts there were, who was proven to cheat and what clients have been
-charged it knows from its own count.
+The server holds no client's ledger, records or state. `query` runs one cohort query as an exchange. If sums
+are hidden, the exchange carries orders and numbers, and attempts at the hidden sum follow it. The server
+itself counts the attempts, the clients that were proven to cheat and the clients' charges.
 
-Numbers that travel concealed need a key: the key holder is called first, for its own.
+If numbers are encrypted, the server first calls the key holder for its public key.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ from securefl.sums.scheme import Attempt, Opened
 
 
 class Transport(Protocol):
-    """How a server reaches the other parties. It moves bytes, and reads none."""
+    """The transport between the server and the other parties. It moves bytes, and reads none."""
 
     def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
-        """Give a call to these parties. Returns what each said of its own key; an absent one is silent."""
+        """Give a call to these parties. Returns each party's reply, its own key or nothing.
+
+        A party that did not reply is absent from the result.
+        """
         ...
 
     def run(self, drive: Driver) -> None:
@@ -52,7 +55,10 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class Scores:
-    """What conceals the numbers of one Ask. fits: whether there is a key; if not, only `others` are asked."""
+    """The encryption of one query's numbers.
+
+    fits: whether the key holder gave a key. If it did not, only `others`, the open numbers, are asked for.
+    """
 
     scoring: Scoring | None = None
     asked: Questions | None = None
@@ -67,7 +73,7 @@ NO_SCORES = Scores()
 def begin(
     side: ServerSide | None, query: CohortQuery, header: Header, transport: Transport, tell: Tell
 ) -> Scores:
-    """What the numbers of this Ask are concealed with. The key holder is called first, for its key."""
+    """The encryption of this query's numbers. The key holder is called first, for its key."""
     concealed = {
         per_client.spec.name: per_client.query
         for per_client in query.per_client
@@ -79,8 +85,8 @@ def begin(
     key = transport.call([KEY_HOLDER], encode_call(header, QueryCall.of(told, asked))).get(KEY_HOLDER, b"")
     try:
         scoring = side.begin(concealed, len(query.cohort), header, key, tell)
-    except CryptoError:  # to ask would cost budgets, and open nothing
-        tell(KEY_HOLDER, "It gave no key of its own, so nobody was asked for a number.")
+    except CryptoError:  # asking clients would spend their budgets, and no number could be opened
+        tell(KEY_HOLDER, "It gave no key of its own, so no client was asked for a number.")
         return Scores(
             fits=False,
             others=tuple(per_client for per_client in query.per_client if per_client.query is None),
@@ -92,16 +98,16 @@ class ServerParty:
     """The server of one run, from its own copy of the plan.
 
     Args:
-        offers: by name, what clients may be asked for.
-        record: where it notes what it must not do otherwise a second time.
-        clients: how many there are.
-        scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
-        culprits: clients that were proven to cheat; they are in no hidden sum any more.
-        retries_left: how many more attempts at hidden sums the run has; by default the plan's.
+        contributions: the specs of the values that clients may be asked for, by name.
+        record: the durable record of its acts. It stops the server from repeating an act with other content.
+        clients: the number of clients.
+        scores: the plan's linear scheme, with the parameters that all parties have; None if numbers are open.
+        proven_cheaters: clients that were proven to cheat. They are left out of every later hidden sum.
+        retries_left: the retries of hidden sums that the run has left; by default the plan's.
 
     Attributes:
-        account: what clients have been charged, from public inputs.
-        log: what it noted of the Ask at hand, for whoever runs it.
+        account: the clients' charges, computed from public inputs.
+        log: notes on the current query, for the person who runs the server.
     """
 
     names = (SERVER,)
@@ -127,7 +133,7 @@ class ServerParty:
         self._clients = clients
         self._culprits = set(proven_cheaters)
         self._scoring = scores
-        # made when it joins: a resumed run may have nobody left to ask
+        # Made by `enter`, since a resumed run may have no client left to ask.
         self.scores: ServerSide | None = None
         self._way = scheme_of(plan)
 
@@ -137,36 +143,36 @@ class ServerParty:
         return frozenset(self._culprits)
 
     def member(self, session: bytes) -> Member:
-        """Its public keys of a session, for the directory."""
+        """The server's public keys of a session, for the directory."""
         return self._identity(session).member()
 
     def _identity(self, session: bytes) -> Identity:
         return self._record.identity(session)
 
     def enter(self, directory: Directory) -> None:
-        """Run the session of this directory from here on. ConfigError for one with another server's keys."""
+        """Join the session of this directory. Raises ConfigError if it has another server's keys."""
         own = Own(self._identity(directory.session), self._record, directory)
-        if directory.server != own.identity.member():  # nothing that it asks for would be opened
+        if directory.server != own.identity.member():  # no sum of this server would ever open
             raise ConfigError("Expected this server's own keys in the directory, got another's.")
         self._sums = None if self._way is None else self._way.server(own)
         self.scores = None if self._scoring is None else self._scoring.server(own)
 
     def query(self, query: CohortQuery, header: Header, transport: Transport) -> Answers:
-        """Run one Ask. The answers hold whoever answered well and in time.
+        """Run one cohort query. The answers' survivors are the clients that answered validly and in time.
 
-        Raises LocalProtocolError for an Ask that describes a value otherwise than its clients do, or that
-        asks clients that do not exist.
+        Raises LocalProtocolError if the query describes a value otherwise than the clients do, or names a
+        client that does not exist.
         """
         self._check(query)
         enough = max(
             self._plan.min_cohort_size or 1,
             fewest_contributions(self._plan, len(query.cohort), [question.spec for question in query.sums]),
         )
-        if query.sums and len(query.cohort) < enough:  # to ask would cost budgets, and open nothing
+        if query.sums and len(query.cohort) < enough:  # asking would spend budgets, and no sum could open
             self.log.tell(SERVER, f"{len(query.cohort)} clients are left, a sum needs {enough}.")
             return no_answers(query)
         if self._sums is not None and query.sums:
-            try:  # every client would refuse the order, and the numbers asked for with it
+            try:  # Every client would refuse the order, and with it the numbers of the same order.
                 weights = _weights(query)
                 require_allowed(self._plan, [question.spec for question in query.sums], weights)
                 require_batches(self._plan, query.cohort, weights.draws)
@@ -183,20 +189,24 @@ class ServerParty:
         return with_noise(self._plan, self._record, query, self._with_enough_noise(query, answers), header)
 
     def _check(self, query: CohortQuery) -> None:
-        """Noise, thresholds and grid follow from the Ask, charges from what clients offer: one text."""
+        """Raise LocalProtocolError unless the query's specs are the clients' own, and its clients exist.
+
+        Noise, thresholds and grid follow from the query's specs, charges from the clients' specs.
+        """
         for reduction, questions in (("sum", query.sums), ("none", query.per_client)):
             for question in questions:
                 spec = question.spec
                 if self._contributions.get(spec.name) != spec or spec.reduction != reduction:
                     raise LocalProtocolError(
-                        f"Expected a description that clients offer, got another of {spec.name!r} "
-                        f"({spec.reduction!r}) in a query of reduction {reduction!r}. Ask with the `spec` "
-                        "of what is offered."
+                        f"Expected a spec that clients contribute, got another of {spec.name!r} "
+                        f"({spec.reduction!r}) in a query of reduction {reduction!r}. Take the `spec` of a "
+                        "contribution."
                     )
         strange = [
             k for k in query.cohort if not isinstance(k, int | np.integer) or not 0 <= k < self._clients
         ]
-        if strange:  # a number from the end would be a second name of a client, with a budget of its own
+        # A negative number would be a second name of a client, with a budget of its own.
+        if strange:
             raise LocalProtocolError(
                 f"Expected a cohort among the clients 0 to {self._clients - 1}, got {strange}."
             )
@@ -241,10 +251,11 @@ class ServerParty:
     # Hidden sums --------------------------------------------------------------------------------------
 
     def _hidden(self, query: CohortQuery, header: Header, transport: Transport, scores: Scores) -> Answers:
-        """Orders and numbers, then attempts at the sums.
+        """Run the exchange of orders and numbers, then attempts at the hidden sums.
 
-        An attempt that ends before anybody has signed is tried again while there is a spare one. Afterwards a
-        noised question may be put anew, with fresh noise and a fresh charge; any other one is lost.
+        If an attempt ends before any client has signed, it is repeated while retries are left. If it ends
+        later, only a query with noise is asked again, with fresh noise and a fresh charge. A query without
+        noise then has no sum.
         """
         per_client, again = self._exchange(query, header, transport, scores, hidden=True).per_client, 0
         while True:
@@ -265,14 +276,17 @@ class ServerParty:
     def _attempts(
         self, query: CohortQuery, header: Header, told: bytes, again: int, transport: Transport
     ) -> tuple[Answers | None, Header, bool]:
-        """Attempts without proven culprits: the sums or None, the last place, and whether it was final."""
+        """Attempts that leave out proven cheaters.
+
+        Returns the sums or None, the place of the last attempt, and whether that attempt was final.
+        """
         assert self._sums is not None
         while True:
             header = _next(header)
             cohort = sorted(k for k in query.cohort if k not in self._culprits)
             try:
                 machine = self._machine(query, header, cohort, told, again, transport)
-            except (ConfigError, CryptoError) as error:  # the cohort is too small for what the plan asks for
+            except (ConfigError, CryptoError) as error:  # the cohort is too small without the cheaters
                 self.log.tell(SERVER, str(error))
                 return None, header, False
             found = self._sums.outcome(machine, self._run(machine, header, transport))
@@ -294,7 +308,7 @@ class ServerParty:
         again: int,
         transport: Transport,
     ) -> Any:
-        """The server's machine of one attempt; key holder and clients are called to theirs."""
+        """Make the server's machine of one attempt, and call the key holder and the clients to theirs."""
         assert self._sums is not None
         assert self._way is not None
         attempt = Attempt(
@@ -326,13 +340,14 @@ class ServerParty:
                 raise CryptoError("Expected the key holder to answer its call, got silence: no sum opens.")
             call = replace(call, key=answered[KEY_HOLDER])
         machine = self._sums.machine(attempt, call.key)
-        # Not before the key holder answered: an attempt that cannot be opened costs nobody anything.
+        # Counted only after the key holder answered: an attempt that cannot be opened costs no client
+        # anything.
         self.account.query(call.names, cohort, initial=query.initial > 0)
         transport.call([client_name(k) for k in cohort], encode_call(header, call))
         return machine
 
     def _with_enough_noise(self, query: CohortQuery, answers: Answers) -> Answers:
-        """The answers, without the sums if too few shares of noise came."""
+        """The answers. If too few clients contributed their share of the noise, the sums are left out."""
         promised = (mechanism_of(self._plan, question.spec) for question in query.sums)
         enough = max((one.min_contributions(len(query.cohort)) for one in promised), default=0)
         if len(answers.survivors) >= enough:
@@ -344,18 +359,18 @@ class ServerParty:
     # Beside its machines ------------------------------------------------------------------------------
 
     def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Its slow work carries all it needs."""
+        """Run the machines' slow work. Each order carries all its inputs."""
         return [order.run() for _, order in needs]
 
     def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
         return [encode(header, body) for header, body in outbox]
 
     def error_bound(self) -> float | None:
-        """Largest error of an encrypted score (probability 1 - 1e-6); None where none was made."""
+        """Largest error of an encrypted score (probability 1 - 1e-6); None if no score was encrypted."""
         return None if self.scores is None else self.scores.error_bound()
 
     def number_bytes(self, per_client: PerClient) -> int:
-        """Bytes of the answer to one question for a number, headers left out."""
+        """Bytes of one client's answer to one query for a number, without headers."""
         hidden, clear = per_client.lengths()
         sealed = None
         if self.scores is not None and per_client.query is not None:
@@ -364,7 +379,7 @@ class ServerParty:
 
 
 def _answers(query: CohortQuery, opened: Opened) -> Answers:
-    """What the server has of a hidden sum; the numbers of the ask come from elsewhere."""
+    """The answers of an opened hidden sum, without the query's numbers."""
     there = set(opened.survivors)
     survivors = tuple(k for k in query.cohort if client_name(k) in there)
     totals = {s.spec.name: query.total(s, opened.totals[s.spec.name], survivors) for s in query.sums}
@@ -372,17 +387,17 @@ def _answers(query: CohortQuery, opened: Opened) -> Answers:
 
 
 def no_answers(query: CohortQuery) -> Answers:
-    """No sum was opened."""
+    """The answers to a query of which no sum was opened."""
     return Answers(
         survivors=(), totals={}, per_client={per_client.spec.name: {} for per_client in query.per_client}
     )
 
 
 def _weights(query: CohortQuery) -> Weights:
-    """What the order of a hidden sum says of its weights."""
+    """The weights that the order of a hidden sum states."""
     return Weights.of(order_of(query, sorted(query.cohort), hidden=True))
 
 
 def _next(header: Header) -> Header:
-    """The place of the next attempt: attempts are numbered upward."""
+    """The place of the next attempt. Attempts are numbered upward."""
     return replace(header, attempt=header.attempt + 1)

@@ -1,14 +1,14 @@
-"""Bytes over Flower's grid: the server's waves out and the replies in time back, and a node's relay between.
+"""Transport over Flower's Grid: the server sends frames to nodes, and a node relays them to its party.
 
-Which node stands for which party the nodes say themselves. A registered node may lie about its party. What it
-gains is what any network has: it can be silent in the party's place. It has not the party's keys, which the
-roster pins, so what it sends in a hidden sum fits to no signature, and what others hide for the party it
-cannot open. Where sums or numbers are in the clear, no key stands behind a value: there the word of a node
-counts, and with it who may register nodes.
+Each node itself states which party it relays for. A registered node can lie about its party, and can then be
+silent in the party's place, as any network can. It does not have the party's keys, which the roster pins. So
+its messages in a hidden sum verify under no signature, and it cannot open shares that others encrypt for the
+party. If sums or numbers are in the clear, no key protects a value: then the server must trust the registered
+nodes.
 
-A relay reads no frame, and has none of the party's files. What it does not pass on is silence, what it
-changes is refused. Whoever ships other code to the node has a liar for a relay, and no more than that, as
-long as the party runs under a user of its own.
+A relay reads no frame, and has none of the party's files. A frame that it drops is silence, and a frame that
+it changes is refused. If an attacker ships other code to the node, it controls the relay and nothing more, as
+long as the party runs under another user.
 """
 
 from __future__ import annotations
@@ -32,17 +32,26 @@ _log = logger(__name__)
 
 
 class GridExchange:
-    """`exchange` over a Grid: what `engine.apart.remote_transport.RemoteTransport` sends its frames through.
+    """An `exchange` over Flower's Grid, for `engine.apart.remote_transport.RemoteTransport`: frames to
+    parties, replies back.
+
+        >>> from securefl.flower import GridExchange
+        >>> exchange = GridExchange(grid=None, nodes={}, deadline=5.0)
+        >>> exchange({"client-0000": b"a frame"})  # no node relays for this party, so it is silent
+        {}
 
     Args:
-        grid: Flower's, or whatever has its methods.
-        nodes: the node that stands for each party. A party without one is silent.
-        deadline: seconds that a wave may take. Whoever has not answered by then was silent.
-        clock, pause: of the seconds since any moment; injected in tests.
+        grid: Flower's, or an object with its methods.
+        nodes: the node of each party. A party without a node is silent.
+        deadline: seconds that a wave may take. A party that has not replied by then is silent.
+        clock, pause: read and wait for seconds; tests inject others.
 
-    A node that answers with an error was silent, too: its text is not believed, and not shown. A reply counts
-    for the request whose id it bears, whichever node it says it is from. A second reply, and one that comes
-    after its wave, is dropped.
+    A node that replies with an error is silent too. Its text is neither trusted nor shown. A reply belongs to
+    the request whose id it has, whatever node it names as its source. A second reply, and a reply after its
+    wave, is dropped.
+
+    Raises:
+        ValueError: the deadline is not positive and finite.
     """
 
     def __init__(
@@ -60,7 +69,7 @@ class GridExchange:
         self._post = Post(grid, deadline=deadline, clock=clock, pause=pause)
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Give each party its request. Returns the replies that came in time, by party."""
+        """Send each party its request. Returns the replies that came in time, by party."""
         posted = {
             name: (self._nodes[name], wrapped(data)) for name, data in requests.items() if name in self._nodes
         }
@@ -74,7 +83,7 @@ class GridExchange:
 
 
 class Post:
-    """Messages to nodes and their replies, under a deadline of ours. Arguments as for GridExchange."""
+    """Sends messages to nodes and collects replies, with its own deadline. Arguments as for GridExchange."""
 
     def __init__(
         self,
@@ -87,16 +96,16 @@ class Post:
         self._grid, self._deadline, self._clock, self._pause = grid, deadline, clock, pause
 
     def asked(self, kind: str, posted: Mapping[str, tuple[int, RecordDict]]) -> dict[str, RecordDict]:
-        """Send each its content. Returns the contents that came back in time, by the same names."""
+        """Send each node its content. Returns the contents of the replies in time, by the same names."""
         end = self._clock() + self._deadline
         waiting: dict[str, str] = {}
         for name, (node, content) in posted.items():
-            # One at a time: Flower leaves out of its list of ids whatever it could not send, and a message
-            # that is too large for it takes all others of its list along.
+            # One at a time: Flower leaves messages that it could not send out of its list of ids, and one
+            # message that is too large fails all others of its list.
             message = Message(content, node, kind, ttl=self._deadline)
             waiting |= {sent: name for sent in self._grid.push_messages([message]) if sent}
         replies: dict[str, RecordDict] = {}
-        # The loop is ours, since Flower's own looks only every three seconds.
+        # A loop of our own, because Flower's polls only every three seconds.
         while waiting:
             for sent, who in list(waiting.items()):
                 reply = self._pulled(sent, who)
@@ -115,17 +124,17 @@ class Post:
         return replies
 
     def _pulled(self, sent: str, who: str) -> Message | None:
-        """The reply to the message of this id; None as long as there is none."""
-        # One at a time. A node can send what Flower itself cannot read. That ends the whole of a pull, and
-        # replies of others that came with it would be lost.
+        """The reply to the message of this id, or None if there is none yet."""
+        # One at a time: a node can send bytes that Flower cannot read. That fails the whole pull, and replies
+        # of other nodes in it would be lost.
         try:
             found = list(self._grid.pull_messages([sent]))
-        except HTTPError:  # the SuperLink does not answer, which is no node's doing
+        except HTTPError:  # the SuperLink does not answer, which is no node's fault
             raise
-        except Exception as error:  # its decoders let ValueError, KeyError and protobuf's own through
+        except Exception as error:  # Flower's decoders raise ValueError, KeyError and protobuf's errors
             _log.warning("%s: Flower could not read its reply (%s)", who, type(error).__name__)
             return None
-        # By id and not by source: a node that Flower lost is answered for by another.
+        # Matched by id and not by source, since Flower itself replies for a node that it lost.
         return next((one for one in found if one.metadata.reply_to_message_id == sent), None)
 
 
@@ -137,7 +146,7 @@ _PAUSE: Final = 0.5
 
 
 def said(name: str) -> RecordDict:
-    """A node's answer to a hello: the party that it stands for."""
+    """A node's reply to a hello: the party that it relays for."""
     return RecordDict({_RECORD: ConfigRecord({_PARTY: name})})
 
 
@@ -151,8 +160,8 @@ def found(
 ) -> dict[str, int]:
     """Ask every node for its party, until all of `names` have one or `deadline` seconds are over.
 
-    Returns the nodes by party, of `names` alone. A party whose node has not said so in time is absent.
-    Raises ConfigError where two nodes say that they stand for the same party.
+    Returns the nodes of `names` by party. A party is absent if no node has named it in time.
+    Raises ConfigError if two nodes name the same party.
     """
     post = Post(grid, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause)
     end, known = clock() + deadline, dict[int, str]()
@@ -179,10 +188,10 @@ def _by_party(known: dict[int, str], names: Collection[str]) -> dict[str, int]:
         if name not in names:
             continue
         if name in nodes:
-            # Neither is taken: which of them reaches the party cannot be told from their words.
+            # Neither is used, because their statements do not show which of them reaches the party.
             raise ConfigError(
                 f"Expected one node for {name}, got two that say so: {nodes[name]} and {node}. "
-                "Stop the one that does not stand beside this party."
+                "Stop the one that does not relay for this party."
             )
         nodes[name] = node
     return nodes
@@ -190,21 +199,33 @@ def _by_party(known: dict[int, str], names: Collection[str]) -> dict[str, int]:
 
 UNANSWERED: Final = "The party gave no answer."
 CODE: Final = 2
-"""Flower's, for an app that raised an exception."""
+"""Flower's error code of an app that raised an exception."""
 
 
 def relay(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message:
-    """A node's reply to a message of the server.
+    """Relay a message of the server to a node's party, and make the node's reply.
+
+        >>> from flwr.app import Message, RecordDict
+        >>> from flwr.supercore.task_identity import TaskIdentity
+        >>> from securefl.flower import relay
+        >>> TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # an app has them
+        >>> hello = Message(RecordDict(), 1, "query.securefl_hello")
+        >>> relay(hello, "client-0000", ask=lambda request: b"").content["securefl"]["party"]
+        'client-0000'
 
     Args:
-        name: the party that this node stands for.
-        ask: gives the party a request, and returns its reply.
+        message: a hello, or one with a frame.
+        name: the party that this node relays for.
+        ask: gives the party a request frame, and returns its reply frame.
 
-    Whatever goes wrong, the server is told UNANSWERED and no more.
+    Returns:
+        The reply. After any error it has the constant text UNANSWERED, and the reason is in the node's log.
+
+    Raises nothing.
     """
     kind = message.metadata.message_type
-    # Flower sends the text of an exception to the server, and the texts of errors may tell of records. So
-    # none leaves here, whatever it is.
+    # Flower sends the text of an exception to the server, and such a text may reveal records. So no exception
+    # leaves this function.
     try:
         if kind == HELLO:
             return Message(said(name), reply_to=message)

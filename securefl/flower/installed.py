@@ -1,12 +1,13 @@
-"""A node that runs the app of its own machine, and takes no code from the SuperLink.
+"""A Flower node that runs the app installed on its own machine, and takes no code from the SuperLink.
 
     stock SuperNode of Flower 1.41              this node
     runs the app that the SuperLink ships       runs the app that it was started with
     starts a process for every message          is one process
-    looks for messages every three seconds      looks more often while messages come
+    polls for messages every three seconds      polls more often while messages come
 
-Whoever controls the SuperLink then controls messages, and no code on the node. Its key is registered, and TLS
-spoken, as for a stock one. The Fleet API is internal to Flower: with another version the node does not start.
+An attacker that controls the SuperLink then controls messages, but no code on the node. The node's key is
+registered and TLS is used as for a stock one. The Fleet API is internal to Flower, so the node starts only
+with the Flower version that it was written for.
 """
 
 from __future__ import annotations
@@ -54,24 +55,36 @@ def serve_node(
     ready: Callable[[], None] = lambda: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Answer the SuperLink's messages by this app, one after the other, until `stop` says so.
+    """Run a node: answer the SuperLink's messages with this app, one at a time, until `stop` returns True.
+
+        >>> from pathlib import Path
+        >>> from flwr.clientapp import ClientApp
+        >>> from securefl.errors import ConfigError
+        >>> from securefl.flower import serve_node
+        >>> files = {"root_certificates": Path("ca.pem"), "key": Path("/nowhere/key")}
+        >>> try: serve_node(ClientApp(), superlink="127.0.0.1:9092", node_config={}, **files)
+        ... except ConfigError as error: print(str(error)[:52])
+        Expected a node's private key in /nowhere/key, got n
 
     Args:
         superlink: host:port.
-        root_certificates: by which its certificate is checked. Without TLS nothing is served.
+        root_certificates: of the SuperLink's certificate. Without TLS the node does not connect.
         key: the node's registered private key, as `ssh-keygen -t ecdsa -b 384` makes it.
-        node_config, run_config: what the app finds in its context. Both are this node's own: what `flwr run`
-            says of a run's configuration does not come here.
+        node_config, run_config: the configurations in the app's context. Both are this node's own. The
+            configuration that `flwr run` sends is ignored.
         ready: called once the SuperLink knows the node.
+        stop: called between messages.
 
-    Whatever goes wrong with a message, the server is told one constant text or nothing.
-    Raises ConfigError for another version of Flower, and for a key of another kind; RemoteProtocolError where
-    the SuperLink ends it.
+    After an error with a message, the server gets one constant text or nothing.
+
+    Raises:
+        ConfigError: Flower has another version, or the key is missing or of another kind.
+        RemoteProtocolError: the SuperLink ended the connection.
     """
     if (found := version("flwr")) != FLOWER:
         raise ConfigError(
-            f"Expected flwr {FLOWER}, whose Fleet API this node speaks, got {found}. Install that, or start "
-            "Flower's own flower-supernode."
+            f"Expected flwr {FLOWER}, whose Fleet API this node speaks, got {found}. Install flwr {FLOWER}, "
+            "or start Flower's own flower-supernode."
         )
     private = _private(key)
     with http_request_response(
@@ -86,15 +99,15 @@ def serve_node(
             else:
                 sleep(pause(monotonic() - last))
         return
-    # Flower's connection logs what ended it, and says nothing else.
+    # Flower's connection logs the error that ended it, but does not return it.
     raise RemoteProtocolError(
-        f"Expected answers of the SuperLink at {superlink}, got an error, as logged. Start the node again.",
+        f"Expected replies of the SuperLink at {superlink}, got an error; see the log. Start the node again.",
         sender="superlink",
     )
 
 
 def pause(idle: float) -> float:
-    """Seconds until the next look, so many after the last message: waiting takes a tenth longer by it."""
+    """Seconds until the next poll, `idle` seconds after the last message. It adds a tenth to a wait."""
     return min(_LONGEST, max(_SHORTEST, _SHARE * idle))
 
 
@@ -111,7 +124,7 @@ def _private(key: Path) -> EllipticCurvePrivateKey:
 
 
 class Node:
-    """One app behind a connection to the SuperLink: the eight functions that Flower makes of it."""
+    """One app behind a connection to the SuperLink, which Flower gives as eight functions."""
 
     def __init__(
         self, app: ClientApp, link: tuple[Any, ...], node_config: dict[str, Any], run_config: dict[str, Any]
@@ -121,7 +134,7 @@ class Node:
         self._context: Context | None = None
 
     def turn(self) -> bool:
-        """Answer one message, if there is one. Returns whether there was."""
+        """Answer one message if there is one. Returns whether there was one."""
         came = self._receive()
         if came is None:
             return False
@@ -131,18 +144,18 @@ class Node:
             message = pull_and_inflate_object_from_tree(
                 tree, partial(self._pull, run), partial(self._confirm, run), return_type=Message
             )
-            # The bytes of a message do not have its id, and a reply names it.
+            # The encoded message does not contain its id, which the reply must name.
             message.metadata.__dict__["_message_id"] = tree.object_id
             began = monotonic()
             self._sent(self._reply(message, self._of(run)), run, monotonic() - began)
-        except RunNotRunningException:  # of Flower's, and no Exception: the run is over
+        except RunNotRunningException:  # Flower's, and no subclass of Exception: the run is over
             _log.info("Run %d is over: its message is dropped.", run)
         except Exception as error:
-            _log.warning("A message of run %d came or went not whole: %s", run, error)
+            _log.warning("A message of run %d was not received or sent whole: %s", run, error)
         return True
 
     def _of(self, run: int) -> Context:
-        """The app's context of a run: its state lasts as long as the run's messages do."""
+        """The app's context of a run. Its state is kept between the run's messages."""
         if self._context is None or self._context.run_id != run:
             self._context = Context(run, self._node, self._node_config, RecordDict(), self._run_config)
         return self._context
@@ -151,7 +164,7 @@ class Node:
         try:
             return self._app(message, context)
         except Exception:
-            # A stock node sends the text of an exception to the server, and it may tell of records.
+            # A stock node would send the exception's text to the server, and the text may reveal records.
             _log.exception("The app failed.")
             return Message(Error(CODE, UNANSWERED), reply_to=message)
 

@@ -1,6 +1,7 @@
-"""A model's record of arrays as one vector, and what makes it a record again: the task of an Ask.
+"""Conversions of Flower's records: a model's ArrayRecord to a vector and back, and a frame to a message.
 
-A frame of bytes travels as the content of a Flower message. Nothing of the frame is read here.
+The layout of the vector and the training configuration are a cohort query's task. A frame travels as the
+content of a Flower message; this module does not read it.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from securefl.core.errors import ConfigError, RemoteProtocolError
 _FLOATS: Final = ("float16", "float32", "float64")
 _VALUES = (bool, int, float, str)
 _LARGEST = 2**16
-"""Of a task, in bytes."""
+"""The limit of a task in bytes."""
 _MOST_DIMENSIONS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What a vector is as a record: by name, the dtype and the shape of its parts, in their order."""
+    """The layout of a record as a vector: name, dtype and shape of each array, in order."""
 
     parts: tuple[tuple[str, str, tuple[int, ...]], ...]
 
     @classmethod
     def of(cls, arrays: ArrayRecord) -> Layout:
-        """The layout of a record. ConfigError for arrays that are no model of floats."""
+        """The layout of a record. Raises ConfigError if it is empty or has arrays other than floats."""
         parts = []
         for name, array in arrays.items():
             if array.dtype not in _FLOATS:
                 raise ConfigError(
-                    f"Expected arrays of {', '.join(_FLOATS)}, got {name!r} of {array.dtype}: a mean has "
-                    "none of its values. Keep counters out of the ArrayRecord."
+                    f"Expected arrays of {', '.join(_FLOATS)}, got {name!r} of {array.dtype}, whose mean has "
+                    "another type. Keep counters out of the ArrayRecord."
                 )
             parts.append((name, str(array.dtype), tuple(array.shape)))
         if not parts:
@@ -50,12 +51,12 @@ class Layout:
         return sum(prod(shape) for _, _, shape in self.parts)
 
     def flat(self, arrays: ArrayRecord) -> NDArray[np.float64]:
-        """The record as float64 (d,). ValueError for a record of another layout."""
+        """The record as float64 (d,). Raises ValueError if its layout is another one."""
         own = {name: shape for name, _, shape in self.parts}
         came = {name: tuple(array.shape) for name, array in arrays.items()}
         if own != came:
             raise ValueError(f"Expected arrays {own} as they were sent, got {came}.")
-        # In the order of this layout: an app may build its record in another.
+        # In the order of this layout, since an app may build its record in another order.
         return np.concatenate([arrays[name].numpy().astype(np.float64).ravel() for name in own])
 
     def record(self, values: NDArray[np.float64] | NDArray[np.float32]) -> ArrayRecord:
@@ -70,12 +71,12 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """How a cohort is to read and to train a broadcast: the same bytes for all of it.
+    """The layout of a broadcast and the configuration of its training, the same for the whole cohort.
 
     Attributes:
         layout: of the broadcast.
         arrays_key, config_key, weight_key: names of the records and of the number of examples.
-        config: what the strategy tells its clients: numbers, words and lists of them.
+        config: the strategy's configuration for clients: numbers, texts and lists of them.
     """
 
     layout: Layout
@@ -85,22 +86,22 @@ class Task:
     config: Mapping[str, Any]
 
     def encoded(self) -> bytes:
-        """Canonical JSON. ConfigError for a configuration that is none, or too large."""
+        """Canonical JSON. Raises ConfigError if the configuration is invalid or too large."""
         for name, value in self.config.items():
             if not all(isinstance(one, _VALUES) for one in (value if isinstance(value, list) else [value])):
                 raise ConfigError(
-                    f"Expected numbers and words for clients, got {name!r} of another type. Leave bytes out "
-                    "of the ConfigRecord: what clients run is installed on their nodes."
+                    f"Expected numbers and texts for clients, got {name!r} of another type. Leave bytes out "
+                    "of the ConfigRecord: the clients' code is installed on their nodes."
                 )
         keys = [self.arrays_key, self.config_key, self.weight_key]
         text = json.dumps([self.layout.parts, keys, dict(self.config)], sort_keys=True).encode()
         if len(text) > _LARGEST:
-            raise ConfigError(f"Expected a layout and a configuration of {_LARGEST} bytes, got {len(text)}.")
+            raise ConfigError(f"Expected layout and configuration up to {_LARGEST} bytes, got {len(text)}.")
         return text
 
     @classmethod
     def decoded(cls, data: bytes) -> Task:
-        """The task of these bytes. RemoteProtocolError for any others."""
+        """Decode a task. Raises RemoteProtocolError for any other bytes."""
         try:
             if len(data) > _LARGEST:
                 raise ValueError
@@ -131,14 +132,14 @@ def _word(name: object) -> str:
 
 
 MOST: Final = 2**30
-"""Bytes of the largest frame. Flower bears less than 2 GiB a message."""
+"""The largest frame in bytes. A Flower message must have less than 2 GiB."""
 _RECORD, _FRAME, _KIND = "securefl", "frame", "securefl-frame"
-# Above it Flower's arrays, which travel in chunks, are faster than its configuration values.
+# Above this size, Flower's arrays, which are sent in chunks, are faster than its configuration values.
 _LARGE: Final = 100_000
 
 
 def wrapped(frame: bytes) -> RecordDict:
-    """The content of a message with this frame. ValueError for one above MOST bytes."""
+    """The content of a message with this frame. Raises ValueError for a frame above MOST bytes."""
     if len(frame) > MOST:
         raise ValueError(f"Expected a frame of at most {MOST} bytes, got {len(frame)}. Send smaller values.")
     if len(frame) < _LARGE:
@@ -148,12 +149,12 @@ def wrapped(frame: bytes) -> RecordDict:
 
 
 def unwrapped(content: RecordDict, *, sender: str) -> bytes:
-    """The frame in the content of a message. RemoteProtocolError for any other content."""
+    """The frame in the content of a message. Raises RemoteProtocolError for any other content."""
     record = content.get(_RECORD)
     found: object = None
     if len(content) == 1 and isinstance(record, ConfigRecord | ArrayRecord) and len(record) == 1:
         found = record.get(_FRAME)
-    # What an array says of its own shape and type is not looked at: its bytes are what there is.
+    # The array's stated shape and type are ignored: its bytes are the frame.
     data = found.data if isinstance(found, Array) else found
     if not isinstance(data, bytes) or len(data) > MOST:
         raise RemoteProtocolError(

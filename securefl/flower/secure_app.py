@@ -1,11 +1,11 @@
-"""A Flower app on the client's side whose results leave through its party alone.
+"""A secure wrapper of a Flower ClientApp: its results leave the client only through the client's party.
 
-    inner = ClientApp()          # anybody's: @inner.train(), @inner.evaluate()
+    inner = ClientApp()          # any app, with @inner.train() and @inner.evaluate()
     app = secure(inner)
 
-The app carries frames between the server and the party. While the party answers one, it may want a model
-trained: the inner app does that here, and its result goes to the party, which charges, clips, weighs, noises
-and hides it. A message that asks for a result by itself is answered with a constant error.
+The wrapper carries frames between the server and the party. While the party answers a frame, it may order
+training: the inner app trains here, and its result goes to the party, which charges, clips, weighs, noises
+and masks it. A message that asks the inner app directly gets a constant error.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from securefl.flower.records import Task
 
 PARTY: Final = "securefl-party"
 SOCKET: Final = "securefl-socket"
-"""Keys of a node's `--node-config`: the party that it stands for, and where that party is reached."""
+"""Keys of a node's `--node-config`: the party that it relays for, and that party's socket."""
 Beside = Callable[[Context], tuple[str, Path]]
-"""Which party a node stands for, and its socket."""
+"""Gives the party that a node relays for, and the party's socket."""
 _log = logger(__name__)
 
 
 def by_node_config(context: Context) -> tuple[str, Path]:
-    """The party that the node's configuration names. ConfigError without one."""
+    """The party that the node's configuration names. Raises ConfigError if it names none."""
     name, path = (context.node_config.get(key) for key in (PARTY, SOCKET))
     if not isinstance(name, str) or not isinstance(path, str):
         raise ConfigError(
@@ -46,11 +46,11 @@ def by_node_config(context: Context) -> tuple[str, Path]:
 
 
 def in_house(folder: Path, clients: int) -> Beside:
-    """In a simulation: the parties of a `LocalDeployment` in this folder, by partition. One more is the key
+    """For a simulation: the parties of a `LocalDeployment` in this folder, by partition; the last is the key
     holder.
     """
-    # A node that has its party beside it needs no house, and stock nodes load this module for every message:
-    # a house takes seconds to load.
+    # Imported here, because it takes seconds to load, stock nodes load this module for every message, and a
+    # node in a deployment does not need it.
     from securefl.core.messages import client_name
     from securefl.core.release import KEY_HOLDER
     from securefl.engine.apart.local_deployment import socket_of
@@ -64,24 +64,36 @@ def in_house(folder: Path, clients: int) -> Beside:
 
 
 def secure(inner: ClientApp, *, beside: Beside = by_node_config, patience: float = 3600.0) -> ClientApp:
-    """An app in front of `inner` that lets nothing of it out but through the node's party.
+    """Wrap a ClientApp, so that its results leave the node only through the node's party.
 
-    Guarantees, as far as the node runs this code:
-        - A result of `inner` goes to the party alone, and only when the party asks for it.
-        - Without a party, or before a session, every message is answered with one constant error.
+        >>> from flwr.clientapp import ClientApp
+        >>> from securefl.flower import secure
+        >>> app = secure(ClientApp())
+        >>> isinstance(app, ClientApp)
+        True
+
+    Guarantees, if the node runs this code:
+        - A result of `inner` goes only to the party, and only if the party asks for it.
+        - Without a party, or before a session, every message gets one constant error.
         - No text of `inner` or of its errors reaches the server.
 
     Args:
         inner: has train and evaluate functions as for Flower's FedAvg. It returns one ArrayRecord in the
-            layout that came, and one MetricRecord with the number of examples.
-        beside: which party the node stands for.
+            layout of the received one, and one MetricRecord with the number of examples.
+        beside: gives the party that the node relays for, and its socket.
         patience: seconds for one request, training included.
+
+    Returns:
+        The wrapped app. After an error it replies with one constant error, and the reason is in the node's
+        log.
+
+    Raises nothing.
     """
     return _SecureApp(inner, beside, patience)
 
 
 class _SecureApp(ClientApp):
-    """Flower calls an app with every message, whatever its type: none passes by this one."""
+    """The wrapped app. Flower calls it with every message of every type, so no message bypasses it."""
 
     def __init__(self, inner: ClientApp, beside: Beside, patience: float) -> None:
         super().__init__()
@@ -95,7 +107,7 @@ class _SecureApp(ClientApp):
         try:
             return self._beside(context)
         except Exception as error:
-            # An app that raises has its text sent to the server.
+            # Logged and not raised, because Flower sends an exception's text to the server.
             _log.warning("Expected a party beside this node: %s", error)
             return "", Path(os.devnull)
 
@@ -112,7 +124,7 @@ class _SecureApp(ClientApp):
             return answered(query, request, lambda compute: self._computed(compute, message, context))
 
     def _computed(self, compute: Compute, message: Message, context: Context) -> Computed | None:
-        """What the inner app makes of it, or None. Why not is for this node's log."""
+        """The inner app's result, or None after an error. The reason is only in this node's log."""
         try:
             task = Task.decoded(compute.task)
             content = RecordDict(
@@ -124,13 +136,13 @@ class _SecureApp(ClientApp):
             asked = Message(content, reply_to=message)
             asked.metadata.message_type = compute.kind
             return _result(self._inner(asked, context), task, compute)
-        except Exception:  # the app is anybody's code, and the text of its error is for this node alone
+        except Exception:  # foreign code may raise anything, and its text must stay on this node
             _log.exception("The app gave no result to %s in round %d.", compute.kind, compute.round)
             return None
 
 
 def _result(reply: Message, task: Task, compute: Compute) -> Computed:
-    """The numbers of an app's reply. ValueError or KeyError for a reply of another kind."""
+    """The numbers of an app's reply. Raises ValueError or KeyError for a reply of another kind."""
     records = reply.content.metric_records
     if len(records) != 1:
         raise ValueError(f"Expected one MetricRecord of the app, got {len(records)}.")

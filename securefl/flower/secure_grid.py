@@ -1,19 +1,19 @@
-"""Flower's own strategies on hidden sums: a Grid that answers a strategy's training with one reply, the mean.
+"""Secure sums for Flower's own strategies: a Grid that answers a training with one reply, the mean.
 
     strategy = FedAvg(fraction_evaluate=0.0)
     result = strategy.start(SecureGrid(grid, strategy, updates, server), initial_arrays)
 
-The strategy chooses nodes and builds its messages as ever. The grid takes them, asks the parties of these
-nodes for a sum over the same real grid, and returns one synthetic reply: an ArrayRecord with the mean model,
-and a MetricRecord with the mean metrics and `num-examples`. A sum that was not opened is no reply.
+The strategy chooses nodes and builds its messages as usual. The grid takes them, asks the parties of these
+nodes for a sum over Flower's grid, and returns one synthetic reply: an ArrayRecord with the mean model, and a
+MetricRecord with the mean metrics and `num-examples`. If no sum was opened, there is no reply.
 
-What `num-examples` is: the exact sum of the clients' counts, each clipped to the plan's `max_num_examples`
-and said within the hidden sum; so it is part of the release "update". Under a `public_num_examples` or a
+`num-examples` is the exact sum of the clients' counts, each clipped to the plan's `max_num_examples` and
+contributed within the hidden sum. So it is part of the release "update". Under a `public_num_examples` or a
 bound it is the number of contributors times that count (or 1), which is public.
 
-Only strategies that need no more than a weighted mean can be served by a sum. A sum comes back as one reply,
-the mean. A median or a trimmed mean of one reply is that reply: such a strategy would silently become FedAvg.
-So who is not on the list is refused by name.
+A sum can serve only strategies that use a weighted mean alone. It returns one reply, the mean. A median or a
+trimmed mean of one reply is that reply, so such a strategy would silently become FedAvg. `admitted` refuses
+every strategy that is not on the list.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ from securefl.flower.exchange import GridExchange, found
 from securefl.flower.records import Layout, Task
 
 MEANS: Final = (FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi)
-"""Each takes a mean of its clients' models and metrics, weighted by one number of each client."""
+"""The served strategies. Each uses a mean of clients' models and metrics, with one weight for each client."""
 
 
 def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
-    """The strategy, if a sum serves it.
+    """Return the strategy if a sum can serve it.
 
     Args:
         evaluates: whether clients give metrics of an evaluation.
 
-    Raises ConfigError for another strategy, for one that reads the metrics of single clients, and for one
-    that evaluates where clients do not.
+    Raises ConfigError for another strategy, for a strategy that reads the metrics of single clients, and for
+    a strategy that evaluates if clients do not.
     """
-    # The very classes: one derived from them may aggregate otherwise, and nothing would show it.
+    # Exactly these classes: a subclass may aggregate otherwise without any sign of it.
     if type(strategy) not in MEANS or not isinstance(strategy, FedAvg):
         raise ConfigError(
             f"Expected a strategy among {', '.join(one.__name__ for one in MEANS)}, got "
@@ -71,7 +71,7 @@ def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
     for how in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
         if getattr(strategy, how) is not aggregate_metricrecords:
             raise ConfigError(
-                f"Expected Flower's own {how}, the weighted mean, got another: it would see the mean alone. "
+                f"Expected Flower's own {how}, the weighted mean, got another: it would get only the mean. "
                 "Leave it out."
             )
     if strategy.fraction_evaluate > 0 and not evaluates:
@@ -83,7 +83,7 @@ def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
 
 
 def needed(strategy: FedAvg) -> int:
-    """How many nodes the strategy waits for, without end, before it asks any."""
+    """The number of nodes that the strategy waits for, without a limit, before it sends a message."""
     return max(strategy.min_available_nodes, strategy.min_train_nodes, strategy.min_evaluate_nodes)
 
 
@@ -92,22 +92,36 @@ _METRICS = "metrics"
 
 
 class SecureGrid(Grid):
-    """A Grid for one strategy, whose train and evaluate messages become sums under a plan.
+    """A Flower Grid for one strategy: its train and evaluate messages become secure sums under a plan.
+
+        >>> import tempfile, securefl
+        >>> from pathlib import Path
+        >>> from flwr.serverapp.strategy import FedMedian
+        >>> from securefl.deployment import LocalDeployment, Updates
+        >>> from securefl.flower import SecureGrid
+        >>> plan = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1)
+        >>> own, folder = Updates(), tempfile.TemporaryDirectory()
+        >>> with folder as d, LocalDeployment(plan, own, clients=2, folder=Path(d)) as house:
+        ...     try: SecureGrid(None, FedMedian(), own, house.server)
+        ...     except securefl.errors.ConfigError as error: print(str(error).split(". ")[0][-13:])
+        got FedMedian
 
     Guarantees:
-        - The server of the strategy learns a cohort's mean, and who is in it. The plan says what hides it.
-        - Only the given strategy is served, and only if a mean is all that it takes.
-        - No message of the strategy reaches a node. A node that would answer one is not asked.
+        - The strategy's server learns a cohort's mean and its members. The plan says how the sum is hidden.
+        - Only the given strategy is served, and only if it uses no more than a mean.
+        - No message of the strategy reaches a node.
 
     Args:
         grid: Flower's.
-        strategy: the very object that is started on this grid.
-        updates: what clients may be asked for; the parties have the same.
+        strategy: the same object that is started on this grid.
+        updates: the values that clients may be asked for. The parties have the same.
         server: plan, roster, record and keys of this server.
-        deadline: seconds that a wave of an exchange may take. One of them holds the training.
-        patience: seconds in which the parties' nodes must have come.
+        deadline: seconds that a wave of an exchange may take. One wave includes the training.
+        patience: seconds within which the parties' nodes must connect.
 
-    Raises ConfigError for a strategy that a sum cannot serve, and for updates that the plan lets nowhere.
+    Raises:
+        ConfigError: a sum cannot serve the strategy, the updates can never be released under the plan, or
+            too few nodes connected in time.
     """
 
     def __init__(
@@ -137,7 +151,7 @@ class SecureGrid(Grid):
         }
         if len(self._clients) < (least := needed(self._strategy)):
             raise ConfigError(
-                f"Expected nodes of {least} parties at least, as the strategy has it, got "
+                f"Expected nodes of {least} parties at least, as the strategy says, got "
                 f"{len(self._clients)} within {patience:g} s: {', '.join(sorted(nodes)) or 'nobody'}. "
                 "Start the others' nodes."
             )
@@ -147,8 +161,8 @@ class SecureGrid(Grid):
         self._asking.admit()
 
     def _mark(self, strategy: Strategy) -> None:
-        """Note which messages this strategy makes."""
-        # A grid is not told who calls it. By this mark another strategy on this grid is refused, whose
+        """Wrap the strategy's configure methods, to note the messages that it makes."""
+        # A grid does not know its caller. With this note it refuses the messages of another strategy, whose
         # medians would silently become means.
         for how in ("configure_train", "configure_evaluate"):
             make = getattr(strategy, how)
@@ -180,8 +194,8 @@ class SecureGrid(Grid):
         raise _bypass()
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes of all clients that came. Who is silent at present is left out of a sum, not of these."""
-        # A strategy waits without end for nodes that are not there: a client that retired would stop it.
+        """The nodes of all clients that have connected, also of those that are silent now."""
+        # A strategy waits without a limit for missing nodes, so a retired client would stop it.
         return list(self._clients)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -193,9 +207,9 @@ class SecureGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """One reply with the mean, or none where no sum was opened. `timeout` is not used: waves have theirs.
+        """One reply with the mean, or none if no sum was opened. `timeout` is ignored: waves have deadlines.
 
-        Raises LocalProtocolError for messages that the strategy of this grid did not make for one question.
+        Raises LocalProtocolError if the strategy of this grid did not make these messages for one query.
         """
         posted = list(messages)
         if not posted:
@@ -248,14 +262,14 @@ class SecureGrid(Grid):
         return [Message(self._content(mean, layout, start), reply_to=posted[0])]
 
     def _next(self, name: str) -> None:
-        """Where the next Ask stands: training begins a round, and one evaluation may follow in it."""
+        """Set the place of the next query. Training begins a round, and one evaluation may follow in it."""
         if name == EVALUATION and self._round and not self._stage:
             self._stage = 1
         else:
             self._round, self._stage = self._round + 1, 0 if name == UPDATE else 1
 
     def _cohort(self, posted: list[Message]) -> tuple[int, ...]:
-        """The numbers of the clients that the strategy chose, without those whose budget bears no more."""
+        """The numbers of the clients that the strategy chose, without those that have spent their budgets."""
         nodes = [one.metadata.dst_node_id for one in posted]
         strange = [node for node in nodes if node not in self._clients]
         if strange:
@@ -270,7 +284,7 @@ class SecureGrid(Grid):
         return self._whole(sorted({self._clients[node] for node in nodes} - retired - missing))
 
     def _whole(self, cohort: list[int]) -> tuple[int, ...]:
-        """The clients of these that are here with all of their fixed batch, where the plan has batches."""
+        """The clients of these whose whole fixed batch is present; all of them if the plan has no batches."""
         batch = self._plan.fixed_batch or 1
         here = Counter(number // batch for number in cohort)
         return tuple(number for number in cohort if here[number // batch] == batch)

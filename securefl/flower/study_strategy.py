@@ -1,10 +1,10 @@
-"""A study's own rounds as a Flower strategy: FedProf's selection, FedLog, or any other protocol of securefl.
+"""A study as a Flower strategy: it runs FedProf, FedLog or any other protocol of securefl over a Grid.
 
     strategy = StudyStrategy(others_of(folder), playing(folder, out))
     result = strategy.start(grid)
 
-A FedProf server asks for profiles before it chooses, FedLog's for sums that are no model. Neither fits
-Flower's fixed pair of training and evaluation, so the strategy brings its own rounds, and `start` runs them.
+A FedProf server asks for profiles before it selects clients. FedLog's server asks for sums that are no model.
+Neither fits Flower's pair of training and evaluation, so `start` runs the study's own rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from securefl.engine.apart.remote_transport import SendAndReceive
 from securefl.flower.exchange import GridExchange, found
 
 Tell = Callable[[Mapping[str, Any]], None]
-"""Is told the record of every finished round: its `round`, and figures by name."""
+"""Is called with the record of every finished round: its `round`, and figures by name."""
 Play = Callable[[SendAndReceive, Tell], Mapping[str, NDArray[Any]]]
 """Runs the rounds over an exchange. Returns the model's arrays by name."""
 _log = logger(__name__)
@@ -33,11 +33,20 @@ _log = logger(__name__)
 class StudyStrategy(Strategy):
     """Runs a study over a Grid whose nodes relay for the study's parties.
 
+        >>> from securefl.errors import ConfigError
+        >>> from securefl.flower import StudyStrategy
+        >>> strategy = StudyStrategy(("client-0000",), lambda exchange, tell: {})
+        >>> try: strategy.start(None, num_rounds=3)
+        ... except ConfigError as error: print(str(error)[:43])
+        Expected the grid alone, got num_rounds too
+
     Args:
         names: the parties beside the server.
-        play: see `Play`; of a server's folder it is `securefl.study.parties.asking.playing`.
-        deadline: seconds that a wave may take. Whoever has not answered by then was silent.
-        patience: seconds in which the parties' nodes must have come. Who comes later is left out.
+        play: see `Play`; for a server's folder, `securefl.study.parties.asking.playing` makes it.
+        deadline: seconds that a wave may take. A party that has not replied by then is silent.
+        patience: seconds within which the parties' nodes must connect. Later nodes are left out.
+
+    Raises nothing. Its method `start` raises ConfigError if it gets more than the grid.
     """
 
     def __init__(
@@ -55,9 +64,10 @@ class StudyStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """The study's model, and by round the figures that its server knows.
+        """Run the study. Returns its model, and the figures of each round that its server knows.
 
-        Raises ConfigError for whatever else is given: model, rounds, deadlines and options are the study's.
+        Raises ConfigError if any other argument is given: the study says model, rounds, deadlines and
+        options.
         """
         given = {
             "initial_arrays": initial_arrays,
@@ -69,8 +79,8 @@ class StudyStrategy(Strategy):
         }
         if others := [name for name, value in given.items() if value is not None]:
             raise ConfigError(
-                f"Expected the grid alone, got {', '.join(others)} too. The study says what it starts from "
-                "and how long it runs: its parties have agreed to that."
+                f"Expected the grid alone, got {', '.join(others)} too. The study says its initial model and "
+                "its number of rounds, and its parties have agreed to them. Leave the others out."
             )
         result = Result()
 
@@ -89,7 +99,7 @@ class StudyStrategy(Strategy):
         return result
 
     def summary(self) -> None:
-        """Log whom the study runs with."""
+        """Log the parties of the study."""
         _log.info("A study's own rounds, with %s.", ", ".join(self._names))
 
     # Flower's fixed pair ------------------------------------------------------------------------------
@@ -115,5 +125,5 @@ class StudyStrategy(Strategy):
 
 def _own_rounds() -> LocalProtocolError:
     return LocalProtocolError(
-        "Expected `start`, which runs the study's own rounds, got one of Flower's steps."
+        "Expected `start`, which runs the study's own rounds, got one of Flower's steps. Call `start`."
     )

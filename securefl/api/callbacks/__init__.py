@@ -1,4 +1,4 @@
-"""Callbacks for `securefl.run`, which show finished rounds in other tools."""
+"""Callbacks of `securefl.run` that show finished rounds in MLflow and TensorBoard."""
 
 from securefl.api.callbacks.mlflow import MLflow
 from securefl.api.callbacks.tensorboard import TensorBoard

@@ -1,4 +1,4 @@
-"""What a round shows in another tool: numbers by name."""
+"""The public numbers of a round, by name, for experiment trackers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from securefl.study.round_events import Round
 def curves(round_: Round) -> dict[str, float]:
     """The finite numbers of a round by name.
 
-    An infinite epsilon, or a loss that diverged, is left out: such tools draw no point there. Such tools also
-    show what they have to others, so all that no epsilon covers is left out (`Round.private`).
+    An infinite epsilon or a diverged loss is left out, because such tools draw no point there. Such tools may
+    also show their contents to other people, so numbers that no epsilon covers (`Round.private`) are left
+    out.
     """
     found = {
         "accuracy": round_.accuracy,

@@ -1,4 +1,4 @@
-"""Rounds in MLflow."""
+"""A callback that logs finished rounds to MLflow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class MLflow:
         with MLflow("http://localhost:5000", experiment="demo") as flow:
             securefl.run("demo", callback=flow)
 
-    A resumed run goes on in the MLflow run that was left open: give it an experiment of its own. MLflow's own
-    global state is not touched. Raises ConfigError if MLflow is not installed.
+    A resumed run continues the open MLflow run of its arm and seed, so give each study an experiment of its
+    own. MLflow's global state is not changed. Raises ConfigError if MLflow is not installed.
     """
 
     def __init__(self, uri: str, *, experiment: str = "securefl") -> None:
@@ -43,14 +43,14 @@ class MLflow:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Turn MLflow's errors, of a server that is away for one, into a ConfigError."""
+        """Turn MLflow's errors, such as those of an unreachable server, into a ConfigError."""
         from mlflow.exceptions import MlflowException
 
         try:
             yield
         except (MlflowException, ImportError) as error:
             raise ConfigError(
-                f"Expected MLflow at {self._uri} to take what rounds show, got: {error} Mend it, and run "
+                f"Expected MLflow at {self._uri} to accept a round's numbers, got: {error} Fix it, and run "
                 "again: finished rounds are kept."
             ) from None
 
@@ -70,7 +70,7 @@ class MLflow:
             del self._runs[arm, seed]
 
     def _left(self, arm: str, seed: int) -> str | None:
-        """The newest run of this arm and seed that was left open."""
+        """The newest open MLflow run of this arm and seed."""
         quoted = arm.replace("'", "\\'")
         where = f"tags.`securefl.arm` = '{quoted}' and tags.`securefl.seed` = '{seed}' and status = 'RUNNING'"
         found: Any = self._client.search_runs([self._experiment], where, max_results=1)
@@ -85,7 +85,7 @@ class MLflow:
         return run
 
     def close(self) -> None:
-        """Leave the runs that have not ended open, for the same call to go on with."""
+        """Close the client. Unfinished MLflow runs stay open, so that the same call can continue them."""
         self._runs.clear()
 
     def __enter__(self) -> MLflow:

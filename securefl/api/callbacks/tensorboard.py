@@ -1,4 +1,4 @@
-"""Rounds in TensorBoard."""
+"""A callback that writes finished rounds to TensorBoard."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TensorBoard:
         with TensorBoard("board") as board:
             securefl.run("demo", callback=board)
 
-    It writes below `folder`/<arm>/seed-<seed>. A resumed run goes on in the same curves. Raises ConfigError
-    if TensorBoard is not installed.
+    It writes below `folder`/<arm>/seed-<seed>. A resumed run continues the same curves. Raises ConfigError if
+    TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -43,7 +43,7 @@ class TensorBoard:
         writer = self._writers[arm, seed]
         for name, value in curves(round_).items():
             writer.add_scalar(name, value, round_.number)
-        # whoever looks on sees each round, and a kill loses none
+        # Flushed, so that each round is visible at once and a kill loses none.
         writer.flush()
 
     def close(self) -> None:

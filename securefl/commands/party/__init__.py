@@ -1,4 +1,4 @@
-"""The commands `party init`, `enrol`, `pin`, `serve`, `status`, `rotate` and `recount`, a module each."""
+"""The commands `party`: `init`, `enrol`, `pin`, `serve`, `status`, `rotate` and `recount`, a module each."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from securefl.commands.party.status import status
 
 @click.group(epilog="Example:  securefl party init P study.toml --client 0")
 def party() -> None:
-    """Parties that live apart: a client's, the key holder's or the server's own folder, keys and process.
+    """Deploy a party on a machine of its own: a client, the key holder or the server.
 
     \b
-    securefl party init P study.toml --client 0     a folder with a plan, a ledger and keys
-    securefl party enrol P                          its line for the roster
-    securefl party pin P roster.jsonl               the roster that all parties agreed on
-    securefl party serve P                          its process
-    securefl party status P                         what it released, entered and refused
+    securefl party init P study.toml --client 0     make a folder with a plan, a ledger and keys
+    securefl party enrol P                          print its line for the roster
+    securefl party pin P roster.jsonl               pin the roster that all parties agreed on
+    securefl party serve P                          run its process
+    securefl party status P                         show its releases, sessions and refusals
     """
 
 

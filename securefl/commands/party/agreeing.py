@@ -1,4 +1,4 @@
-"""What a person is asked before a party agrees to something."""
+"""The yes-or-no question before a party agrees to terms."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import click
 
 
 def agreed(question: str) -> bool:
-    """Ask on stderr for a yes or a no on stdin, where all but a yes is a no.
+    """Ask a question on stderr, and read the answer from stdin. Any answer but a yes is a no.
 
-    Raises ConfigError where nobody answers: stdin is closed, or at its end.
+    Raises ConfigError if there is no answer, because stdin is closed or at its end.
     """
     from securefl.core.errors import ConfigError
 
     click.echo(f"{question} [y/N]: ", nl=False, err=True)
-    # Not click.confirm: it ends the process without a word at the end of stdin, and with a traceback where
-    # there is no stdin.
+    # Not click.confirm, which ends the process silently at the end of stdin, and with a traceback if stdin is
+    # closed.
     answer = "" if sys.stdin is None else sys.stdin.readline()
     if not answer:
         click.echo(err=True)

@@ -1,4 +1,4 @@
-"""The command `party enrol`."""
+"""The command `party enrol`: prints a party's line for the roster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import click
 def enrol(folder: Path) -> None:
     """Print a party's line of the roster: JSON with its name, two public keys and their fingerprint.
 
-    Send it to whoever makes the roster, and read the fingerprint to them by another way, such as a telephone.
-    Who changes a line on its way can otherwise stand for its party.
+    Send the line to the maker of the roster, and tell them the fingerprint over another channel, such as a
+    telephone. Otherwise an attacker that changes the line on its way can impersonate the party.
     """
     from securefl.engine.apart.roster import fingerprint, line_of
     from securefl.study.parties import keys, plan_file

@@ -1,4 +1,4 @@
-"""The command `party init`."""
+"""The command `party init`: makes a party's folder with its plan, keys and ledger."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 @click.argument("study")
 @click.option("--client", type=click.IntRange(0), help="The client's number in the study.")
 @click.option("--key-holder", is_flag=True, help="The study's key holder.")
-@click.option("--server", is_flag=True, help="The study's server: keys and a roster line.")
-@click.option("--arm", help="Which of the study's arms; needed if it has several.")
-@click.option("--seed", type=int, help="Which of the study's seeds; by default the first.")
-@click.option("--unit", type=click.Choice(["record", "client"]), help="The holder's own word.")
+@click.option("--server", is_flag=True, help="The study's server, with keys and a roster line.")
+@click.option("--arm", help="The arm; needed if the study has several.")
+@click.option("--seed", type=int, help="The seed; by default the study's first.")
+@click.option("--unit", type=click.Choice(["record", "client"]), help="The holder's term.")
 @click.option(
-    "--adjacency", type=click.Choice(["add-remove", "replace-one", "zero-out"]), help="The holder's own word."
+    "--adjacency", type=click.Choice(["add-remove", "replace-one", "zero-out"]), help="The holder's term."
 )
-@click.option("--delta", type=float, help="The holder's own word.")
-@click.option("--budget", type=float, help="The holder's own word: the largest epsilon ever; inf for none.")
+@click.option("--delta", type=float, help="The holder's term: delta of epsilon.")
+@click.option("--budget", type=float, help="The holder's term: the largest epsilon ever; inf for no limit.")
 @click.option(
     "--records",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The client's own records, .npz with x and y; by default those that the study deals to it.",
+    help="The client's own records, .npz with x and y; by default its part of the study's data.",
 )
 @click.option(
     "--counter",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A folder, outside any backup of this one, that notes how far the ledger got.",
+    help="A folder that stores the party's progress, outside any backup of FOLDER.",
 )
-@click.option("--again", is_flag=True, help="Give the party of FOLDER another plan; ledger and keys stay.")
+@click.option("--again", is_flag=True, help="Give the party in FOLDER another plan. Ledger and keys stay.")
 @click.option("--yes", is_flag=True, help="Agree to the study's terms without being asked.")
 def init(
     folder: Path,
@@ -57,8 +57,9 @@ def init(
 ) -> None:
     """Make a party's FOLDER from a STUDY: its plan file, its keys, and, for a client, its one ledger.
 
-    Unit, adjacency, delta and budget are the holder's, for every study. Stated here, a study in other terms
-    is refused. What is not stated is taken from the study, shown, and asked for.
+    Unit, adjacency, delta and budget are the holder's terms, and hold for every study. If you state them
+    here, a study with other terms is refused. The others are taken from the study, and you are asked to
+    agree.
     """
     from securefl.core.errors import ConfigError
     from securefl.core.messages import client_name
@@ -91,7 +92,7 @@ def init(
 
 
 def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
-    """Hold the study against what the holder states, and ask for the rest."""
+    """Compare the study's terms with the holder's, and ask for agreement to the rest."""
     from securefl.core.errors import ConfigError
 
     budget = inf if plan.budget is None else plan.budget
@@ -100,13 +101,13 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     other = [f"{name} = {terms[name]} in place of {own[name]}" for name in own if terms[name] != own[name]]
     if other:
         raise ConfigError(
-            f"Expected a study in the terms that you state, got {'; '.join(other)}. Ask for a study in your "
-            "terms, or state others."
+            f"Expected a study with the terms that you state, got {'; '.join(other)}. Ask for a study with "
+            "your terms, or state others."
         )
     if len(own) == len(terms) or yes:
         return
     words = ", ".join(f"{name} {value}" for name, value in terms.items())
     without = f" {', '.join(plan.non_private)} leave without noise." if plan.non_private else ""
     click.echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
-    if not agreed("The ledger will have them for ever, in every study. Agree?"):
+    if not agreed("The ledger keeps these terms for ever, in every study. Agree?"):
         raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")

@@ -1,4 +1,4 @@
-"""The command `party pin`."""
+"""The command `party pin`: pins the roster that all parties agreed on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from securefl.commands.party.agreeing import agreed
 @click.option("--digest", help="The roster's digest, or its first 16 digits, as others have it.")
 @click.option("--yes", is_flag=True, help="Pin it without being asked.")
 def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:
-    """Pin the ROSTER that all parties agreed on: a line for each of them, in any order.
+    """Pin the ROSTER that all parties agreed on: a line for each party, in any order.
 
-    Its digest goes into the plan file. Compare the digest with the other parties, by another way than the
-    roster came. No server can change it: a session with another roster is refused.
+    Its digest is written into the plan file. Compare the digest with the other parties over another channel
+    than the roster's. No server can change the roster afterwards: the party refuses a session with another
+    one.
     """
     from securefl.core.errors import ConfigError
     from securefl.engine.apart.roster import LARGEST, fingerprint, parse
@@ -30,13 +31,13 @@ def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:
     found = pinned.digest.hex()
     if digest is not None and (len(digest) < 16 or not found.startswith(digest.lower())):
         raise ConfigError(
-            f"Expected a roster of the digest {digest}, got {found}: it is another roster, or the digest has "
-            "fewer than 16 digits. Ask who made it."
+            f"Expected a roster with digest {digest}, got {found}: it is another roster, or the digest has "
+            "fewer than 16 digits. Ask the maker of the roster."
         )
     for member in pinned.members.values():
         click.echo(f"{member.name}  {fingerprint(member)}", err=True)
     known = yes or digest is not None
-    if not known and not agreed(f"The digest is {found}. Do the others have it too?"):
+    if not known and not agreed(f"The digest is {found}. Do the other parties have the same?"):
         raise ConfigError("Expected a digest that all have, got none: nothing was pinned.")
     content = pinning.pin(folder, pinned, text)
     click.echo(f"{content.name}: pinned {len(pinned.members)} parties, digest {found}")

@@ -1,4 +1,4 @@
-"""The command `party recount`."""
+"""The command `party recount`: makes a lost counter again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from securefl.commands.party.agreeing import agreed
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--yes", is_flag=True, help="Say that the folder is the newest one, without being asked.")
 def recount(folder: Path, yes: bool) -> None:
-    """Begin a lost counter anew, from the folder as it is.
+    """Make a lost counter again, from the state of the party's folder.
 
-    It is for a counter that is gone while the folder never was. A folder that was restored from a backup does
-    not know what left since: its counter is the only thing that does. A counter that is there stays.
+    Use it only if the counter is lost and the folder was never restored from a backup. A restored folder does
+    not have the releases since the backup; only the counter shows that they exist. An existing counter is
+    not changed.
     """
     from securefl.core.errors import ConfigError
     from securefl.study.parties import folder as folders

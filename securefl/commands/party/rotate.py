@@ -1,4 +1,4 @@
-"""The command `party rotate`."""
+"""The command `party rotate`: makes new keys of a party."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import click
 def rotate(folder: Path) -> None:
     """Make new keys for a stopped party, and print its new line of the roster. The old line is void.
 
-    The old keys are deleted. Until all parties have pinned a roster with the new line, the party serves
-    nobody, and sessions of the old roster have no part in it. Its ledger goes on.
+    The old keys are deleted. The party takes part in no session until all parties have pinned a roster with
+    the new line. It refuses sessions of the old roster. Its ledger continues.
     """
     from securefl.engine.apart.roster import fingerprint, line_of
     from securefl.study.parties import pinning
@@ -21,7 +21,7 @@ def rotate(folder: Path) -> None:
     own = pinning.rotate(folder).member()
     click.echo(line_of(own))
     click.echo(
-        f"{own.name}: fingerprint {fingerprint(own)}. Have this line put in place of the old one, and pin "
-        "the new roster.",
+        f"{own.name}: fingerprint {fingerprint(own)}. Have the old line replaced by this one, and pin the "
+        "new roster.",
         err=True,
     )

@@ -1,4 +1,4 @@
-"""The command `party serve`."""
+"""The command `party serve`: runs a party on a Unix socket."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ import click
 @click.command(epilog="Example:  securefl party serve P --allow flower")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option(
-    "--socket", type=click.Path(path_type=Path), help="Where to listen; by default FOLDER/run/party.sock."
+    "--socket", type=click.Path(path_type=Path), help="The socket; by default FOLDER/run/party.sock."
 )
 @click.option(
     "--allow",
     multiple=True,
     metavar="USER",
-    help="Who may connect, a name or number, several times; by default the user who serves.",
+    help="A user that may connect, by name or number; may be repeated. By default your own user.",
 )
 @click.option(
     "--most", type=click.IntRange(2**16, 2**32), default=2**30, show_default=True, help="Bytes of a frame."
 )
-@click.option(
-    "--new-records", default="", metavar="WHY", help="The records are others than before, and why they are."
-)
+@click.option("--new-records", default="", metavar="WHY", help="Accept changed records, and note the reason.")
 def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, new_records: str) -> None:
-    """Serve a client or the key holder on a Unix socket, until it is stopped.
+    """Run a client or the key holder on a Unix socket, until it is stopped.
 
-    The socket is there once the party is ready. Its group may open it; only the users that --allow names are
-    heard. What the party refuses it notes for `securefl party status`.
+    The socket exists once the party is ready. Its group may open it, but the party accepts only the users
+    that --allow names. It notes refusals for `securefl party status`.
     """
     from securefl.core.errors import ConfigError
     from securefl.study.interruption import Interrupted, Interruption
@@ -44,7 +42,9 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
     try:
         with Interruption(), folders.opened(folder, new_records=new_records) as party:
             if party.content.name == "server":
-                raise ConfigError("Expected a client or a key holder, got the server's folder: it asks.")
+                raise ConfigError(
+                    "Expected a client or a key holder, got the server's folder: a server does not serve."
+                )
             name = party.content.name
             ready = f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it."
             serve_party(party, path, allow=users, ready=lambda: click.echo(ready), most=most)

@@ -1,4 +1,4 @@
-"""The command `party status`."""
+"""The command `party status`: shows a party's releases, epsilon, sessions and refusals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from securefl.core.text_safety import escaped
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def status(folder: Path, as_json: bool) -> None:
-    """What a party released and what it cost, which sessions it entered, what it refused and why.
+    """Show a party's releases with their epsilon, its sessions, and its refusals with their reasons.
 
-    It may run meanwhile. Nothing of this is ever sent: the fingerprint of the records least of all.
+    The party may run meanwhile. Nothing of this is ever sent, above all not the fingerprint of the records.
     """
     from securefl.study.parties.status import status as found
 
@@ -25,7 +25,7 @@ def status(folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(said, indent=1))
         return
-    # A study's name and a server's plan are a stranger's words.
+    # A study's name and a server's plan come from others, and may have control characters.
     for line in _lines(said):
         click.echo(escaped(line))
     click.echo("This is for the person at this machine: no epsilon covers it.", err=True)

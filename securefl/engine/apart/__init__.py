@@ -1,19 +1,22 @@
-"""Parties that live apart: one request and one reply of bytes a wave, whatever carries them.
+"""Deployment: parties in processes of their own. A wave is one request and one reply of bytes for each party.
 
-frames     envelopes: a kind, and parts with their lengths
-turns      what a server gives a party in one wave, and what the party sends back
-entering   the first request of a session: a plan, a roster and a nonce, under the server's signature
-roster     who takes part, with which keys: a file made out of band
-host       a party's side of a session: a request in, a reply out
-resident   a party that outlives its sessions: it enters them by its own plan and roster
-diary      which sessions it entered, what it refused and why, the records it had, and what it keeps
-computing  what a party has computed by whoever brought it the request
-updates    model updates of an app that is not ours, and what their sum says
-house      parties of such updates: one in its process, or a simulation's in one
-asking     a server's session with parties that it has no study with
-line       the Unix socket between a party and whoever carries its frames
-engine     a server's Asks over waves, as the embedded engine runs them
-waves      the server's side: a transport over `exchange({party: bytes}) -> {party: bytes}`
+frames     binary frames: a kind, and parts with their lengths
+turns      the frames of a wave: a server's request to a party, and the party's reply
+entering   the first request of a session: plan, roster and nonce, signed by the server
+roster     the parties and their public keys, in a file that is made out of band
+host       a party's side of one session: a request in, a reply out
+resident   a long-running party, which joins one session after the other
+diary      a party's store of sessions, refusals, fingerprints of records, and client state
+computing  training or evaluation in another process, by the app that carries a party's frames
+updates    model updates of an app that is not ours, and the mean of their sum
+house      the party of such updates, and a local deployment of all parties for simulations
+asking     a server's session with parties that share no study with it
+line       the connection over a Unix socket between a party and the carrier of its frames
+room       a party's limits: connections, and memory for their frames
+serving    a party's side of its socket: access by user, and one request at a time
+files      a party's files on disk, which one process holds
+engine     the engine that runs a server's queries over waves
+waves      the server's transport over `exchange({party: bytes}) -> {party: bytes}`
 """
 
 from __future__ import annotations

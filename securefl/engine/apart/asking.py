@@ -1,4 +1,4 @@
-"""A server's side of one session with parties that live apart: they enter once, and are asked in rounds."""
+"""The server's side of one session with remote parties: it lets them enter, and runs queries in rounds."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSide:
-    """What a server has to itself: its copy of the plan, the roster it pinned, its record and keys.
+    """The server's own data: its copy of the plan, its pinned roster, its record and keys.
 
-    study: what the owners of parties read in their diaries.
+    study: the name that the owners of parties read in their diaries.
     """
 
     plan: Plan
@@ -36,14 +36,16 @@ class ServerSide:
 
 
 class ServerSession:
-    """A session, from its nonce on.
+    """A new session of the server with remote parties.
 
     Args:
-        own: of this server. ConfigError for one without the lasting keys that the roster has.
-        sends: by name, what clients may be asked for.
-        work: digest of what parties compute, 32 bytes (see `entering.Enter`).
+        own: of this server.
+        sends: the specs of the values that clients may be asked for, by name.
+        work: digest of the parties' computation, 32 bytes (see `entering.Enter`).
         exchange: reaches the parties.
-        nonce: 32 bytes that no session had before; by default the operating system's.
+        nonce: 32 bytes that no session had before; by default from the operating system.
+
+    Raises ConfigError if `own` does not have the lasting keys in the roster.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class ServerSession:
         self.server.enter(own.pinned.directory(self._session))
 
     def admit(self) -> None:
-        """Ask whoever is not in the session to enter. A party that refuses is left out, with a warning."""
+        """Ask the parties outside the session to enter. A party that refuses is left out, with a warning."""
         if not self._missing:
             return
         entered, rejected_from = enter_all(self._exchange, self._enter, sorted(self._missing))
@@ -82,10 +84,10 @@ class ServerSession:
         return frozenset(self._missing)
 
     def query(self, query: CohortQuery, *, number: int, stage: int = 0) -> Answers:
-        """Run one Ask in the round of this number, at this stage of it."""
+        """Run one cohort query in the round of this number, at this stage of it."""
         header = Header(session=self._session, round=number, stage=stage, attempt=0)
         answers = self.server.query(query, header, self._waves)
-        # Whoever fell silent may have been started again: it is asked to enter before the next round.
+        # A silent party may have been restarted, so it is asked to enter before the next round.
         self._missing |= {client_name(k) for k in set(query.cohort) - set(answers.survivors)}
         if not answers.survivors:
             self._missing |= {KEY_HOLDER} & self._parties

@@ -1,4 +1,4 @@
-"""What a party has computed outside itself: by whoever brought it the request, on the same connection.
+"""Outside computation: a party has training or evaluation done by the relay that brought it the request.
 
     relay                                 party
       |------ request -------------------->|
@@ -6,7 +6,8 @@
       |------ Computed ------------------->|   the model, its metrics and the number of examples
       |<----- reply -----------------------|   protected: clipped, noised, hidden, charged
 
-The party charges before it asks. What comes back is somebody else's: it is checked where it is protected.
+Both use the same connection. The party charges its ledger before it sends `Compute`. The result comes from
+foreign code, and is checked before it is protected.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from securefl.engine.apart.frames import is_of, other, packed, parts_of
 
 Kind = Literal["train", "evaluate"]
 CohortQuery = Callable[[bytes], bytes]
-"""Gives whoever brought the request a frame, and returns its answer."""
+"""Gives the relay that brought the request a frame, and returns its answer."""
 _COMPUTE, _COMPUTED = b"C", b"V"
 _PLACE = struct.Struct("<I")
 _COUNT = struct.Struct("<d")
@@ -33,13 +34,13 @@ _COUNT = struct.Struct("<d")
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """What a party wants computed.
+    """A party's order to train or evaluate.
 
     Attributes:
         kind: whether to train from the broadcast, or to evaluate it.
         round: of the session, from 1.
-        metrics: names of the metrics that count.
-        task: what the server says of the broadcast and of how to train, as it said it to the whole cohort.
+        metrics: names of the metrics to return.
+        task: the server's text on the broadcast's layout and on training, the same for the whole cohort.
         broadcast: float32 (d,).
     """
 
@@ -52,7 +53,7 @@ class Compute:
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """What came of it: the trained values float64 (d,), or none of an evaluation; metrics float64 (m,)."""
+    """The result: trained values float64 (d,), or none after an evaluation; metrics float64 (m,)."""
 
     values: NDArray[np.float64] = field(repr=False)
     metrics: NDArray[np.float64] = field(repr=False)
@@ -60,7 +61,7 @@ class Computed:
 
 
 def pack_compute(compute: Compute) -> bytes:
-    """The bytes of an order to compute."""
+    """Encode an order to compute."""
     names = [name.encode() for name in compute.metrics]
     values = np.ascontiguousarray(compute.broadcast, "<f4").tobytes()
     head = [compute.kind.encode(), _PLACE.pack(compute.round), compute.task, values]
@@ -68,12 +69,12 @@ def pack_compute(compute: Compute) -> bytes:
 
 
 def is_compute(data: bytes) -> bool:
-    """Whether a frame says that it is an order to compute."""
+    """Whether a frame's head has the kind of an order to compute."""
     return is_of(_COMPUTE, data)
 
 
 def unpack_compute(data: bytes, *, sender: str) -> Compute:
-    """The order of these bytes. RemoteProtocolError for any others."""
+    """Decode an order to compute. Raises RemoteProtocolError for any other bytes."""
     parts = parts_of(_COMPUTE, data, sender=sender)
     if len(parts) < 4 or len(parts[1]) != _PLACE.size or len(parts[3]) % 4:
         raise other(sender)
@@ -95,7 +96,7 @@ def unpack_compute(data: bytes, *, sender: str) -> Compute:
 
 
 def pack_computed(computed: Computed | None) -> bytes:
-    """The bytes of a result. None says that there is none, and no reason."""
+    """Encode a result. None says that there is no result, and gives no reason."""
     if computed is None:
         return packed(_COMPUTED, [])
     vectors = [np.ascontiguousarray(v, "<f8").tobytes() for v in (computed.values, computed.metrics)]
@@ -103,7 +104,7 @@ def pack_computed(computed: Computed | None) -> bytes:
 
 
 def unpack_computed(data: bytes, *, sender: str) -> Computed | None:
-    """The result of these bytes. RemoteProtocolError for any others."""
+    """Decode a result. Raises RemoteProtocolError for any other bytes."""
     parts = parts_of(_COMPUTED, data, sender=sender)
     if not parts:
         return None
@@ -114,14 +115,14 @@ def unpack_computed(data: bytes, *, sender: str) -> Computed | None:
 
 
 class Outside:
-    """Whoever computes for a party: there while a request of theirs is answered, and at no other time."""
+    """The relay that computes for a party. It is reachable only while its request is answered."""
 
     def __init__(self) -> None:
         self._ask: CohortQuery | None = None
 
     @contextmanager
     def at(self, query: CohortQuery) -> Iterator[None]:
-        """Within, `query` reaches whoever brought the request."""
+        """Inside this context, `query` reaches the relay that brought the request."""
         self._ask = query
         try:
             yield
@@ -129,9 +130,9 @@ class Outside:
             self._ask = None
 
     def compute(self, compute: Compute) -> Computed:
-        """The result. DataError where there is none, or nobody to compute."""
+        """Have a result computed. Raises DataError if there is no result or no relay."""
         if self._ask is None:
-            raise DataError("Expected somebody beside the party who computes, got nobody: it abstains.")
+            raise DataError("Expected a relay that computes for the party, got none: it abstains.")
         try:
             found = unpack_computed(self._ask(pack_compute(compute)), sender="relay")
         except (OSError, RemoteProtocolError) as error:
@@ -142,10 +143,10 @@ class Outside:
 
 
 def answered(query: CohortQuery, request: bytes, compute: Callable[[Compute], Computed | None]) -> bytes:
-    """A relay's side: give the party a request, compute what it wants, and return its reply.
+    """The relay's side: give the party a request, compute for it if it asks, and return its reply.
 
     Args:
-        ask: gives the party a frame on one and the same connection, and returns its next one.
+        ask: gives the party a frame and returns its next one, always on the same connection.
     """
     reply = query(request)
     while is_compute(reply):

@@ -1,9 +1,10 @@
-"""The Unix socket between a party and whoever carries its frames on the same machine.
+"""The connection over a Unix socket between a party and the carrier of its frames on the same machine.
 
-A frame on the line has its length in front, eight bytes. The length is checked before anything is made for
-it, and memory grows with what came, not with what was claimed. A frame must come whole within a time.
+A frame on the connection has its length in front, eight bytes. The length is checked before memory is
+allocated, and memory grows with the bytes that arrived, not with the claimed length. A frame must arrive
+whole within a time limit.
 
-Whatever goes wrong on a connection ends that connection. The party does not notice (see `serving`).
+An error on a connection ends that connection only. The party goes on (see `serving`).
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from time import monotonic
 from securefl.core.errors import RemoteProtocolError
 
 MOST = 2**30
-"""The longest frame in bytes, unless somebody says otherwise."""
+"""The default limit of a frame in bytes."""
 PATIENCE = 60.0
-"""Seconds in which a frame must have come, or gone, whole."""
+"""Seconds within which a frame must be received or sent whole."""
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 2**20
 
 
 def _unheld(count: int) -> None:
-    """Count nothing: a carrier has asked for what comes, and the heads of frames are small."""
+    """Count nothing. A carrier asked for the frame that comes, and the heads of frames are small."""
 
 
 class Connection:
-    """One connection: whole frames, each way. RemoteProtocolError for whatever is not one.
+    """One connection, which carries whole frames both ways. Its methods raise RemoteProtocolError otherwise.
 
     Args:
         most: the longest frame.
         patience: seconds for one frame, from its first byte.
-        until: when everything on this line must be over, by `time.monotonic`.
-        hold: is told how many bytes of a frame came, as they come. It raises where there is no room for them.
+        until: the time by which all traffic on this connection must end, by `time.monotonic`.
+        hold: is called with the number of bytes of a frame as they arrive. It raises if memory runs out.
     """
 
     def __init__(
@@ -59,9 +60,9 @@ class Connection:
 
     @property
     def gone(self) -> bool:
-        """Whether the other side has ended the connection, even if bytes of it are still to be read."""
+        """Whether the other side has ended the connection, even if some of its bytes are still unread."""
         poll = select.poll()
-        poll.register(self._connection, 0)  # asked for nothing, it still tells of an end
+        poll.register(self._connection, 0)  # even without events, poll reports a hang-up
         return bool(poll.poll(0))
 
     def send(self, frame: bytes) -> None:
@@ -76,9 +77,9 @@ class Connection:
             raise _lost(error) from None
 
     def begins(self, *, wait: float | None = None) -> bool:
-        """Wait until a frame begins. False where the other side ends the connection between two frames.
+        """Wait until a frame begins. Returns False if the other side ends the connection between two frames.
 
-        wait: seconds, by default without end.
+        wait: seconds, by default without limit.
         """
         try:
             self._connection.settimeout(_left(self._end(wait)))
@@ -87,7 +88,7 @@ class Connection:
             raise _lost(error) from None
 
     def frame(self) -> bytes:
-        """The frame that begins."""
+        """Read the frame that begins."""
         until = self._end(self._patience)
         try:
             (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, until))
@@ -98,7 +99,7 @@ class Connection:
             raise _lost(error) from None
 
     def receive(self, *, wait: float | None = None) -> bytes | None:
-        """The next frame, or None, as for `begins`."""
+        """The next frame, or None if the other side ended the connection."""
         return self.frame() if self.begins(wait=wait) else None
 
     def _exactly(self, count: int, until: float, hold: Callable[[int], None] = _unheld) -> bytes:
@@ -117,7 +118,7 @@ class Connection:
 
 
 def _left(until: float) -> float | None:
-    """The seconds until then, None for no end."""
+    """The seconds until then, or None if there is no limit."""
     if until == inf:
         return None
     left = until - monotonic()
@@ -131,7 +132,7 @@ def _lost(error: OSError) -> RemoteProtocolError:
 
 
 def refusal(text: str) -> RemoteProtocolError:
-    """The error for what is wrong on a line."""
+    """The error for an invalid or broken connection."""
     return RemoteProtocolError(text, sender="peer", phase="line")
 
 
@@ -140,9 +141,9 @@ def refusal(text: str) -> RemoteProtocolError:
 
 @contextmanager
 def reached(path: Path | str, *, timeout: float, most: int = MOST) -> Iterator[Connection]:
-    """A line to the party at `path`. `timeout`: seconds for everything on it, together.
+    """Connect to the party at `path`. `timeout`: seconds for all traffic of the connection together.
 
-    Raises RemoteProtocolError for a party that does not run.
+    Raises RemoteProtocolError if no party runs there.
     """
     until = monotonic() + timeout
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -162,9 +163,27 @@ def reached(path: Path | str, *, timeout: float, most: int = MOST) -> Iterator[C
 
 
 def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) -> bytes:
-    """A party's reply to a request. `timeout`: seconds for all of it.
+    """Send a request frame to the party at `path`, and return its reply.
 
-    Raises RemoteProtocolError for a party that does not run, lets this user not in, or does not answer.
+        >>> from securefl.deployment import send
+        >>> from securefl.errors import RemoteProtocolError
+        >>> try:
+        ...     send("/nowhere/party.sock", b"", timeout=1)
+        ... except RemoteProtocolError as error:
+        ...     print(str(error).partition(", got")[0])
+        peer in phase line: Expected a party at /nowhere/party.sock
+
+    Args:
+        path: of the party's socket.
+        request: the frame.
+        timeout: seconds for connecting, sending and receiving together.
+        most: the longest reply in bytes.
+
+    Returns:
+        The reply frame.
+
+    Raises:
+        RemoteProtocolError: no party runs there, it refuses this user, or it does not reply in time.
     """
     with reached(path, timeout=timeout, most=most) as line:
         line.send(request)

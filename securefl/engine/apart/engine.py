@@ -1,4 +1,4 @@
-"""A server whose clients and key holder live apart: it runs Asks as the embedded engine does."""
+"""The engine of a deployment: it runs a server's cohort queries with parties on other machines."""
 
 from __future__ import annotations
 
@@ -25,20 +25,41 @@ SILENT: Final = "It did not answer, or not in time."
 
 
 class RemoteEngine:
-    """The Asks of one session, over `exchange`.
+    """Runs the cohort queries of one session with remote parties, over `exchange`.
+
+        >>> import tempfile, securefl
+        >>> from pathlib import Path
+        >>> from securefl.deployment import RemoteEngine, LocalDeployment, Updates, send
+        >>> from securefl.engine.apart.entering import Enter
+        >>> from securefl.engine.server import ServerParty
+        >>> plan, own = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1), Updates()
+        >>> with tempfile.TemporaryDirectory() as d, LocalDeployment(plan, own, clients=2, folder=Path(d)) as house:
+        ...     pinned, record = house.server.pinned, house.server.record
+        ...     enter = Enter.of(plan, "demo", own.digest, pinned, bytes(32), record.enrolled)
+        ...     reach = lambda sent: {n: send(house.where(n), data, timeout=9) for n, data in sent.items()}
+        ...     engine = RemoteEngine(
+        ...         ServerParty(plan, own.spec(), record, clients=2), record,
+        ...         securefl.Ledger(":memory:", plan.terms()), plan=plan, contributions=own.spec(), pinned=pinned,
+        ...         enter=enter, exchange=reach,
+        ...     )
+        ...     engine.kept
+        {}
 
     Args:
-        server: of the session's plan, with keys that the roster has.
+        server: of the session's plan, with the keys in the roster.
         record: the server's own.
-        books: the server's ledger. It holds what clients were asked for, as reservations: no client's ledger
-            is on this machine. What a client has spent it may overstate, never understate.
-        offers: by name, what clients may be asked for.
+        books: the server's ledger. It holds the clients' charges as reservations, since no client's ledger is
+            on this machine. It may overstate a client's spending, but never understates it.
+        offers: the specs of the values that clients may be asked for, by name.
         pinned: the server's roster.
         enter: the request with which parties enter.
-        exchange: gives parties requests, and returns the replies in time.
+        exchange: gives parties requests, and returns the replies that came in time.
 
-    A party that has not entered, or fell silent, is asked to enter before the next round, and for nothing
-    else until it has.
+    Before each round, parties that have not entered or fell silent are asked to enter. Until they have, they
+    get no other request.
+
+    Raises:
+        ConfigError: the roster has other keys of the server than `record`.
     """
 
     def __init__(
@@ -64,13 +85,13 @@ class RemoteEngine:
 
     @property
     def kept(self) -> Mapping[int, ClientState]:
-        """Nothing: what clients keep is on their own machines."""
+        """Empty: client states are on the clients' own machines."""
         return {}
 
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None
     ) -> tuple[Answers, Log]:
-        """Run one Ask. Errors as for `ServerParty.query`."""
+        """Run one cohort query. Errors as for `ServerParty.query`."""
         log = Log()
         if header.round > self._round:
             self._begin(header, log)
@@ -86,8 +107,8 @@ class RemoteEngine:
         return answers, log
 
     def _begin(self, header: Header, log: Log) -> None:
-        """A round begins: whoever is left out is asked to enter, again perhaps."""
-        # On record before anybody hears of the round: a run that is started again knows that it began.
+        """Begin a round: ask the parties that are not in the session to enter."""
+        # Recorded before any message of the round, so that a restarted run knows that the round began.
         self._record.secret(header.session, header.round)
         self._round = header.round
         out = [name for name in self._names if name not in self._here]
@@ -99,12 +120,12 @@ class RemoteEngine:
                 log.tell(name, SILENT)
 
     def _asked(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The replies of whoever has entered. The others would cost each wave its deadline."""
+        """The replies of the parties that have entered. Any other party would cost each wave its deadline."""
         here = {name: data for name, data in requests.items() if name in self._here}
         return self._exchange(here) if here else {}
 
     def _note(self, header: Header, asked: Sequence[Asked]) -> None:
-        """Write what clients were asked for into the books."""
+        """Reserve the charges of these queries in the server's ledger."""
         wants = [
             (
                 ReleaseKey(client_name(k), header.session, header.round, header.stage, number, name),

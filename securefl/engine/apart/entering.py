@@ -1,8 +1,8 @@
-"""The first request of a session: the server's plan, the roster it goes by, and a fresh nonce.
+"""The request to enter a session: the server's plan, the digest of its roster, and a fresh nonce.
 
-A party believes none of it. It compares the plan with its own copy field by field and the roster with the one
-that it pinned, and works the session out by itself. What the request decides is the nonce alone, and only
-under the signature of the server that is pinned.
+A party trusts none of it. It compares the plan with its own copy field by field and the roster with its
+pinned one, and computes the session itself. Only the nonce comes from the request, and the party takes it
+only if the pinned server signed the request.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from securefl.engine.apart.roster import Pinned
 
 _ENTER, _ENTERED = b"E", b"A"
 _LARGEST = 2**16
-"""Of a plan's text, and of a study's name, in bytes."""
+"""The limit of a plan's text and of a study's name, in bytes."""
 ENTERED = packed(_ENTERED, [])
-"""What a party says once it has entered."""
+"""A party's reply after it has entered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class Enter:
 
     Attributes:
         plan: the server's plan, as `written`.
-        study: what the server calls the study, for people.
-        work: digest of what the parties compute, such as a study's text with its arm and seed, 32 bytes.
+        study: the server's name of the study, for people.
+        work: digest of the parties' computation, such as a study's text with its arm and seed, 32 bytes.
         roster: digest of the server's roster, 32 bytes.
         nonce: 32 bytes that no session had before.
         signature: of the server over the others.
@@ -58,16 +58,16 @@ class Enter:
         return replace(unsigned, signature=server.signing.sign(unsigned.text()).raw)
 
     def require_signed(self, server: PublicKey) -> None:
-        """Raises CryptoError unless the owner of this key signed the request."""
+        """Raise CryptoError unless the owner of this key signed the request."""
         verify(server, Signature(self.signature), self.text())
 
     def text(self) -> bytes:
-        """What the signature is over."""
+        """The bytes that are signed."""
         parts = (self.plan.encode(), self.study.encode(), self.work, self.roster, self.nonce)
         return tagged(b"enter", b"", lengthened(*parts))
 
     def table(self, *, sender: str) -> Mapping[str, Any]:
-        """The fields of the plan. RemoteProtocolError for a text that is no table."""
+        """The fields of the plan. Raises RemoteProtocolError if the text is no table."""
         try:
             found = json.loads(self.plan)
         except (ValueError, RecursionError):
@@ -78,18 +78,18 @@ class Enter:
 
 
 def pack_enter(enter: Enter) -> bytes:
-    """The bytes of the request."""
+    """Encode the request."""
     texts = [enter.plan.encode(), enter.study.encode()]
     return packed(_ENTER, [*texts, enter.work, enter.roster, enter.nonce, enter.signature])
 
 
 def is_enter(data: bytes) -> bool:
-    """Whether a frame says that it is such a request."""
+    """Whether a frame's head has the kind of such a request."""
     return is_of(_ENTER, data)
 
 
 def unpack_enter(data: bytes, *, sender: str) -> Enter:
-    """The request of these bytes. RemoteProtocolError for any others."""
+    """Decode the request. Raises RemoteProtocolError for any other bytes."""
     parts = parts_of(_ENTER, data, sender=sender)
     if len(parts) != 6:
         raise other(sender)
@@ -108,10 +108,10 @@ def unpack_enter(data: bytes, *, sender: str) -> Enter:
 def enter_all(
     exchange: SendAndReceive, enter: Enter, names: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Ask parties to enter. Returns who did, and of those who answered otherwise, why they do not count.
+    """Ask parties to enter. Returns those that entered, and for each invalid reply the reason.
 
-    A party that was started again is asked with the same request: it takes part from the next round on. One
-    that stands in the session says that it entered, and nothing changes for it.
+    A restarted party gets the same request, and takes part from the next round on. A party that is in the
+    session already replies that it has entered, and nothing changes for it.
     """
     request = pack_enter(enter)
     replies = exchange(dict.fromkeys(names, request))

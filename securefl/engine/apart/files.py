@@ -1,4 +1,4 @@
-"""What a party has on its disk, held by one process: ledger, journal and diary, and a counter elsewhere."""
+"""A party's files: ledger, journal and diary in a folder, and a counter elsewhere. One process holds them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEDGER, JOURNAL = "ledger.sqlite", "acts.sqlite"
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """The open files of one party. ledger: a client's."""
+    """The open files of one party. ledger: None unless the party is a client."""
 
     name: str
     journal: Journal
@@ -29,20 +29,20 @@ class Files:
     ledger: Ledger | None
 
     def newest(self, session: bytes) -> int:
-        """The newest round of a session that ledger or journal know, or 0."""
+        """The newest round of a session in ledger or journal, or 0."""
         return max(self._released(session), self._acted(session))
 
     @property
     def place(self) -> Place:
-        """How far the party got."""
+        """The party's progress: its counts in ledger, journal and diary."""
         sessions, last = self.diary.newest()
         return Place(sessions=sessions, released=self._released(last), acted=self._acted(last))
 
     def note(self) -> None:
-        """Note in the counter how far the party got.
+        """Write the party's progress into the counter.
 
-        It comes before a reply leaves: whoever has the reply could otherwise have this party forget, by a
-        backup, that it was here.
+        The caller does this before a reply leaves. Otherwise a restored backup could make the party forget
+        a reply that another party has.
         """
         self.counter.note(self.place)
 
@@ -54,16 +54,16 @@ class Files:
 
 
 def there(folder: Path) -> bool:
-    """Whether a party has any file in this folder."""
+    """Whether this folder has any file of a party."""
     return any((folder / name).exists() for name in (LEDGER, JOURNAL, DIARY))
 
 
 @contextmanager
 def begun(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Iterator[Files]:
-    """Make the files and the counter of a new party, in a folder without any, and hold them.
+    """Create the files and the counter of a new party, in a folder without any, and hold them.
 
-    terms: of a client's ledger; None for a party without one. Raises ConfigError for a counter inside the
-    folder, and DataError for one that has noted another party.
+    terms: of a client's ledger; None for a party without one. Raises ConfigError if the counter is inside the
+    folder, and DataError if it belongs to another party.
     """
     require_outside(counter.folder, folder)
     with alone(folder), alone(counter.folder):
@@ -76,17 +76,17 @@ def begun(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Ite
 
 @contextmanager
 def held(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Iterator[Files]:
-    """Hold a party's folder and its counter, and open its files. Arguments as for `begun`.
+    """Lock a party's folder and its counter, and open its files. Arguments as for `begun`.
 
-    Raises ConfigError while another process holds one of them, or where the counter is lost. Raises DataError
-    for files that do not belong together, and for an older copy of them.
+    Raises ConfigError if another process holds one of them, or if the counter is lost. Raises DataError if
+    the files do not belong together, or are an older copy.
     """
     counter.place()
-    # Both: a copy of the folder is another folder with the same counter.
+    # Both are locked, because a copy of the folder is another folder with the same counter.
     with alone(folder), alone(counter.folder):
         _require_there(folder, JOURNAL, DIARY, *(() if terms is None else (LEDGER,)))
         with _open(name, folder, counter, terms) as files:
-            files.diary.sessions()  # all rows are checked once; a request looks at the newest alone
+            files.diary.sessions()  # checks all rows once; a request checks only the newest
             counter.require(files.place)
             yield files
 
@@ -106,18 +106,18 @@ def _open(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Ite
 
 
 def _require_there(folder: Path, *names: str) -> None:
-    # To open one that is lost would begin it anew, and put an empty one where the newest is to go back.
+    # Opening a lost file would create an empty one in the place where the newest copy must be restored.
     lost = [name for name in names if not (folder / name).is_file()]
     if lost:
         raise DataError(
-            f"Expected the files that {folder} began with, got no {', '.join(lost)}. Put the newest back, "
-            "all of them from one time."
+            f"Expected all files of the party in {folder}, got no {', '.join(lost)}. Restore the newest, "
+            "all from one backup."
         )
 
 
 def _bind(folder: Path, diary: SessionStore, name: str, identity: str) -> None:
     if diary.bound(name, identity) != identity:
         raise DataError(
-            f"Expected the {name} that this folder began with, got another in {folder}: it was lost, or put "
-            "there from another folder. Restore the folder from one backup."
+            f"Expected the {name} that was created with {folder}, got another: it was lost, or copied from "
+            "another folder. Restore the folder from one backup."
         )

@@ -1,7 +1,8 @@
-"""Frames: envelopes of bytes between parties that live apart. What they carry is checked where it is opened.
+"""Binary frames between the parties of a deployment.
 
-A frame is its magic, its kind, and parts, each with its length in front. Lengths are checked against the
-frame before anything is copied, and nothing may follow the last part.
+A frame is its magic, its kind, and parts, each with its length in front. `parts_of` checks the lengths
+against the frame before it copies a part, and refuses bytes after the last part. The reader of a part checks
+its content.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ _REFUSED = b"R"
 
 
 def packed(kind: bytes, parts: Sequence[bytes]) -> bytes:
-    """The frame of one kind, a byte, with these parts."""
+    """Encode a frame of one kind, a byte, with these parts."""
     sized = [piece for part in parts for piece in (_LENGTH.pack(len(part)), part)]
     return b"".join([MAGIC, kind, _COUNT.pack(len(parts)), *sized])
 
 
 def is_of(kind: bytes, data: bytes) -> bool:
-    """Whether a frame says that it is of this kind."""
+    """Whether a frame's head has this kind. The rest of the frame is not checked."""
     return data[: len(MAGIC) + 1] == MAGIC + kind
 
 
 def parts_of(kind: bytes, data: bytes, *, sender: str) -> list[bytes]:
-    """The parts of a frame of this kind. RemoteProtocolError for a refusal, and for any other bytes."""
+    """The parts of a frame of this kind. Raises RemoteProtocolError for a refusal and for other bytes."""
     if data == REFUSED:
-        raise RemoteProtocolError("It refused, and says why to its owner alone.", sender=sender)
+        raise RemoteProtocolError("It refused, and tells the reason to its owner alone.", sender=sender)
     head = MAGIC + kind
     at = len(head) + _COUNT.size
     if data[: len(head)] != head or len(data) < at:
@@ -56,9 +57,9 @@ def parts_of(kind: bytes, data: bytes, *, sender: str) -> list[bytes]:
 
 
 def other(sender: str) -> RemoteProtocolError:
-    """The error for bytes that are no frame of the kind that was expected."""
+    """The error for bytes that are no frame of the expected kind."""
     return RemoteProtocolError("Expected a frame of this version, whole, got other bytes.", sender=sender)
 
 
 REFUSED = packed(_REFUSED, [])
-"""What a party says to anything that it does not do. It is constant: a reason could tell of records."""
+"""A party's reply to every refused request. It is constant, because a reason could reveal records."""

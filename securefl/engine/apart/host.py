@@ -1,4 +1,4 @@
-"""A party's side of its frames: one request in, one reply out."""
+"""A party's side of one session: it takes a request frame and gives a reply frame."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from securefl.engine.party import Party
 
 
 class Host:
-    """One client, or the key holder, of a session that it has entered, behind its frames.
+    """One client, or the key holder, in the session that it has entered.
 
-    Whoever carries the frames learns what the frames carry, and can lose, repeat or change them. It cannot
-    make the party do more than a server can.
+    The carrier of the frames can read, lose, repeat and change them. It cannot make the party do more than a
+    server can.
     """
 
     def __init__(self, party: Party) -> None:
@@ -23,9 +23,9 @@ class Host:
         (self.name,) = party.names
 
     def answer(self, request: bytes) -> bytes:
-        """What the party says to a request. RemoteProtocolError for one that no server makes.
+        """The party's reply to a request. Raises RemoteProtocolError for an invalid request.
 
-        After an error the party is where it was. `noted` has what was refused without one.
+        After an error the party is at the same place as before. `noted` has refusals that raise no error.
         """
         turn, key = unpack(request, sender=SERVER), b""
         out: list[Packet] = []
@@ -44,7 +44,7 @@ class Host:
         return pack_sent(TurnReply(key=key, parcels=tuple((parcel.to, parcel.data) for parcel in out)))
 
     def noted(self) -> list[str]:
-        """For its owner: what it refused of a peer's message, and why it abstained, since the last time."""
+        """For its owner: the peers' messages that it refused and why it abstained, since the last call."""
         own, drive = self.party.log.take(), self.party.drive
         rejected_from: dict[str, str] = {} if drive is None else drive.traffic.rejected_from
         reasons = [f"{sender}: {why}" for sender, why in rejected_from.items()]

@@ -1,4 +1,4 @@
-"""How much room a party has for those who connect: places, and memory for what they send."""
+"""The limits of a party's server: the number of connections, and the memory for their frames."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from securefl.engine.apart.connection import refusal
 
 @dataclass(eq=False)
 class Guest:
-    """A connection that has a place.
+    """An admitted connection.
 
     Attributes:
-        idle: since when it has no request; infinity while it has one.
-        held: bytes of frames that came and are not answered.
+        idle: the time since which it has no request; infinity while it has one.
+        held: bytes of its frames that arrived and are not answered.
     """
 
     connection: socket.socket
@@ -28,11 +28,11 @@ class Guest:
 
 
 class Limits:
-    """The places of a party and its memory, counted over all connections; safe between their threads.
+    """Limits the number of a party's connections and their memory. It is safe between threads.
 
     Args:
-        places: how many connections there may be.
-        most: bytes that they may hold together.
+        places: the most connections at a time.
+        most: the most bytes that they hold together.
     """
 
     def __init__(self, *, places: int, most: int, clock: Callable[[], float] = monotonic) -> None:
@@ -41,9 +41,9 @@ class Limits:
         self._lock = Lock()
 
     def admit(self, connection: socket.socket) -> Guest | None:
-        """Give a connection a place: a free one, or that of whoever is idle longest, whose connection ends.
+        """Admit a connection. If there is no free place, the connection that is idle longest is ended.
 
-        None where all have a request.
+        Returns None if all connections have a request.
         """
         with self._lock:
             if len(self._guests) >= self._places:
@@ -56,13 +56,13 @@ class Limits:
             return guest
 
     def begin(self, guest: Guest) -> bool:
-        """A request of a guest begins. False if the guest has lost its place meanwhile."""
+        """Begin a request of a connection. Returns False if the connection lost its place meanwhile."""
         with self._lock:
             guest.idle = inf
             return guest in self._guests
 
     def hold(self, guest: Guest, count: int) -> None:
-        """A guest brings so many bytes. RemoteProtocolError if all guests would hold more than they may."""
+        """Count bytes that a connection brings. RemoteProtocolError if all together would exceed `most`."""
         with self._lock:
             held = sum(each.held for each in self._guests)
             if held + count > self._most:
@@ -73,12 +73,12 @@ class Limits:
             guest.held += count
 
     def rest(self, guest: Guest) -> None:
-        """A request of a guest is answered."""
+        """End a request of a connection, and free its memory."""
         with self._lock:
             guest.idle, guest.held = self._clock(), 0
 
     def leave(self, guest: Guest) -> None:
-        """A guest gives its place back, before its connection is closed."""
+        """Free a connection's place, before the connection is closed."""
         with self._lock:
             if guest in self._guests:
                 self._guests.remove(guest)
@@ -92,4 +92,4 @@ class Limits:
     def _turn_out(self, guest: Guest) -> None:
         self._guests.remove(guest)
         with suppress(OSError):
-            guest.connection.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
+            guest.connection.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes the connection

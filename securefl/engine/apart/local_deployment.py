@@ -1,10 +1,10 @@
-"""Parties of updates that are computed outside them: one in a process of its own, or a simulation's in one.
+"""A local deployment: all parties of a simulation in one process, each behind a Unix socket of its own.
 
     with House(plan, updates, clients=3, folder=Path("house")) as house:
-        ...  # house.server for the server; house.where(name) for whoever carries a party's frames
+        ...  # house.server for the server; house.where(name) for the carrier of a party's frames
 
-A house is for simulations: whoever runs it holds all keys and all ledgers. In a deployment each owner serves
-one party by `served`, under a user of its own.
+It is for simulations, since one process holds all keys and all ledgers. In a deployment each owner serves one
+`UpdateParty` by `served`, in a process of its own user. The updates are computed outside the parties.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from securefl.storage.own_record import OwnRecord
 _log = logger(__name__)
 _SOCKET, _COUNTERS = "party.sock", "counters"
 _GOODBYE = 5.0
-# A party whose app has the records has none itself; an empty set would say that there is nothing to send.
+# The app has the records, not the party. Empty arrays would mean a client without records.
 _ELSEWHERE = (np.zeros((1, 0)), np.zeros(1))
 
 
@@ -53,18 +53,18 @@ class UpdateParty:
     """One client whose updates are computed outside it, or the key holder, with its files in one folder.
 
     Args:
-        name: the party's; its number is that of its name in the roster.
-        plan: its own copy. The noise is what it says.
-        updates: what it may be asked for.
+        name: the party's. A client's number is the place of its name in the roster.
+        plan: its own copy, which also sets the noise.
+        updates: the values that it may be asked for.
         pinned: its own roster.
         identity: its lasting keys.
-        folder: of ledger, journal and diary, which are made where there are none.
-        counter: a folder outside that one, and outside its backups, that notes how far the party got.
-        patience: seconds that an app may compute for. So long all others wait: nobody who comes meanwhile
-            can end the computing, since a client that is made to fail is missing from a sum.
+        folder: of ledger, journal and diary. They are created if they do not exist.
+        counter: a folder outside that one, and outside its backups, that stores the party's progress.
+        patience: seconds that an app may compute for. All other requests wait meanwhile. No other connection
+            can end the computation, because a client that is made to fail is missing from a sum.
 
-    Raises ConfigError for a plan under which the updates can never leave, for a folder or a counter that
-    another process holds, and for a counter that is lost. Raises DataError for an older copy of the folder.
+    Raises ConfigError if the updates can never be released under the plan, if another process holds the
+    folder or the counter, and if the counter is lost. Raises DataError for an older copy of the folder.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class UpdateParty:
         )
 
     def handle(self, line: Connection, request: bytes) -> bytes:
-        """The reply to a request that came on this line. What is computed is asked for on the same line."""
+        """The reply to a request from this connection. The same connection carries orders to compute."""
 
         def query(frame: bytes) -> bytes:
             line.send(frame)
@@ -127,21 +127,35 @@ class UpdateParty:
 
 
 def served(party: UpdateParty, listener: socket, *, allow: Collection[int]) -> None:
-    """Answer for a party until its listener is closed. allow: the users, by number, who may connect.
+    """Serve a party until its listener is closed. allow: the numbers of the users that may connect.
 
-    The listener is made after the party: `listening` takes the socket of whoever runs in the same folder.
+    Create the listener after the party. `listening` removes an existing socket, and only the party's lock
+    shows that no other process serves the same folder.
     """
     serve(listener, party.handle, allow=allow, tell=party.files.diary.refuse)
 
 
 class LocalDeployment:
-    """All parties of a simulation in this process, each behind a Unix socket in a folder of its own.
+    """A local deployment: all parties of a simulation in this process, each behind a Unix socket.
+
+        >>> import tempfile, securefl
+        >>> from pathlib import Path
+        >>> from securefl.deployment import LocalDeployment, Updates
+        >>> plan = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1)
+        >>> with tempfile.TemporaryDirectory() as d:
+        ...     with LocalDeployment(plan, Updates(), clients=2, folder=Path(d)) as house:
+        ...         house.where("client-0001").is_socket(), sorted(house.server.pinned.members)
+        (True, ['client-0000', 'client-0001', 'server'])
 
     Args:
-        plan, updates: of all of them.
-        clients: how many there are.
-        folder: where their files are, and their counters: it comes back whole from a backup, unseen. A house
-            that is opened again there goes on with its ledgers, under new keys, in new sessions.
+        plan, updates: of all parties.
+        clients: the number of clients.
+        folder: of the parties' files and counters. Since the counters are inside, no check notices if the
+            folder is restored from a backup. A house that is opened there again continues its ledgers, under
+            new keys and in new sessions.
+
+    Raises:
+        ConfigError: the updates can never be released under the plan, or another process holds the folder.
     """
 
     def __init__(self, plan: Plan, updates: Updates, *, clients: int, folder: Path) -> None:
@@ -158,7 +172,7 @@ class LocalDeployment:
         self._threads: list[Thread] = []
 
     def where(self, name: str) -> Path:
-        """Where a party is reached."""
+        """The path of a party's socket."""
         return socket_of(self._folder, name)
 
     def __enter__(self) -> LocalDeployment:
@@ -189,7 +203,7 @@ class LocalDeployment:
         path, counter = self.where(name), self._folder / _COUNTERS / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         own = (self._plan, self._updates, self.pinned, self._keys[name])
-        # All of it in this thread: a database belongs to the one that opened it.
+        # The party is made in this thread, because a database belongs to the thread that opened it.
         try:
             with closing(UpdateParty(name, *own, path.parent, counter)) as party, listening(path) as listener:
                 ready.set_result(listener)
@@ -201,5 +215,5 @@ class LocalDeployment:
 
 
 def socket_of(folder: Path, name: str) -> Path:
-    """Where a house in this folder has a party's socket."""
+    """The path of a party's socket, for a house in this folder."""
     return folder / name / _SOCKET

@@ -1,14 +1,14 @@
-"""A party that outlives its sessions. It enters them by its own plan and roster, one after the other.
+"""A long-running party. It joins one session at a time, and only if plan and roster equal its own.
 
-    request                     what the party does
-    Enter, of a new session     compares plan and roster with its own; the session before is over for good
-    Enter, of the one at hand   says that it entered, and changes nothing
-    Enter, after a restart      takes part from the round after the newest that ledger or journal know
-    Enter, of one that is over  refused: a replay
-    Turn                        goes to the session at hand; refused before any
+    request                       what the party does
+    Enter, of a new session       compares plan and roster with its own; then the earlier session is over
+    Enter, of the current one     replies that it has entered, and changes nothing
+    Enter, after a restart        takes part from the round after the newest one in ledger or journal
+    Enter, of an earlier session  refuses it as a replay
+    Turn                          gives it to the current session; refuses it before any session
 
-A reply to whatever is refused is one constant frame. The owner finds the reason in the diary. With it
-stands why a message within a turn was refused, or why the party abstained.
+The reply to every refused request is one constant frame. The reason is in the diary, for the owner. The diary
+also has the reasons why a message within a turn was refused, and why the party abstained.
 """
 
 from __future__ import annotations
@@ -31,22 +31,34 @@ from securefl.engine.party.clients import ClientParty
 
 _LOG = logger(__name__)
 Make = Callable[[Mapping[int, ClientState]], Party]
-"""Makes the party of a session, from what it keeps: the same ledger, journal and keys for all of them."""
+"""Makes a session's party from its stored client state. All sessions share ledger, journal and keys."""
 
 
 class PartySession:
     """One client, or the key holder, over all its sessions.
 
+        >>> from securefl import Plan
+        >>> from securefl.deployment import Pinned, PartySession
+        >>> from securefl.engine.apart.session_store import SessionStore
+        >>> from securefl.sums import Identity
+        >>> names = ("server", "client-0000")
+        >>> roster = Pinned({name: Identity.generate(name).member() for name in names})
+        >>> args = ("client-0000", Plan(delta=1e-5, max_rounds=1), bytes(32), roster, SessionStore())
+        >>> party = PartySession(*args, lambda kept: None, newest=lambda session: 0)
+        >>> party.answer(b"no frame") == party.answer(b"another"), party.diary.refusals()[0].times
+        (True, 2)
+
     Args:
         name: the party's.
         plan: its own; a session of another plan is refused.
-        work: digest of what it computes (see `entering.Enter`); a session of other work is refused.
-        pinned: its own roster, in which it stands with its own keys.
+        work: digest of its computation (see `entering.Enter`); a session of other work is refused.
+        pinned: its own roster, which has the party with its own keys.
         diary: of this party alone.
         make: see `Make`.
-        newest: the newest round of a session that the party's ledger or journal know, or 0.
+        newest: gives the newest round of a session in the party's ledger or journal, or 0.
 
-    Raises ConfigError for a party that the roster has not, or has with other keys.
+    Raises:
+        ConfigError: the roster does not have the party, or has it with other keys.
     """
 
     def __init__(
@@ -78,13 +90,13 @@ class PartySession:
 
     @property
     def session(self) -> bytes:
-        """The session at hand, 32 bytes; empty before the first Enter of this process."""
+        """The current session, 32 bytes; empty before the first `Enter` of this process."""
         return self._session
 
     def answer(self, request: bytes) -> bytes:
-        """The reply to a request. Whatever is refused gets the same bytes, and the reason is noted here.
+        """The reply to a request. Every refusal has the same bytes, and its reason is noted in the diary.
 
-        After an error that is not the server's, the party has left its session, as after a restart.
+        After an error that is not the server's fault, the party leaves its session, as after a restart.
         """
         try:
             if is_enter(request):
@@ -94,7 +106,7 @@ class PartySession:
         except RemoteProtocolError as error:
             return self._refused(error)
         except SecureFLError as error:
-            # It is not the peer's error, and the machines may stand between two states.
+            # The error is not the peer's, and the machines may be between two states.
             self._host = None
             return self._refused(error)
         except BaseException:
@@ -135,8 +147,8 @@ class PartySession:
         known, (newest, _) = self.diary.number(session), self.diary.newest()
         if 0 < known < newest:
             raise RemoteProtocolError(
-                "Expected a new session, got one that was over when the party entered another: it is an old "
-                "request that somebody sends again, or the server began to use a nonce twice.",
+                "Expected a new session, got one that ended when the party entered another: an old request "
+                "was replayed, or the server used a nonce twice.",
                 sender=SERVER,
             )
         if not known:
@@ -145,7 +157,7 @@ class PartySession:
                     "Expected a session that the diary knows, got one in which the ledger or the journal has "
                     "acts: the diary is from a backup. Restore the folder from one backup."
                 )
-            # Before the party acts in it: a session that is entered twice would have its rounds twice.
+            # Noted before the party acts in the session: if it entered twice, it would run its rounds twice.
             self.diary.enter(session, enter.study)
         self._host, self._kept = None, dict(self.diary.kept(session))
         party = self._make(self._kept)
@@ -154,7 +166,7 @@ class PartySession:
         _LOG.info("%s entered session %s of %r", self.name, session.hex()[:16], enter.study)
 
     def _checked(self, enter: Enter) -> bytes:
-        """The session, by the party's own plan and roster. Raises RemoteProtocolError for another's."""
+        """The session under the party's own plan and roster. RemoteProtocolError if the request differs."""
         try:
             enter.require_signed(self._pinned.members[SERVER].identity)
         except CryptoError:

@@ -1,4 +1,4 @@
-"""The server's transport to parties that live apart: frames go out in waves, and replies come in."""
+"""The server's transport to remote parties: frames go out in waves, and replies come in."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from securefl.engine.apart.turns import Turn, TurnReply, grouped, pack, unpack_s
 from securefl.engine.drive import Driver, Packet, Traffic
 
 SendAndReceive = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
-"""Gives each party its request, and returns the replies that came in time, by party. It keeps the time."""
+"""Sends each party its request, and returns the replies that came in time, by party. It sets the deadline."""
 
 
 class RemoteTransport:
-    """A transport over `exchange`.
+    """The server's transport over `exchange`.
 
-    A party that is silent once, or says what nobody may say, is left out until it is called to another place:
-    its machine has missed a wave, and a second deadline would be waited for in vain.
+    If a party is silent once, or sends an invalid frame, it is left out until the next call: its machine has
+    missed a wave, and waiting for it a second time would be in vain.
 
     Attributes:
-        traffic: bytes of messages, by the party that sent or was sent them; who was blamed for a frame.
-        silent: who left a request without a reply.
+        traffic: bytes of messages by sender and by receiver, and the senders of invalid frames.
+        silent: the parties that left a request without a reply.
     """
 
     def __init__(self, exchange: SendAndReceive) -> None:
@@ -33,7 +33,7 @@ class RemoteTransport:
         self._begun: list[Packet] = []
 
     def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
-        """Clients say nothing of a key of theirs: their call travels with the first wave after it."""
+        """Call the key holder for its key. The clients' call has no reply and travels with the next wave."""
         self._calls = {name: data for name in to if name != KEY_HOLDER}
         if KEY_HOLDER not in to:
             return {}
@@ -43,7 +43,7 @@ class RemoteTransport:
         return said
 
     def run(self, drive: Driver) -> None:
-        """Run the exchange at hand to its end, a wave at a time."""
+        """Run the current exchange to its end, a wave at a time."""
         turns = {name: Turn(call=call) for name, call in self._calls.items()}
         self._calls = {}
         self._here = {KEY_HOLDER} & self._here
@@ -68,7 +68,7 @@ class RemoteTransport:
                 break
 
     def _delivered(self, drive: Driver, parcels: Sequence[Packet]) -> list[Packet]:
-        """Deliver what is the server's own. Returns what is left, and what it made the server send."""
+        """Deliver the server's packets. Returns the remaining ones, and those that the server sends then."""
         left: list[Packet] = []
         for parcel in parcels:
             if parcel.to == SERVER:
@@ -78,7 +78,7 @@ class RemoteTransport:
         return left
 
     def _wave(self, turns: Mapping[str, Turn]) -> tuple[dict[str, bytes], list[Packet]]:
-        """One wave: what each party said of its key, and what all sent."""
+        """Run one wave. Returns each party's reply on its key, and the packets that all parties sent."""
         replies = self._exchange({name: pack(turn) for name, turn in turns.items()})
         said: dict[str, bytes] = {}
         out: list[Packet] = []
@@ -95,7 +95,7 @@ class RemoteTransport:
             self._here.add(name)
             self._count(name, turns[name], sent)
             said[name] = sent.key
-            # Whoever a message says it is for, it is from the party whose reply carried it.
+            # The sender is the party whose reply carried the packet, not a field that the packet states.
             out += [Packet(name, to, data) for to, data in sent.parcels]
         return said, out
 

@@ -1,8 +1,8 @@
-"""Who takes part in a deployment, with which lasting keys: a file that its parties agree on out of band.
+"""The roster of a deployment: its parties and their lasting public keys, in a file agreed on out of band.
 
-A line is one party, as it printed it (`securefl party enrol`): JSON with its name, its two public keys in hex
-and their fingerprint, for people to compare. The order of lines does not matter. Nobody takes a roster from
-the server: whoever could name a key could stand for its owner.
+A line is one party, as `securefl party enrol` prints it: JSON with its name, its two public keys in hex and
+their fingerprint, for people to compare. The order of lines does not matter. No party takes a roster from the
+server, because a server that could name a client's key could impersonate that client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 def fingerprint(member: Member) -> str:
-    """128 bits of SHA-256 over name and keys, in groups of four digits: for people to read aloud."""
+    """128 bits of SHA-256 over name and keys, in groups of four digits, for people to read aloud."""
     raw = fields(member.name.encode(), member.identity.raw, member.channel.raw)
     digits = hashlib.sha256(b"securefl enrolment v1" + raw).hexdigest()[:32]
     return " ".join(digits[at : at + 4] for at in range(0, 32, 4))
@@ -52,10 +52,17 @@ def line_of(member: Member) -> str:
 
 @dataclass(frozen=True)
 class Pinned:
-    """The parties of a deployment, by name.
+    """The roster: the parties of a deployment by name, with their public keys.
 
-    Raises ConfigError without a server or a client, for a name that is no party's, and for a key that two
-    parties have or one party has twice.
+        >>> from securefl.deployment import Pinned
+        >>> from securefl.sums import Identity
+        >>> names = ("client-0000", "client-0001", "server")
+        >>> roster = Pinned({name: Identity.generate(name).member() for name in names})
+        >>> roster.clients, len(roster.digest)
+        (('client-0000', 'client-0001'), 32)
+
+    Raises:
+        ConfigError: there is no server or no client, a name is no party's, or a key stands twice.
     """
 
     members: Mapping[str, Member]
@@ -66,8 +73,8 @@ class Pinned:
         if SERVER not in self.members or not clients or list(clients) != numbered:
             raise ConfigError(
                 f"Expected a roster of the server, clients numbered from {client_name(0)} without a gap, and "
-                f"perhaps a {KEY_HOLDER}, got {', '.join(sorted(self.members)) or 'nobody'}. Ask who is "
-                "missing for their line."
+                f"perhaps a {KEY_HOLDER}, got {', '.join(sorted(self.members)) or 'nobody'}. Ask the missing "
+                "parties for their lines."
             )
         require_distinct(self.members, "names of parties")
         seen: dict[bytes, str] = {}
@@ -79,25 +86,25 @@ class Pinned:
                         "party would count as two. Ask both for their lines again."
                     )
             if has_small_order(member.identity):
-                raise ConfigError(f"Expected a key that signs for {name}, got one under which anybody signs.")
+                raise ConfigError(f"Expected a signing key of {name}, got one under which anybody signs.")
 
     @property
     def clients(self) -> tuple[str, ...]:
         """The names of the clients, ascending."""
-        # by number: from 10,000 clients on, names are of different lengths
+        # Sorted by number: from 10,000 clients on, names have different lengths.
         apart = set(self.members) - {SERVER, KEY_HOLDER}
         return tuple(sorted(apart, key=lambda name: (len(name), name)))
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 over names and keys in the order of names: 32 bytes that a plan file notes."""
+        """SHA-256 over names and keys in the order of names, 32 bytes. A party's plan file has it."""
         own = [self.members[name] for name in sorted(self.members)]
         lines = [fields(one.name.encode(), one.identity.raw, one.channel.raw) for one in own]
         return hashlib.sha256(b"securefl roster v1" + fields(*lines)).digest()
 
     def session(self, plan: Plan, nonce: bytes) -> bytes:
         """The session of this plan, these parties and this nonce, 32 bytes."""
-        # Keys too, not names alone: after a rotation the parties stand in another session.
+        # Over names and keys, so that a rotation of keys gives another session.
         return plan.session(self.clients, self.digest + nonce)
 
     def directory(self, session: bytes) -> Directory:
@@ -111,12 +118,12 @@ class Pinned:
 
 
 def read(path: Path) -> Pinned:
-    """The roster in a file. Raises ConfigError, with the line's number, for anything else."""
+    """Read a roster file. Raises ConfigError, with the line's number, if it is not valid."""
     return parse(read_text(path, LARGEST), str(path))
 
 
 def parse(text: str, where: str = "roster") -> Pinned:
-    """The roster in a text (see `read`). where: what errors call it."""
+    """Parse a roster's text (see `read`). where: its name in errors."""
     members: dict[str, Member] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
@@ -125,7 +132,7 @@ def parse(text: str, where: str = "roster") -> Pinned:
         if member.name in members:
             raise ConfigError(
                 f"{where}, line {number}: expected each party once, got {member.name} twice. After a "
-                "rotation the old line is void: remove it."
+                "rotation the old line is void. Remove it."
             )
         members[member.name] = member
     return Pinned(members)
@@ -159,7 +166,7 @@ def _fit(said: Mapping[str, Any]) -> bool:
 
 
 def differences(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> Sequence[str]:
-    """Each field in which two plans differ, in a sentence, the fields in the order of the alphabet."""
+    """One sentence for each field in which two plans differ, in alphabetical order."""
     return [
         f"{escaped(name)[:80]}: {_shown(own, name)} here, {_shown(theirs, name)} at the server"
         for name in sorted({*own, *theirs})

@@ -1,6 +1,6 @@
-"""A party's diary: which sessions it entered, what it refused and why, whose records it had, what it keeps.
+"""A party's store of its sessions, refusals, fingerprints of records, and client state.
 
-It is for the party's owner. Nothing of it is ever sent.
+It is for the party's owner. No part of it is ever sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from securefl.core.arrays import packed, unpacked
 from securefl.storage.database import Database, Kind, check, decoding, seal
 
 DIARY = "diary.sqlite"
-"""Its name in a party's folder."""
+"""The file's name in a party's folder."""
 KIND = Kind(
     name="diary",
     version=2,  # 2: safetensors
@@ -40,7 +40,7 @@ _LONGEST = 4000
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the diary: what it says, and when it was written, in UTC."""
+    """A line of the diary: its text, and the time of writing in UTC."""
 
     text: str
     at: str
@@ -53,7 +53,7 @@ def now() -> str:
 
 
 class SessionStore:
-    """The diary in one SQLite file. Safe under two processes and kill -9."""
+    """The diary in one SQLite file. It is safe under two processes and under kill -9."""
 
     def __init__(self, path: Path | str = ":memory:", *, clock: Callable[[], str] = now) -> None:
         self._clock = clock
@@ -65,7 +65,7 @@ class SessionStore:
     # What belongs together ----------------------------------------------------------------------------
 
     def bound(self, name: str, value: str) -> str:
-        """What this name was bound to when it was bound first, which is now if it never was."""
+        """Bind a name to a value, unless it is bound already. Returns the value that it is bound to."""
         with self._db.transaction():
             row = self._db.row("SELECT value, seal FROM bound WHERE name = ?", (name,))
             if row is None:
@@ -77,7 +77,7 @@ class SessionStore:
     # Sessions -----------------------------------------------------------------------------------------
 
     def sessions(self) -> list[tuple[bytes, Entry]]:
-        """All sessions in the order in which they were entered, each with the study's name."""
+        """All sessions in the order of entering, each with the study's name."""
         rows = self._db.rows("SELECT number, session, study, at, seal FROM sessions ORDER BY number")
         with self._db.explaining():
             for *content, sealed in rows:
@@ -85,11 +85,11 @@ class SessionStore:
         return [(bytes(session), Entry(study, at)) for _, session, study, at, _ in rows]
 
     def newest(self) -> tuple[int, bytes]:
-        """How many sessions were entered, and the last of them; 0 and no bytes before any."""
+        """The number of sessions that were entered, and the last of them; 0 and no bytes if there is none."""
         return self._session("ORDER BY number DESC LIMIT 1") or (0, b"")
 
     def number(self, session: bytes) -> int:
-        """The number of a session, from 1 in the order in which they were entered; 0 for none of them."""
+        """The number of a session in the order of entering, from 1; 0 if it was never entered."""
         found = self._session("WHERE session = ?", (session,))
         return 0 if found is None else found[0]
 
@@ -102,7 +102,7 @@ class SessionStore:
         return int(row[0]), bytes(row[1])
 
     def enter(self, session: bytes, study: str) -> None:
-        """Note a session, durably. What was kept in the one before is forgotten."""
+        """Write a new session durably, and delete the client state of the session before."""
         with self._db.transaction():
             number = self._next("sessions")
             row = (number, session, study[:_LONGEST], self._clock())
@@ -112,7 +112,7 @@ class SessionStore:
     # Refusals -----------------------------------------------------------------------------------------
 
     def refuse(self, why: str) -> None:
-        """Note why something was refused. The newest hundred are kept; the same again counts up."""
+        """Write the reason of a refusal. The newest hundred are kept. A repeated reason raises its count."""
         why = why[:_LONGEST]
         with self._db.transaction():
             last = self._db.row("SELECT number, why FROM refusals ORDER BY number DESC LIMIT 1")
@@ -125,14 +125,14 @@ class SessionStore:
             self._db.run("DELETE FROM refusals WHERE number <= ?", (number - _MOST_REFUSALS,))
 
     def refusals(self) -> list[Entry]:
-        """The newest refusals, the newest first."""
+        """The kept refusals, the newest first."""
         rows = self._db.rows("SELECT why, at, times FROM refusals ORDER BY number DESC")
         return [Entry(*row) for row in rows]
 
     # Records ------------------------------------------------------------------------------------------
 
     def records(self) -> list[tuple[str, Entry]]:
-        """The fingerprints of the records that the party had, each with the owner's reason."""
+        """The fingerprints of the party's records over time, each with the owner's reason for the change."""
         rows = self._db.rows("SELECT number, digest, why, at, seal FROM records ORDER BY number")
         with self._db.explaining():
             for *content, sealed in rows:
@@ -140,7 +140,7 @@ class SessionStore:
         return [(digest, Entry(why, at)) for _, digest, why, at, _ in rows]
 
     def note_records(self, digest: str, why: str) -> None:
-        """Note the fingerprint of the records from now on."""
+        """Write the fingerprint of the records that the party has from now on."""
         with self._db.transaction():
             row = (self._next("records"), digest, why[:_LONGEST], self._clock())
             self._db.run("INSERT INTO records VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
@@ -148,13 +148,13 @@ class SessionStore:
     # Kept state ---------------------------------------------------------------------------------------
 
     def keep(self, session: bytes, client: int, own: ClientState) -> None:
-        """Note what the party keeps on its device in a session, in place of what it kept before."""
+        """Write the client state of a session, in place of the earlier one."""
         row = (1, session, client, packed(own))
         with self._db.transaction():
             self._db.run("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
 
     def kept(self, session: bytes) -> Mapping[int, ClientState]:
-        """What the party keeps in this session: nothing, or its own arrays by its number."""
+        """The client state of this session by the client's number, or nothing."""
         row = self._db.row("SELECT * FROM kept WHERE session = ?", (session,))
         if row is None:
             return {}

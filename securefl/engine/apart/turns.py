@@ -1,4 +1,4 @@
-"""The frames of a wave: what a server gives a party, and what the party sends back."""
+"""The frames of a wave: a server's request to a party, and the party's reply."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _TURN, _SENT = b"T", b"S"
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What a server gives a party in one wave.
+    """The server's request to a party in one wave.
 
     Attributes:
-        call: the call to a new place, handed over first. None where the party stays where it is.
-        parcels: who sent what to this party, in the order in which it is delivered.
-        deadline: nothing more will come in the phase at hand.
+        call: the call to a new place, handled first. None if the party stays at its place.
+        parcels: (sender, bytes) of each message to this party, in the order of delivery.
+        deadline: whether the current phase has ended, so that no more messages of it come.
     """
 
     call: bytes | None = field(default=None, repr=False)
@@ -28,20 +28,20 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnReply:
-    """What a party sends back: what it says of its own key, and its messages, each for one receiver."""
+    """The party's reply: its own key or nothing, and its messages, each for one receiver."""
 
     key: bytes = field(default=b"", repr=False)
     parcels: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
 
 
 def pack(turn: Turn) -> bytes:
-    """The bytes of a turn."""
+    """Encode a turn."""
     flags = bytes([turn.deadline, turn.call is not None])
     return packed(_TURN, [flags, turn.call or b"", *_flat(turn.parcels)])
 
 
 def unpack(data: bytes, *, sender: str) -> Turn:
-    """The turn of these bytes. RemoteProtocolError for any others."""
+    """Decode a turn. Raises RemoteProtocolError for any other bytes."""
     flags, call, *rest = _parts(_TURN, data, 2, sender)
     if len(flags) != 2 or max(flags) > 1 or (call and not flags[1]):
         raise other(sender)
@@ -49,18 +49,18 @@ def unpack(data: bytes, *, sender: str) -> Turn:
 
 
 def pack_sent(sent: TurnReply) -> bytes:
-    """The bytes of a reply."""
+    """Encode a reply."""
     return packed(_SENT, [sent.key, *_flat(sent.parcels)])
 
 
 def unpack_sent(data: bytes, *, sender: str) -> TurnReply:
-    """The reply of these bytes. RemoteProtocolError for any others."""
+    """Decode a reply. Raises RemoteProtocolError for any other bytes."""
     key, *rest = _parts(_SENT, data, 1, sender)
     return TurnReply(key=key, parcels=_pairs(rest, sender))
 
 
 def grouped(parcels: Sequence[Packet]) -> dict[str, list[tuple[str, bytes]]]:
-    """Parcels by their receiver."""
+    """Packets by their receiver."""
     found: dict[str, list[tuple[str, bytes]]] = {}
     for parcel in parcels:
         found.setdefault(parcel.to, []).append((parcel.sender, parcel.data))

@@ -1,12 +1,13 @@
-"""Model updates of an app that is not ours: what its clients contribute to a sum, and what a sum says.
+"""Model updates of a foreign app: the vectors that its clients contribute, and the mean that their sum gives.
 
-A vector of the sum holds, of one client with n examples,
+The vector of a client with n examples holds
 
     w (trained - broadcast),  w metrics,  w          with w = n / max_num_examples
 
-Of an evaluation it holds the last two. n is clipped to the plan's `min_num_examples` and `max_num_examples`.
-Unless the plan says that the value weighs by "counts", every client weighs 1 and says no w; so it does where
-the plan has a `public_num_examples`, or a bound is set.
+For an evaluation it holds the last two parts. n is clipped to the plan's `min_num_examples` and
+`max_num_examples`. The vector has w only if the plan weighs the value by "counts". Otherwise every client
+weighs 1, and the vector has no w. This is also so if the plan has a `public_num_examples`, or if a bound is
+set.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from securefl.mechanisms.charges import charge_of
 UPDATE: Final = "update"
 EVALUATION: Final = "evaluation"
 TASK: Final = "task"
-"""The public array of an Ask that carries its task: one byte an entry."""
+"""The public array of a query that carries its task, one byte an entry."""
 _MOST_COUNT = 2**20
 # 64 for a weighted entry, in steps that round a mean of weights above 1/16 by less than 5e-7
 _GRID = Grid(step=2.0**-24, bound=2.0**6)
@@ -42,17 +43,26 @@ _GRID = Grid(step=2.0**-24, bound=2.0**6)
 
 @dataclass(frozen=True, kw_only=True)
 class Updates:
-    """What clients of somebody's app may be asked for. All parties have the same.
+    """The values that clients of a foreign app may be asked for. All parties have the same.
+
+        >>> from securefl.deployment import Updates
+        >>> updates = Updates(metrics=("train_loss",), evaluation=("accuracy",))
+        >>> sorted(updates.spec()), len(updates.digest)
+        (['evaluation', 'update'], 32)
 
     Attributes:
-        metrics: names of the training metrics that are summed; no other leaves.
+        metrics: names of the training metrics that are summed. No other metric leaves a client.
         evaluation: names of the metrics of an evaluation. Without any, evaluation is refused.
         update_bound: L2 norm that an update is scaled down to. None is no bound.
         evaluation_bound: the same for the metrics of an evaluation.
-        cohort: the least number of clients that are asked for one sum; noise in shares needs it.
+        cohort: the least number of clients that are asked for one sum. Distributed noise needs it.
 
-    A bound declares the sensitivity of a whole client (`unit = "client"`). Under one a client weighs 1 and is
-    never silent: whatever its app does wrong counts as 0.
+    A bound declares the sensitivity of a whole client (`unit = "client"`). Under a bound a client weighs 1
+    and is never silent: if its app fails, it contributes 0.
+
+    Raises:
+        ConfigError: a metric is named twice or illegibly, a bound is not from 1e-6 to 1e6, or training
+            metrics stand beside `update_bound`.
     """
 
     metrics: tuple[str, ...] = ()
@@ -78,11 +88,11 @@ class Updates:
 
     @property
     def digest(self) -> bytes:
-        """32 bytes: what parties compare when they enter a session."""
+        """32 bytes, which parties compare when they enter a session."""
         return hashlib.sha256(b"securefl updates v1" + self.text().encode()).digest()
 
     def text(self) -> str:
-        """The terms as canonical JSON. A field may get another name; its word here stays."""
+        """The terms as canonical JSON. If a field is renamed, its word in this text stays."""
         words = {
             "metrics": self.metrics,
             "evaluation": self.evaluation,
@@ -93,7 +103,7 @@ class Updates:
         return json.dumps(words, sort_keys=True)
 
     def spec(self) -> Mapping[str, ValueSpec]:
-        """What clients may be asked for, by name."""
+        """The specs of the values that clients may be asked for, by name."""
         update = self._sends(UPDATE, "its model update, its metrics and its number of examples", UPDATE)
         if not self.evaluation:
             return {UPDATE: update}
@@ -130,7 +140,7 @@ class Updates:
         return self.update_bound if name == UPDATE else self.evaluation_bound
 
     def weighted(self, plan: Plan, name: str) -> bool:
-        """Whether clients weigh by their examples, and say so in the sum."""
+        """Whether clients weigh by their number of examples, and contribute it to the sum."""
         counts = plan.weights.get(name) == "counts"
         return counts and plan.public_num_examples is None and self.bound(name) is None
 
@@ -139,12 +149,12 @@ class Updates:
         return self.metrics if name == UPDATE else self.evaluation
 
     def size(self, plan: Plan, name: str, values: int) -> int:
-        """Length of the vector that is summed, of a model of so many values."""
+        """Length of the summed vector, for a model of `values` parameters."""
         own = values if name == UPDATE else 0
         return own + len(self.named(name)) + self.weighted(plan, name)
 
     def check(self, plan: Plan) -> None:
-        """Raises ConfigError for a plan under which these values can never leave."""
+        """Raise ConfigError if these values can never be released under the plan."""
         for name, spec in self.spec().items():
             if plan.weights.get(name, "equal") == "draws":
                 raise ConfigError(f"Expected {name!r} to weigh equally or by counts, got by draws.")
@@ -157,17 +167,17 @@ class Updates:
             charge_of(plan, spec)
 
     def contributions(self, plan: Plan, outside: Outside) -> list[Contribution]:
-        """What a party offers, computed outside it."""
+        """The contributions of a client whose values are computed outside the party."""
         spec = self.spec()
         return [_Offered(own, _Protected(self, plan, name, outside)) for name, own in spec.items()]
 
     def read(self, plan: Plan, name: str, total: Total, values: int) -> Mean:
-        """What the total says: the mean of updates and metrics, and the examples behind it.
+        """The mean of updates and metrics that a total gives, and the number of examples behind it.
 
-        DataError for a total whose weights are 0.
+        Raises DataError if the total's weights add up to 0.
         """
         own = values if name == UPDATE else 0
-        # Without counts or a public one, a client stands for one example.
+        # Without counts and without a public count, a client counts as one example.
         own_count = 1 if plan.public_num_examples is None else plan.count(plan.public_num_examples)
         weight, examples = total.weight, total.weight * own_count
         if self.weighted(plan, name):
@@ -182,7 +192,7 @@ class Updates:
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """What a sum says: update float64 (d,), metrics by name, and examples: exact, or of equal clients."""
+    """The mean of a sum: update float64 (d,), metrics by name, and examples, exact or of equal clients."""
 
     update: Floats
     metrics: Mapping[str, float]
@@ -191,7 +201,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class _Offered(ClientFunction):
-    """Computed outside. Without a result it is zeros, for which nobody outside is asked again."""
+    """A contribution that is computed outside. Its value without records is zeros, computed here."""
 
     compute: _Protected
 
@@ -201,7 +211,7 @@ class _Offered(ClientFunction):
 
 @dataclass(frozen=True)
 class _Protected:
-    """Computes one kind of value outside, and makes it what is summed."""
+    """Has one kind of value computed outside, and turns the result into the summed vector."""
 
     updates: Updates
     plan: Plan
@@ -209,11 +219,11 @@ class _Protected:
     outside: Outside
 
     def __call__(self, context: ClientContext) -> Value:
-        """DataError for a result that is not used: the client abstains, or under a bound counts as 0."""
+        """The summed vector. If the result is invalid, raises DataError, or under a bound gives 0."""
         try:
             vector = self._vector(context)
         except DataError:
-            # Silence would tell of the records, and is not charged.
+            # Under a bound the client must not be silent: silence would reveal records and is not charged.
             if self.updates.bound(self.name) is None:
                 raise
             vector = np.zeros(self.size(context))
@@ -224,7 +234,7 @@ class _Protected:
         return self.updates.size(self.plan, self.name, len(context.broadcast))
 
     def value(self, vector: Floats) -> Value:
-        """The vector as it is protected."""
+        """The vector as the value that is protected."""
         bound = self.updates.bound(self.name)
         if bound is None:
             return Value(clear=vector)
@@ -259,7 +269,7 @@ class _Protected:
         return np.concatenate([vector * weight, [weight]])
 
     def _weight(self, found: Computed) -> float:
-        """n / max_num_examples, n as others may know it. DataError for what is no number of examples."""
+        """n / max_num_examples, with n clipped as the plan says. DataError if n is no number of examples."""
         if not (found.examples >= 1 and float(found.examples).is_integer()):
             raise DataError(
                 "Expected num-examples, a whole number of at least 1, got another: it abstains. Return it in "
@@ -279,11 +289,11 @@ def _bytes(entries: Floats) -> bytes:
 
 
 def as_public(task: bytes) -> Mapping[str, Floats]:
-    """A task as the public array of an Ask."""
+    """A task as the public array of a query."""
     return {TASK: np.frombuffer(task, np.uint8).astype(np.float64)}
 
 
 def _bounded_grid(bound: float) -> Grid:
-    """A grid with 2^14 to 2^15 steps to the bound, as for our own updates under a bound."""
+    """A grid with 2^14 to 2^15 steps up to the bound, as for this package's own bounded updates."""
     step = float(2.0 ** (floor(log2(bound)) - 14))
     return Grid(step=step, bound=step * 2**24)

@@ -1,8 +1,11 @@
-"""One Ask as machines: the server collects, a client answers; the key holder of scores stands in `scores`.
+"""The protocol machines of one cohort query: the server collects, and each client answers once.
 
-Who could lie: a client can send any value within the grid, or a false number of its own (it costs
-others nothing: sums are bounded, and what scores of one batch cost each other says `scores`). Twice: the
-first counts. Late: another stage's header, refused. Never: the deadline goes on without it.
+The key holder's machine for scores is in `securefl.linear`.
+
+A client can lie: it can send any value within the grid, or a false number of its own. This costs other
+clients nothing, since sums are bounded; `securefl.linear` says how scores of one batch affect each other. If
+a client answers twice, the first answer counts. If it answers late, its message has another stage's header
+and is refused. If it never answers, the deadline ends the collecting without it.
 """
 
 from securefl.engine.exchange.client import Client, Contribute

@@ -1,6 +1,6 @@
-"""A client of one exchange.
+"""The client's machine of one exchange.
 
-It waits for order and broadcast, checks the order by its plan, and answers once.
+The client waits for order and broadcast, checks the order against its plan, and answers once.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Answered:
 
 @dataclass(frozen=True, kw_only=True)
 class Contribute:
-    """The slow work of a client: compute, charge and protect what was ordered.
+    """The slow work of a client: charge, compute and protect the ordered values.
 
-    conceal: the concealment of each number that the plan hides, by name.
+    conceal: the encryption of each number that the plan hides, by name.
     """
 
     client: int
@@ -57,10 +57,10 @@ ClientState = Waiting | Working | Answered
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """A client of one exchange.
+    """The client's machine of one exchange.
 
-    offers: the values it is willing to be asked for, by name. An order names them, and cannot describe them.
-    conceal: the concealment of each number that its plan hides, by name.
+    offers: the specs of the values that it may be asked for, by name. An order has names only, and no specs.
+    conceal: the encryption of each number that its plan hides, by name.
     """
 
     number: int
@@ -83,7 +83,7 @@ class Client:
             )
         if not isinstance(state, Waiting):
             return Step(state)
-        # The first order counts, and the first broadcast: a server must not replace one that was checked.
+        # The first order and the first broadcast count: the server must not replace one after its check.
         if isinstance(message, Order):
             state = Waiting(state.order or self._checked(message), state.broadcast)
         else:
@@ -119,9 +119,9 @@ class Client:
         return order
 
     def _check_declared(self, order: Order, spec: ValueSpec) -> None:
-        """Refuse to be asked otherwise than declared: in its rounds, as an introduction, or further.
+        """Refuse a query that the value's spec does not declare: a regular, an initial or an extra one.
 
-        How often that was before, the ledger knows.
+        The ledger counts how often each was asked.
         """
         initial, number = order.initial, order.number
         if initial:
@@ -139,12 +139,12 @@ class Client:
             order.again and not mechanism_of(self.plan, spec).noised
         ):
             raise _refusal(
-                f"Expected {spec.name!r} to be put anew at most {self.plan.max_retries} times, and only "
-                "with noise: another sum of the same values would tell one of them."
+                f"Expected at most {self.plan.max_retries} retries of {spec.name!r}, and only with noise: "
+                "another sum of the same values would reveal one of them."
             )
 
     def _check_members(self, order: Order) -> None:
-        """Refuse a list of members that is none, or draws that contradict each other."""
+        """Refuse an invalid list of members, or draws that contradict each other."""
         members, draws = order.members, order.draws
         listed = len(members) == len(draws) > 0 and self.number in members
         rising = all(low < high for low, high in pairwise(members))
@@ -163,8 +163,8 @@ class Client:
     def _check_weights(self, order: Order, sums: Sequence[ValueSpec]) -> None:
         """Refuse a cohort, weights or an n that the plan does not allow in hidden sums.
 
-        Every client of the cohort checks all of it. A weight of the server's choice would give it one
-        client's value.
+        Every client of the cohort checks all three. If the server could choose weights freely, a sum would
+        reveal one client's value.
         """
         try:
             require_allowed(self.plan, sums, Weights.of(order))
@@ -179,7 +179,7 @@ class Client:
         return broadcast
 
     def provide(self, state: ClientState, answer: tuple[Release, ...] | None) -> Step[ClientState]:
-        """Send the answer. With `None` the client abstains by silence. After the deadline nothing is sent."""
+        """Send the answer. With `None` the client abstains by silence. After the deadline none is sent."""
         if not isinstance(state, Working):
             return Step(state)
         if answer is None:

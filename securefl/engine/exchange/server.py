@@ -1,4 +1,4 @@
-"""The server of one exchange. It collects, has concealed numbers scored in turns, and answers the ask."""
+"""The server's machine of one exchange: it collects answers, and has the key holder open encrypted scores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Collecting:
 
 @dataclass(frozen=True)
 class Working:
-    """The scores are at work, before this turn. found: the scores that are known already."""
+    """Computing the scores, before this turn. found: the scores of the turns before."""
 
     collected: Collecting
     turn: int = 0
@@ -47,7 +47,7 @@ class Working:
 
 @dataclass(frozen=True)
 class Asking:
-    """Waiting for the key holder. `again` is how often the request is sent once more if a reply is late."""
+    """Waiting for the key holder. `again`: how often the request is still repeated if the reply is late."""
 
     collected: Collecting
     asked: Asked
@@ -65,11 +65,14 @@ ServerState = Collecting | Working | Asking | Ended
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """The server of one exchange.
+    """The server's machine of one exchange.
 
-    `hidden`: sums are ordered here, and taken by a hidden sum afterwards. `again`: how often they were put
-    anew. `scoring`: the way of scoring the numbers that travel concealed. Without one, none does. `whole`:
-    names of values whose plan lets no length tell of them (`mechanisms.charges.sparse`).
+    Attributes:
+        hidden: whether sums are hidden. Then the exchange only orders them, and a hidden sum follows.
+        again: the number of retries of the sums before this one.
+        scoring: scores the encrypted numbers. If it is None, no number is encrypted.
+        whole: names of values whose encoded length must not depend on the value
+            (`mechanisms.charges.sparse`).
     """
 
     query: CohortQuery
@@ -84,8 +87,8 @@ class Server:
         state = Collecting(clear.nothing(self._sums), AppendMap())
         everyone = tuple(self._clients)
         cohort = sorted(self.query.cohort)
-        # All clients of a hidden sum act on the same bytes, whose digest they sign. In the clear each client
-        # gets an order of its own, and need not know the cohort.
+        # All clients of a hidden sum get the same bytes and sign their digest. In the clear each client gets
+        # an order of its own, since it need not know the cohort.
         if self.hidden:
             orders = [Outgoing(everyone, order_of(self.query, cohort, hidden=True, again=self.again))]
         else:
@@ -100,7 +103,7 @@ class Server:
 
     @property
     def _sums(self) -> tuple[Sum, ...]:
-        """The sums that are taken here."""
+        """The sums that this exchange itself adds up."""
         return () if self.hidden else self.query.sums
 
     @property
@@ -111,7 +114,7 @@ class Server:
         )
 
     def expects(self, state: ServerState) -> Expects:
-        # In every state, since a reply that comes twice is late, and nobody's fault.
+        # Expected in every state: a second reply is late, and no party's fault.
         opened = Limit(OVERHEAD, 0) if self.scoring is None else self.scoring.replies
         return Expects(self.header, {ContributionMessage: self.most, OpenReply: opened})
 
@@ -168,7 +171,7 @@ class Server:
         if scoring is not None:
             scoring.admit(sender, came.sealed)
             return
-        # numbers of a peer may overflow in the product; inf and nan are refused below
+        # A peer's numbers may overflow in the product. Inf and nan are refused below.
         with np.errstate(all="ignore"):
             number = _in_the_clear(per_client, came)
         if not per_client.allows(number):
@@ -180,7 +183,7 @@ class Server:
 
     @property
     def _concealed(self) -> frozenset[str]:
-        """Names of the numbers that travel concealed."""
+        """Names of the numbers that are sent encrypted."""
         return frozenset() if self.scoring is None else self.scoring.names
 
     def _collected(self, state: Collecting) -> Step[ServerState]:
@@ -210,7 +213,7 @@ class Server:
                 sender=sender,
                 phase="opening",
             )
-        if not isinstance(state, Asking) or 0 <= reply.turn < state.request.turn:  # late, and nobody's fault
+        if not isinstance(state, Asking) or 0 <= reply.turn < state.request.turn:  # late, and no one's fault
             return Step(state)
         if reply.turn != state.request.turn or len(reply.items) != len(state.request.items):
             raise RemoteProtocolError(
@@ -223,10 +226,10 @@ class Server:
         return Step(working, need=Need(state.asked.then(reply.items)))
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
-        """Go on with the answers so far. After the collecting, ask the key holder again, or end with the
+        """End the collecting with the answers so far. Afterwards, repeat the request or end with the scores
         found.
 
-        Asking again costs nothing: a key holder opens one request a turn and keeps its reply.
+        Repeating a request spends nothing: a key holder opens one request a turn and keeps its reply.
         """
         match state:
             case Collecting():
@@ -262,7 +265,7 @@ def broadcast_of(query: CohortQuery) -> Broadcast:
 
 
 def order_of(query: CohortQuery, members: Sequence[int], *, hidden: bool, again: int = 0) -> Order:
-    """The order to the clients `members`: what to send."""
+    """The order to the clients `members`, which names the values to send."""
     per_client = tuple(question.spec.name for question in query.per_client)
     sums = tuple(question.spec.name for question in query.sums)
     drawn = query.weights.draws if isinstance(query.weights, ByDraws) else {}
@@ -281,8 +284,8 @@ def order_of(query: CohortQuery, members: Sequence[int], *, hidden: bool, again:
 
 
 def orders_of(query: CohortQuery, cohort: Sequence[int]) -> Iterator[Order]:
-    """The orders of an ask in the clear, to one client each."""
-    # What all of them share is summed up once, and not once for each.
+    """The orders of a query in the clear, one for each client."""
+    # The common part is computed once, not once for each client.
     shared = order_of(query, [], hidden=False)
     drawn = query.weights.draws if isinstance(query.weights, ByDraws) else {}
     for k in cohort:

@@ -1,4 +1,4 @@
-"""The limits of the messages of one ask, for the gate in front of every decoder."""
+"""The size limits of the messages of one query. They are checked before a message is decoded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from securefl.core.wire import Limit
 
 
 def limits(query: CohortQuery, sealed: int) -> tuple[Limit, Limit]:
-    """Limits of broadcast or order, and of a contribution with numbers concealed in `sealed` bytes."""
+    """Limits of broadcast or order, and of a contribution with encrypted numbers of `sealed` bytes."""
     # broadcast and order share one limit
     clients, asked = len(query.cohort), len(query.sums) + len(query.per_client)
     broadcast = 4 * query.broadcast.size + 8 * sum(a.size for a in query.public.values())

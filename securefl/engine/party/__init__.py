@@ -1,12 +1,12 @@
-"""Parties that only messages reach: clients, and the key holder.
+"""The parties beside the server: clients and the key holder. Only messages reach them.
 
-clients        records, ledger, journal, identity, kept state: of one client, or of a study's at once
-contributing   what a client computes, charges and protects when it is asked
-fitting        only what the server called for is concealed
-key_holder     its keys, and what it opened
+clients        a client's records, ledger, journal, identity and state; one client, or all of a simulation
+computing      computes a client's values, each once for a query
+contributing   charges, computes and protects a client's values
+key_holder     the key holder's keys, and the record of its openings
 
-A party is called to a place of a session and gets a drive there. It takes its session's public keys from a
-directory that was made beforehand, and nothing else from anybody but by messages.
+The server calls a party to a place of a session. The party then makes a driver for that place. It takes its
+session's public keys from a directory that was made beforehand. All other inputs come in messages.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Party"]
 
 
 class Party(Protocol):
-    """Whoever takes part in a run beside the server.
+    """A party of a run beside the server.
 
     Attributes:
-        names: the parties that it stands for. It is one, except in a simulation.
-        drive: its machines at the place that it was called to last. None before any call.
-        log: what it noted, for the person at its machine.
+        names: of the party. In a simulation one object runs several clients, and has all their names.
+        drive: the driver of its machines at the place of the last call. None before any call.
+        log: its notes for the person at its machine.
     """
 
     @property
@@ -40,15 +40,16 @@ class Party(Protocol):
     def log(self) -> Log: ...
 
     def enter(self, directory: Directory, *, after: int = 0) -> None:
-        """Take part in the session of this directory, and in no other any more.
+        """Join the session of this directory, and leave any session before it.
 
-        after: the newest round that it was in before it was started again. It takes part from the next on.
+        after: the newest round of the session before the party was restarted. It takes part from the next
+            round on.
         """
         ...
 
     def call(self, to: Sequence[str], data: bytes) -> bytes:
-        """Take the server's call to a place. Returns what the party says of its own key, mostly nothing.
+        """Take the server's call to a place. Returns the key holder's key; other parties return nothing.
 
-        RemoteProtocolError for a call that no server makes. The party then stays where it is.
+        Raises RemoteProtocolError for an invalid call. The party then stays at its place.
         """
         ...

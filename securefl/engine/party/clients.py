@@ -1,4 +1,4 @@
-"""Clients as a party: one on its own, or all of a study's at once, with a ledger in front of their bytes."""
+"""The client party: one client, or all clients of a simulation, with a ledger in front of their messages."""
 
 from __future__ import annotations
 
@@ -33,31 +33,34 @@ from securefl.sums.scheme import Attempt
 from securefl.training.fit import Trainer, one_by_one
 
 MOST = Limit(2**30, 2**22)
-"""Of one order or broadcast, unless the party says otherwise."""
+"""The default limit of one order or broadcast."""
 
 _REFUSED = object()
-"""In place of work that a client does not do. It abstains."""
+"""Stands in place of the work of a client that abstains."""
 
 
 class ClientParty:
-    """The clients that one machine stands for: one each in a deployment, all of them in a simulation.
+    """The clients on one machine: one client in a deployment, all clients in a simulation.
 
     Args:
-        plan: its own copy; charges, bounds and thresholds follow from it, and from no message.
-        offers: what it may be asked for.
-        ledger: of the plan's terms, with a schedule or without. It is in front of every byte that depends on
-            records.
-        journal: where it notes what it must not do twice, or otherwise, in a hidden sum.
+        plan: its own copy. Charges, bounds and thresholds follow from it, and from no message.
+        offers: the contributions that it may be asked for.
+        ledger: with the plan's terms; a schedule in it is optional. A charge is committed before any byte
+            that depends on records leaves.
+        journal: the durable record of its acts in hidden sums. It stops a client from acting twice, or with
+            other content.
         records: x and y by client number.
-        rng: a client's own stream, from (round, client, number of the Ask within the round).
-        held: by client number, the x and y that are never trained on; None without a hold-out.
-        scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
-        kept: by client number, what each has kept on its device so far.
+        rng: a client's own stream, from (round, client, number of the query within the round).
+        held: the x and y that are never trained on, by client number; None without a hold-out.
+        scores: the plan's linear scheme, with the parameters that all parties have; None if numbers are open.
+        kept: each client's state so far, by client number.
         most: the largest order or broadcast that it takes.
-        enrolled: by name, lasting keys that a roster has; others have keys of their own for every session.
-        trainer: runs the local training of the clients at hand.
+        enrolled: lasting keys of a roster, by client name. A client without them has new keys in every
+            session.
+        trainer: runs the clients' local training.
 
-    ConfigError for a ledger of another plan, and for a plan without what its mechanism needs.
+    Raises ConfigError if the ledger has another plan's terms, or the plan lacks an entry that its mechanism
+    needs.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class ClientParty:
         if not ledger.terms.bears(plan.terms()):
             raise ConfigError(
                 f"Expected a ledger of this plan's terms, {plan.terms()}, got one of {ledger.terms}. "
-                "Take the ledger that this plan began, or a new one."
+                "Use the ledger that this plan created, or a new one."
             )
         self.log = Log()
         self._plan = plan
@@ -109,7 +112,7 @@ class ClientParty:
 
     @property
     def kept(self) -> Mapping[int, ClientState]:
-        """What each client has kept on its device so far."""
+        """The state of each client by its number."""
         return self._contributing.values.kept
 
     def members(self, session: bytes, names: Sequence[str]) -> list[Member]:
@@ -117,8 +120,8 @@ class ClientParty:
         return [identity.member() for identity in self._of(session, names)]
 
     def _of(self, session: bytes, names: Sequence[str]) -> list[Identity]:
-        """Lasting keys, the same after a restart: those of a roster, or a session's own."""
-        # One durable write for all new names: a study asks for hundreds at once.
+        """The keys of these clients, from a roster or the session's own. A restart does not change them."""
+        # One durable write for all new names, because a study asks for hundreds at once.
         known = self._identities
         new = [name for name in names if (session, name) not in known and name not in self._enrolled]
         for name, secret in zip(new, self._journal.lasting(new, session) if new else [], strict=True):
@@ -143,7 +146,7 @@ class ClientParty:
         machines = self._asked(header, call, own) if isinstance(call, QueryCall) else {}
         if isinstance(call, SumCall):
             machines = self._summed(header, call, own)
-        # After the call was found good: a bad one would end the Ask at hand, whose values and records stand.
+        # Only after the call was accepted: an invalid call must not end the current query.
         if header.place()[:2] != self._after[:2]:
             self.settle()
         self._after = header.place()
@@ -151,7 +154,7 @@ class ClientParty:
         return b""
 
     def settle(self) -> None:
-        """The Ask is over: clients keep what they made of it."""
+        """End the current query: its new client states count from here on."""
         self._contributing.values.settle()
 
     def _asked(self, header: Header, call: QueryCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
@@ -187,13 +190,13 @@ class ClientParty:
         }
 
     def _summed(self, header: Header, call: SumCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
-        """Who was given an order for these sums takes part, under the agreement that follows from it."""
+        """Make the machines of the clients that have an order for these sums, each under its agreement."""
         if self._sums is None or self._directory is None:
             raise RemoteProtocolError(
                 "Expected open sums, as the plan says, got a call for others.", sender=SERVER
             )
-        # Who was told something else stands under another agreement. Their signatures do not fit together,
-        # and nothing is opened.
+        # Clients with different orders have different agreements. Their signatures do not verify together,
+        # and no sum opens.
         told: dict[bytes, list[int]] = {}
         called = set(call.members)
         for k in own:
@@ -213,7 +216,7 @@ class ClientParty:
         return machines
 
     def _require_own(self, identities: Sequence[Identity]) -> None:
-        """ConfigError where the directory has other keys of these clients, such as after a lost journal."""
+        """Raise ConfigError if the directory has other keys of these clients, as after a lost journal."""
         assert self._directory is not None
         names = [identity.name for identity in identities]
         pinned = {member.name: member for member in self._directory.roster(names).members}
@@ -225,7 +228,7 @@ class ClientParty:
             )
 
     def _attempt(self, header: Header, call: SumCall, order: Contribute, digest: bytes) -> Attempt:
-        """The attempt by order and plan. The call adds only who is called, and the lengths."""
+        """The attempt as order and plan state it. The call adds only the called clients and the lengths."""
         said = order.order
         sizes = dict(zip(call.names, call.lengths, strict=False))
         same_ask = order.header.place()[:2] == header.place()[:2]
@@ -251,10 +254,10 @@ class ClientParty:
     # Beside the machines ------------------------------------------------------------------------------
 
     def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """One wave of slow work; all clients' charges and acts are written in one transaction first."""
+        """Do one wave of slow work. All clients' charges and acts are first written in one transaction."""
         orders = [order for _, order in needs]
         acts = [order for order in orders if isinstance(order, Begin | RecordAct)]
-        # By identity: two clients may order the same, and not every order can be hashed.
+        # Keyed by identity, since two clients may have equal orders, and not every order can be hashed.
         recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
         orders = self._with_one_total(orders)
         tasks = {id(order): found for order in orders if (found := self._task(order)) is not None}
@@ -271,9 +274,9 @@ class ClientParty:
         ]
 
     def _with_one_total(self, orders: Sequence[Any]) -> list[Any]:
-        """The work, without that of clients who are told another n than the first of this session.
+        """The work, without that of clients that get another n than the first n of this session.
 
-        Under hidden sums n is the server's word. If it could change, a large n in one round and a small one
+        Under hidden sums only the server states n. If it could change, a large n in one round and a small n
         in another would weigh the same clients differently.
         """
         weighed = [
@@ -298,11 +301,11 @@ class ClientParty:
         return [_REFUSED if id(order) in others else order for order in orders]
 
     def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
-        """The bytes of these messages; the charges of what they carry are committed before."""
+        """Encode these messages. The charges of their releases are committed first."""
         return self._ledger.send(outbox)
 
     def _task(self, order: Any) -> Task | None:
-        """What a client is asked to release now; an order is remembered for the sums after it."""
+        """The task of a client in the exchange. The order is kept for the hidden sums after it."""
         match order:
             case Contribute():
                 self._orders[order.client] = order
@@ -329,5 +332,5 @@ class ClientParty:
 
 
 def _task(order: Contribute) -> bytes:
-    """The digest of what a client was told: its part of the signed agreement."""
+    """The digest of a client's order and broadcast, which the signed agreement holds."""
     return task(order.header, order.order, order.broadcast)

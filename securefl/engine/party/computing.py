@@ -1,8 +1,7 @@
-"""The values of clients: each computed once a question, from one set of records and one kept state.
+"""Computes clients' values: each once for a query, from one set of records and one client state.
 
-What a client conceals has to fit what the server called for. Where it does not, the client abstains. Lengths
-and kinds come from the server's call, values from the client. A server that calls for others gets silence,
-and costs nobody anything but its own sum.
+Lengths and kinds come from the server's call, values from the client. If they do not fit together, the client
+abstains. A server that calls for other lengths or kinds gets silence, and loses only its own sum.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from securefl.training.fit import Fit, Fits, Fitted, Trainer
 
 Records = tuple[NDArray[Any], NDArray[Any]]
 Streams = Callable[[int, int, int], np.random.Generator]
-"""A client's own stream, from the round, the client, and the number of the Ask within the round."""
+"""Gives a client's own stream, from the round, the client, and the number of the query within the round."""
 
 
 def of_records(error: Exception) -> bool:
-    """Whether an error may follow from the records. Those on purpose, and of memory, do not."""
+    """Whether the records may have caused an error. Deliberate errors and a lack of memory are not such."""
     if isinstance(error, SecureFLError):
         return isinstance(error, DataError)
     return not isinstance(error, MemoryError | torch.OutOfMemoryError)
@@ -46,7 +45,7 @@ def of_records(error: Exception) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one client is to release in one exchange. conceal: by name, how a value is hidden."""
+    """The values that one client is to release in one exchange. conceal: the encryption of each, by name."""
 
     client: int
     header: Header
@@ -56,10 +55,9 @@ class Task:
 
 
 class Computing:
-    """Records, streams and kept state of the clients at hand.
+    """Holds the records, streams and states of this machine's clients, and computes their values.
 
-    `kept` is what each had on its device before the Ask at hand. What it makes in that Ask counts from
-    `settle` on.
+    `kept` has each client's state before the current query. New states of the query count from `settle` on.
     """
 
     def __init__(
@@ -93,21 +91,21 @@ class Computing:
         self._seen: dict[int, bytes] = {}
 
     def settle(self) -> None:
-        """The Ask is over: clients keep what they made of it."""
+        """End the current query: its new client states count from here on."""
         self.kept |= self._news
         self.drop()
 
     def drop(self) -> None:
-        """The Ask came to nothing, and its session with it: clients keep nothing of it."""
+        """Abandon the current query and its session. Its new client states are dropped."""
         self._news = {}
         self._values = {}
         self._trained = {}
         self._seen = {}
 
     def records(self, client: int) -> Records:
-        """A client's records. Abstains if they changed while an Ask was at hand.
+        """A client's records. Raises Abstains if they changed during a query.
 
-        An Ask with a hidden sum takes several waves. Its values must be of one set of records, since one
+        A query with a hidden sum takes several waves. Its values must come from one set of records, since one
         charge was made for them.
         """
         x, y = self._records[client]
@@ -119,20 +117,21 @@ class Computing:
         if self._seen.setdefault(client, found.digest()) != found.digest():
             raise Abstains(
                 Reason.CHANGED,
-                "Expected one set of records in an Ask, but the records changed: it abstains. Ask in another "
-                "round.",
+                "Expected one set of records in a query, but the records changed: it abstains. Ask again in "
+                "another round.",
             )
         return x, y
 
     def count(self, client: int) -> int:
-        """A client's number of records as others may know it."""
+        """A client's number of records, as the plan lets other parties learn it."""
         held = 0 if self._held is None else len(self._held[client][0])
         return self._plan.count(len(self._records[client][0]) + held)
 
     def train(self, wave: Sequence[tuple[Task, SecretKey | None]], speaking: Container[int] = ()) -> None:
-        """Run the local training behind these values, all clients' at once. `value` goes on from there.
+        """Run the local training behind these values, for all clients at once. `value` uses the result.
 
-        speaking: clients whose records may stop nothing, neither their own training nor the others'.
+        speaking: clients that must answer. An error from their records stops neither their training nor that
+            of the others.
         """
         fits: dict[tuple[int, Question], tuple[ClientContext, Fit]] = {}
         for task, secret in wave:
@@ -144,7 +143,7 @@ class Computing:
                         if (fit := contribution.fit(context)) is not None:
                             fits[place] = context, fit
             except Exception as error:
-                # said where the client's values are made, which fails in the same way
+                # Not raised here: making the client's values fails in the same way, and raises there.
                 if not isinstance(error, DataError) and not (task.client in speaking and of_records(error)):
                     raise
         try:
@@ -152,7 +151,7 @@ class Computing:
         except Exception as error:
             if not of_records(error) or not any(client in speaking for client, _ in fits):
                 raise
-            # Whose records it was is found where each value is made, one after the other.
+            # Values are made one after the other, which shows whose records failed.
             self._trained = {}
             return
         self._trained = {
@@ -160,7 +159,7 @@ class Computing:
         }
 
     def value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
-        """The client's value, computed once for a question, whatever stage or attempt carries it."""
+        """The client's value, computed once for a query and used in all its stages and attempts."""
         place = (task.client, _question(task, name))
         if place in self._values:
             return self._values[place]
@@ -171,23 +170,23 @@ class Computing:
         return self._noted(task, name, value)
 
     def blank(self, task: Task, name: str, secret: SecretKey | None) -> Value:
-        """The value of a client without records, in place of one that could not be computed."""
+        """The value of a client without records, sent if the client's own could not be computed."""
         self._trained.pop((task.client, _question(task, name)), None)
         return self._noted(task, name, nothing(self._contributions[name], self._job(task, name, secret)))
 
     def _noted(self, task: Task, name: str, value: Value) -> Value:
-        """The value, as it counts for the rest of this Ask."""
+        """Store the value for the rest of this query, and return it."""
         place = (task.client, _question(task, name))
         value = self._counted(task.client, value)
-        # Not before `settle`: a value of this Ask that is computed later must start from the same state.
+        # The new state counts from `settle` on: later values of this query must start from the same state.
         if value.new_state is not None:
             self._news[task.client] = value.new_state
-        if self._plan.hidden:  # else there is one wave, and no later one asks for it
+        if self._plan.hidden:  # otherwise the query has one wave, and the value is not needed again
             self._values[place] = value
         return value
 
     def _job(self, task: Task, name: str, secret: SecretKey | None) -> ClientContext:
-        """What a client computes this value from."""
+        """The client's context, from which it computes this value."""
         at, order, broadcast = task.header, task.order.order, task.order.broadcast
         x, y = self._records[task.client]
         return ClientContext(
@@ -207,21 +206,21 @@ class Computing:
         )
 
     def _source(self, task: Task, name: str, secret: SecretKey | None) -> Source | None:
-        """The randomness of private training for one question and one broadcast."""
+        """The randomness of private training for one query and one broadcast."""
         if secret is None or self._contributions[name].spec.training is None:
             return None
         at, order = task.header, task.order.order
-        # Session and round bar nothing here: the secret is the journal's own for each of them.
-        # By the question, not by the attempt: every attempt at it draws the same noise, and so has the same
-        # value. By the broadcast too: of two models under one draw of noise, the difference would be open.
+        # Session and round need no label here, because the journal has a secret for each of them.
+        # The label has the query and not the attempt, so every attempt draws the same noise and has the same
+        # value. It has the broadcast, because two models under one draw of noise reveal their difference.
         told = hashlib.sha256(encode(Header(at.session, at.round, 0, 0), task.order.broadcast)).digest()
         which = b"training|%d|%d|%d|" % (order.initial, order.number, order.again)
         return Source(derived(secret, which + told + name.encode()))
 
     def _counted(self, client: int, value: Value) -> Value:
-        """The value. How much of it was moved into public bounds is counted for the observer alone.
+        """Return the value, and count for the log how many entries were moved into public bounds.
 
-        Of a value that is made after noise, the count is taken after noise too.
+        If the value is made after noise, the count is taken after noise too.
         """
         if value.clipped or value.floored:
             self._log.moved[client_name(client)] = (value.clipped, value.floored)
@@ -232,7 +231,7 @@ class Computing:
 
 @runtime_checkable
 class OfNothing(Protocol):
-    """An Offer that says itself what a client without records sends."""
+    """A contribution that defines the value of a client without records."""
 
     @property
     def spec(self) -> ValueSpec: ...
@@ -240,12 +239,12 @@ class OfNothing(Protocol):
     def compute(self, context: ClientContext) -> Value: ...
 
     def nothing(self, context: ClientContext) -> Value:
-        """The value without records. It follows from the order and the broadcast alone."""
+        """The value without records. It depends on the order and the broadcast alone."""
         ...
 
 
 def nothing(contribution: Contribution, context: ClientContext) -> Value:
-    """What a client without records sends, of the same length as any other client's value."""
+    """The value of a client without records, of the same length as any other client's value."""
     held = None if context.held is None else (context.held[0][:0], context.held[1][:0])
     empty = replace(context, x=context.x[:0], y=context.y[:0], held=held)
     return contribution.nothing(empty) if isinstance(contribution, OfNothing) else contribution.compute(empty)
@@ -258,7 +257,7 @@ def _question(task: Task, name: str) -> Question:
 
 
 def of_size(name: str, size: int, conceal: Conceal) -> Conceal:
-    """`conceal` for as many integers as were called for. Abstains for others."""
+    """Wrap `conceal`: the client abstains if it has another number of integers than the call says."""
 
     def checked(integers: NDArray[Any]) -> Concealed:
         if integers.shape != (size,):
@@ -272,7 +271,7 @@ def of_size(name: str, size: int, conceal: Conceal) -> Conceal:
 
 
 def of_kind(conceal: Conceal) -> Conceal:
-    """`conceal` for a value of the kind that was called for. Abstains for another kind."""
+    """Wrap `conceal`: the client abstains if its value has another kind than the call says."""
 
     def checked(hidden: NDArray[Any]) -> Concealed:
         try:

@@ -1,11 +1,11 @@
-"""What a client charges and protects when it is asked.
+"""Charges a client's ledger for its values, then computes and protects them.
 
-Silence is a message (`core.abstaining`). Where any party that sees who answers is promised a finite epsilon,
-a client that cannot compute a value from its records sends that of a client without records, noised and
-charged as any other. What fails without records, too, fails for a public reason.
+Silence can reveal records (`core.abstaining`). If the plan promises a finite epsilon against any party that
+sees whether a client answers, a client that cannot compute a value from its records sends the value of a
+client without records, noised and charged as any other. If that value fails too, the reason is public.
 
-No single record may lead there where the unit is a record: the client's other records would leave the value
-with it. Computations drop such a record by itself.
+If the unit is a record, no single record may cause that, because the client's other records would then leave
+the value too. The computations themselves drop such a record alone.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from securefl.sums.registry import scheme_of
 
 _OVER = "The declared schedule is over."
 _AT_ONCE = 100
-"""Clients that are trained in one wave, the same number for all ways of training."""
+"""The number of clients that are trained in one wave. It is the same for all trainers."""
 
 
 class Contributing:
-    """The charges of the clients at hand, and the ledger in front of what they compute."""
+    """Reserves clients' charges in the ledger before it computes and protects their values."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Contributing:
         self._opens_sums = scheme is not None and bool(scheme.key_holder_learns)
 
     def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
-        """Each client's releases, or None; all charges are reserved first."""
-        # Who is late or beyond the schedule is charged nothing. All others are charged before anything is
-        # computed.
+        """Each client's releases, or None if it abstains. All charges are reserved first."""
+        # A client that is late or beyond the schedule is charged nothing. All others are charged before any
+        # value is computed.
         scheduled = [task for task in tasks if self._scheduled(task)]
         secrets = self._secrets(scheduled)
         late = {client for client, secret in secrets.items() if secret is None}
@@ -65,14 +65,14 @@ class Contributing:
         try:
             refused = self._reserved(scheduled, wants)
         except LocalProtocolError as error:
-            # A server came back to a place with another order. The party forgot the first one in a restart,
-            # and its ledger did not.
+            # The server sent another order for a place that it had used. The party forgot the first order in
+            # a restart, but its ledger has it.
             for task in tasks:
                 self._log.tell(client_name(task.client), str(error), Reason.TWICE)
             return dict.fromkeys((task.client for task in tasks), None)
         answers: dict[int, tuple[Release, ...] | None] = {}
-        # Training comes after the reservation, so that who is refused never computes. Trained models are
-        # large: not all of a large cohort are held at a time.
+        # Training comes after the reservation, so that a refused client never computes. It runs in waves,
+        # because the trained models of a large cohort do not fit into memory together.
         for wave in (tasks[at : at + _AT_ONCE] for at in range(0, len(tasks), _AT_ONCE)):
             charged = [t for t in wave if t.client in wants and client_name(t.client) not in refused]
             speaking = {task.client for task in charged if self._speaks(task, wants[task.client])}
@@ -89,7 +89,7 @@ class Contributing:
         return answers
 
     def _speaks(self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]]) -> bool:
-        """Whether silence would tell a party of the records what no charge is for."""
+        """Whether the client must answer: a party with a finite epsilon would learn from its silence."""
         return not unbounded([charge for _, charge in charges], self._seeing(task))
 
     def _seeing(self, task: Task) -> set[str]:
@@ -102,7 +102,7 @@ class Contributing:
         return {SERVER, OTHERS, *([KEY_HOLDER] if opens else [])}
 
     def _abstain(self, client: int, error: DataError, *, speaks: bool) -> None:
-        """Note why a client is silent. LocalProtocolError for a reason that its silence must not tell."""
+        """Note why a client is silent. LocalProtocolError if its silence must not reveal the reason."""
         reason = reason_of(error)
         if speaks and reason.told == "records":
             raise LocalProtocolError(
@@ -121,7 +121,7 @@ class Contributing:
         for name, client in ((client_name(task.client), task.client) for task in tasks):
             if client in late:
                 self._log.tell(
-                    name, "Expected no round below its newest, got an older one: it abstains.", Reason.LATE
+                    name, "Expected no round before its newest, got an older one: it abstains.", Reason.LATE
                 )
             elif name in refused or client not in wants:
                 self._log.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
@@ -131,7 +131,7 @@ class Contributing:
     def _reserved(
         self, tasks: Sequence[Task], wants: Mapping[int, Sequence[tuple[ReleaseKey, Charge]]]
     ) -> Mapping[str, BudgetExceeded]:
-        """Reserve the charges of a wave; which clients' ledgers refuse, and why."""
+        """Reserve the charges of a wave. Returns the clients whose ledgers refuse, and why."""
         return self._ledger.reserve(
             [want for own in wants.values() for want in own],
             {key: self._asked(task, key.name) for task in tasks for key, _ in wants.get(task.client, ())},
@@ -148,10 +148,10 @@ class Contributing:
         ]
 
     def _asked(self, task: Task, name: str) -> Asked:
-        """Which of the declared asks this is, and how many like it there may be.
+        """Which of the declared queries this is, and how many like it the ledger allows.
 
-        Introductions are counted if they cost less than a release. If both cost the same, a number that was
-        lost on its way may be asked for again.
+        Initial queries are counted if they cost less than a release. If both cost the same, the server may
+        ask again for a number that was lost on its way.
         """
         order, spec = task.order.order, self._contributions[name].spec
         most = None
@@ -190,7 +190,7 @@ class Contributing:
         for name, (key, _) in zip(task.wants, charges, strict=True):
             made = self._spoken if speaks else self._protected
             release = made(task, name, key, secret)
-            # Two versions of one value tell more than the one that was charged.
+            # Two versions of one value reveal more than the one version that was charged.
             if not self._ledger.repeats(release):
                 raise Abstains(
                     Reason.ANOTHER,
@@ -201,7 +201,7 @@ class Contributing:
         return tuple(releases)
 
     def _spoken(self, task: Task, name: str, key: ReleaseKey, secret: SecretKey | None) -> Release:
-        """The release of a client that must not fall silent because of its records."""
+        """The release of a client that must answer, even if its records cause an error."""
         spec = self._contributions[name].spec
         try:
             return self._protected(task, name, key, secret, speaks=True)
@@ -245,11 +245,11 @@ class Contributing:
         )
 
     def _weight(self, task: Task, spec: ValueSpec) -> float:
-        """The client's own weight in a sum: from the draws it was shown, or from its own count."""
+        """The client's weight in a sum, from the order's draws or from its own number of records."""
         order: Order = task.order.order
         if spec.reduction == "sum" and order.records:
             count = self.values.count(task.client)
-            # At most 1, whatever total the server states: sensitivity is sized for weights up to 1.
+            # At most 1 for any total that the server states, because the sensitivity assumes weights up to 1.
             return count / max(order.records, count)
         if spec.reduction == "sum" and order.whole:
             own = order.draws[order.members.index(task.client)]

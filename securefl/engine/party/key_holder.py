@@ -1,4 +1,4 @@
-"""The key holder: it opens what the plan lets it open, for a server that it only hears."""
+"""The key holder party: it opens only those sums and scores that its own copy of the plan allows."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class KeyHolderParty:
     """The key holder of one run, from its own copy of the plan.
 
     Args:
-        offers: by name, what clients may be asked for.
-        record: where it notes what it opens, before it does.
-        scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
+        offers: the specs of the values that clients may be asked for, by name.
+        record: the durable record of its openings. Each is written before it is opened.
+        scores: the plan's linear scheme, with the parameters that all parties have; None if numbers are open.
     """
 
     names = (KEY_HOLDER,)
@@ -55,7 +55,7 @@ class KeyHolderParty:
         self.log = Log()
 
     def member(self, session: bytes) -> Member:
-        """Its public keys of a session, for the directory."""
+        """The key holder's public keys of a session, for the directory."""
         return self._identity(session).member()
 
     def _identity(self, session: bytes) -> Identity:
@@ -74,7 +74,7 @@ class KeyHolderParty:
         if self._directory is None:
             raise LocalProtocolError("Expected a session that was entered, got a call before any. Enter one.")
         header, call = decode_call(data, self._directory.session, self._after)
-        # The place counts as taken only afterwards: a call that is refused must not bar the right one.
+        # The place counts as used only after this: a refused call must not block the valid one.
         machine, key = self._machine(header, call)
         self._after = header.place()
         self.drive = Driver({KEY_HOLDER: machine}, header, self)
@@ -87,7 +87,7 @@ class KeyHolderParty:
             asked = call.questions()
             if self._scores is None or asked is None:
                 raise RemoteProtocolError(
-                    "Expected a call for what a key holder opens, got one for open numbers.", sender=SERVER
+                    "Expected a call for encrypted numbers, got one for open numbers.", sender=SERVER
                 )
             return self._scores.machine(asked, header)
         except (ConfigError, CryptoError) as error:
@@ -96,8 +96,8 @@ class KeyHolderParty:
             ) from None
 
     def _of_sum(self, header: Header, call: SumCall) -> tuple[Machine[Any], bytes]:
-        # Weights, the size of the cohort and `task` are the server's word only. Clients sign all of it, and
-        # the machine checks their signatures. What the plan does not allow is refused beforehand.
+        # Only the server states weights, the cohort's size and `task`. Clients sign all of them, and the
+        # machine checks the signatures. Weights and batches that the plan does not allow are refused here.
         sums = call.sums(self._contributions)
         if self._sums is None or len(call.draws) < len(call.members):
             raise RemoteProtocolError("Expected a call for a sum of this plan, got another.", sender=SERVER)
@@ -117,7 +117,7 @@ class KeyHolderParty:
         )
 
     def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Acts are on record before anything is opened; the rest carries all it needs."""
+        """Do slow work. Acts are recorded before any opening; the other orders carry all their inputs."""
         return [
             self._record.record([order])[0] if isinstance(order, Begin | RecordAct) else order.run()
             for _, order in needs

@@ -148,7 +148,7 @@ def test_no_input_is_overwritten(place: Place) -> None:
     before = (place.root / "p1.enc").read_bytes()
     keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.key")
     more = ("--baseline", place.root / "b.json", place.root / "p1.enc", "-o", place.root / "p1.enc")
-    assert "an input. Write to another" in call("match", *keys, *more, code=1)
+    assert "an input. Choose another" in call("match", *keys, *more, code=1)
     assert (place.root / "p1.enc").read_bytes() == before
 
 

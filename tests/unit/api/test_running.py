@@ -193,7 +193,7 @@ def test_an_interruption_finishes_the_round_and_the_same_call_goes_on(tmp_path: 
     with pytest.raises(KeyboardInterrupt) as caught:
         securefl.run(TWO, out=tmp_path, callback=stop)
     assert isinstance(caught.value, Interrupted)
-    assert "The same call goes on." in caught.value.__notes__[0]
+    assert "Make the same call to resume." in caught.value.__notes__[0]
     assert signal.getsignal(signal.SIGINT) is before
     assert noted.told == [("FedAvg", 3, 1)]
     again = Noted()

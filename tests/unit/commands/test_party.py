@@ -57,7 +57,7 @@ def test_from_a_study_to_a_pinned_roster() -> None:
         call("serve s")
     rotated = call("rotate a")
     assert rotated.stdout != lines[0].stdout
-    assert "in place of the old one" in rotated.stderr
+    assert "old line replaced by this one" in rotated.stderr
     with pytest.raises(ConfigError, match="it stays"):
         call("recount a --yes")
 

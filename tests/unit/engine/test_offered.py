@@ -84,7 +84,7 @@ def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: 
     offered = TRAINED if "training" in other else STEP
     plan = replace(plan, non_private=("step",))
     with opened(tmp_path, plan, offered) as aggregator:
-        with pytest.raises(LocalProtocolError, match="Expected a description that clients offer"):
+        with pytest.raises(LocalProtocolError, match="Expected the description that clients offer"):
             aggregator.query(query(replace(offered, **other)))
         assert aggregator.ledger.rows() == []
         assert aggregator.query(query(offered)).survivors == EVERYBODY

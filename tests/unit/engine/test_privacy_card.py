@@ -40,12 +40,12 @@ def said(**words: Any) -> str:
     ],
 )
 def test_the_card_says_how_well_one_clients_value_is_guessed(words: dict[str, Any], error: float) -> None:
-    wanted = f"if values spread alike, a guess of one client's from one sum errs by {error:g} of its spread"
+    wanted = f"the same spread, a guess of one client's value from one sum errs by {error:g} of its spread"
     assert wanted in said(**words)
 
 
 def test_the_card_says_which_server_masks_hold_against() -> None:
-    warning = "a server that lies opens a single one"
+    warning = "a server that breaks the protocol can open one client's value"
     assert warning not in said()
     assert warning in said(secagg="semi-honest")
     assert warning not in said(secagg="semi-honest", sum="two-server"), "nobody unmasks there"
@@ -54,7 +54,7 @@ def test_the_card_says_which_server_masks_hold_against() -> None:
 
 def test_the_card_says_who_may_collude() -> None:
     assert "up to 20 % of a cohort may collude with it" in said()
-    assert "none may collude with it" in said(corrupt=0.0)
+    assert "no client may collude with it" in said(corrupt=0.0)
 
 
 @pytest.mark.parametrize(("most", "often"), [("schedule", "5 times"), (1, "1 time"), (40, "40 times")])

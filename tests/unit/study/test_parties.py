@@ -248,7 +248,7 @@ def test_a_journal_or_diary_of_another_folder_is_refused(tmp_path: Path) -> None
         home = tmp_path / "client-0000"
         copied(home, tmp_path / "before")
         shutil.copy(tmp_path / "client-0001" / name, home / name)
-        with pytest.raises(DataError, match=f"{match} that this folder began with"), folders.opened(home):
+        with pytest.raises(DataError, match=f"{match} that was created with"), folders.opened(home):
             pass
         copied(tmp_path / "before", home)
 
