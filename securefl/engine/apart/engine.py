@@ -33,13 +33,15 @@ class RemoteEngine:
         >>> from securefl.engine.apart.entering import Enter
         >>> from securefl.engine.server import ServerParty
         >>> plan, own = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1), Updates()
-        >>> with tempfile.TemporaryDirectory() as d, LocalDeployment(plan, own, clients=2, folder=Path(d)) as house:
+        >>> d = Path(tempfile.mkdtemp())
+        >>> with LocalDeployment(plan, own, clients=2, folder=d) as house:
         ...     pinned, record = house.server.pinned, house.server.record
         ...     enter = Enter.of(plan, "demo", own.digest, pinned, bytes(32), record.enrolled)
         ...     reach = lambda sent: {n: send(house.where(n), data, timeout=9) for n, data in sent.items()}
         ...     engine = RemoteEngine(
         ...         ServerParty(plan, own.spec(), record, clients=2), record,
-        ...         securefl.Ledger(":memory:", plan.terms()), plan=plan, contributions=own.spec(), pinned=pinned,
+        ...         securefl.Ledger(":memory:", plan.terms()), plan=plan, contributions=own.spec(),
+        ...         pinned=pinned,
         ...         enter=enter, exchange=reach,
         ...     )
         ...     engine.kept

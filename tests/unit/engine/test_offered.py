@@ -84,7 +84,7 @@ def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: 
     offered = TRAINED if "training" in other else STEP
     plan = replace(plan, non_private=("step",))
     with opened(tmp_path, plan, offered) as aggregator:
-        with pytest.raises(LocalProtocolError, match="Expected the description that clients offer"):
+        with pytest.raises(LocalProtocolError, match="Expected a spec that clients contribute"):
             aggregator.query(query(replace(offered, **other)))
         assert aggregator.ledger.rows() == []
         assert aggregator.query(query(offered)).survivors == EVERYBODY
@@ -92,7 +92,7 @@ def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: 
 
 def test_a_sum_is_not_asked_of_each_nor_a_number_in_a_sum(tmp_path: Path) -> None:
     per_client = replace(STEP, reduction="none")
-    with opened(tmp_path) as aggregator, pytest.raises(LocalProtocolError, match="question for 'each'"):
+    with opened(tmp_path) as aggregator, pytest.raises(LocalProtocolError, match="query of reduction 'none'"):
         aggregator.query(
             CohortQuery(cohort=EVERYBODY, broadcast=np.zeros(0, np.float32), per_client=(PerClient(STEP),))
         )
