@@ -29,7 +29,7 @@ from securefl.algorithm.clients import ClientContext, State
 from securefl.algorithm.queries import Floats
 from securefl.core.streams import stream
 from securefl.protocols.averaging import Averaging
-from securefl.protocols.fedcor.process import covariance
+from securefl.protocols.fedcor import covariance
 from securefl.report.style import ARM_COLOURS, blank, light_frame
 from securefl.report.tables import write_csv, write_png
 from securefl.storage import files

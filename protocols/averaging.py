@@ -1,12 +1,10 @@
-"""The shared parts of the model-averaging systems: the loop and the two aggregations.
+"""Federated averaging: the round of the model-averaging systems, its selections and server updates.
 
 FedAvg, FedProx, FedAdam, FedProf and their baselines differ in four parts only:
 
     selection  x  local training  x  aggregation  x  server update
 
-Privacy (how sums are summed, what is noised) is not among them. It is in the plan.
-
-Server updates stand here, too: what a server makes of the aggregated step, beside adding it.
+The plan says how sums are hidden and where noise is added. This module does not.
 """
 
 from __future__ import annotations
@@ -37,23 +35,47 @@ from securefl.protocols.parts import Part, Whole
 from securefl.training.learnt import Learnt
 from securefl.training.task import Problem
 
+__all__ = [
+    "Averaging",
+    "Replace",
+    "Selection",
+    "ServerUpdate",
+    "Uniform",
+    "cohort_size",
+    "known_or_mean",
+]
+
 Aggregation = Literal["full", "partial"]
 
 
 def aggregated(aggregation: Aggregation) -> str:
-    """As a legend says it."""
+    """The aggregation in the words of a plot's legend."""
     return f"{aggregation} aggregation"
 
 
 Cohort = Mapping[int, int]
-"""Chosen clients, and how often each was drawn."""
+"""The chosen clients, and how often each was drawn."""
 Chosen = Generator[CohortQuery, Answers, tuple[Cohort, State]]
-"""A choice: what it asks before, and the cohort and the state that it ends in."""
+"""A choice of a cohort: it yields queries before it ends in the cohort and the state."""
 
 
 def known_or_mean(sizes: Floats) -> Floats:
-    """n_k of every client, (N,). An unknown n_k counts as the mean of the known ones."""
-    # As 0 an unknown client could never be drawn.
+    """The number of records of every client. An unknown number counts as the mean of the known ones.
+
+    Args:
+        sizes: n_k, float64 (N,). nan is unknown.
+
+    Returns:
+        float64 (N,). All are 1 if none is known.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.averaging import known_or_mean
+    >>> known_or_mean(np.array([10.0, np.nan, 30.0]))
+    array([10., 20., 30.])
+    """
+    # A client with an unknown n_k of 0 could never be drawn.
     known = sizes[~np.isnan(sizes)]
     return np.where(np.isnan(sizes), known.mean() if known.size else 1.0, sizes)
 
@@ -62,11 +84,24 @@ def known_or_mean(sizes: Floats) -> Floats:
 
 
 class Selection(Protocol):
-    """Who takes part.
+    """How a system chooses the clients of a round.
 
-    `watch` has the numbers asked of every client once, and of the cohort in every round. `choose` may ask for
-    more before it ends in the cohort and the state: what it learns, it remembers there. `number` is the
-    round's. What it asks again in a round bears a number of its own (`CohortQuery.number`).
+    `contributions` are the clients' contributions that the choice reads. `watch` has the numbers that every
+    client is asked for once, and the cohort in every round, with public arrays for them. `choose` may yield
+    further queries before it ends in the cohort and the state, in which it remembers the answers. `count` is
+    the size of the cohort, and `number` is the round's. A query that is repeated within a round has a number
+    of its own (`CohortQuery.number`).
+
+    Raises nothing when it is made. `choose` may raise ConfigError if `count` is above the number of clients.
+
+    >>> import numpy as np
+    >>> from securefl.algorithm.clients import Population, State
+    >>> from securefl.protocols.averaging import Selection, Uniform
+    >>> def cohort(selection: Selection, population, count):
+    ...     state, rng = State(np.zeros(1, np.float32)), np.random.default_rng(0)
+    ...     yield sorted((yield from selection.choose(state, population, count, 1, rng))[0])
+    >>> next(cohort(Uniform(), Population(clients=5, seconds=np.ones(5), retired=frozenset({0})), 4))
+    [1, 2, 3, 4]
     """
 
     @property
@@ -79,13 +114,22 @@ class Selection(Protocol):
     ) -> Chosen: ...
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """The figures behind the choice for an observer, by name, (N,)."""
+        """The numbers behind the choice for an observer of a study, by name, float64 (N,)."""
         ...
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every set of K clients is as likely as any other; every set of batches where clients are in batches."""
+    """Uniform selection: every set of K clients is as likely as any other.
+
+    With fixed batches, every set of batches is.
+
+    Raises nothing when it is made. `choose` raises ConfigError if `count` is above the number of clients.
+
+    >>> from securefl.protocols.averaging import Uniform
+    >>> Uniform().contributions
+    ()
+    """
 
     contributions: tuple[Contribution, ...] = ()
 
@@ -99,7 +143,7 @@ class Uniform:
         chances = population.among(np.zeros(population.clients))
         if (batch := population.fixed_batch) == 1:
             return sample_without_replacement(chances, count, rng), state
-        # A batch without one of its clients takes no part.
+        # A batch that lacks one of its clients is left out.
         together = chances[: len(chances) // batch * batch].reshape(-1, batch).sum(1)
         drawn = sample_without_replacement(together, min(count // batch, len(together)), rng)
         return {k: 1 for b in drawn for k in range(b * batch, (b + 1) * batch)}, state
@@ -109,30 +153,49 @@ class Uniform:
 
 
 class ServerUpdate(Protocol):
-    """The next model from the aggregated step."""
+    """How the server makes the next model from the aggregated step, float64 (d,).
+
+    It may keep moments in the state. Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.algorithm.clients import State
+    >>> from securefl.protocols.averaging import Replace, ServerUpdate
+    >>> server: ServerUpdate = Replace()
+    >>> server.apply(State(np.zeros(2, np.float32)), np.array([0.5, -0.5])).broadcast
+    array([ 0.5, -0.5], dtype=float32)
+    """
 
     def apply(self, state: State, step: Floats) -> State: ...
 
 
 @dataclass(frozen=True)
 class Replace:
-    """w + step."""
+    """The server update of FedAvg: the next model is w + step, in float32.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.algorithm.clients import State
+    >>> from securefl.protocols.averaging import Replace
+    >>> Replace().apply(State(np.ones(2, np.float32)), np.array([0.5, -0.5])).broadcast
+    array([1.5, 0.5], dtype=float32)
+    """
 
     def apply(self, state: State, step: Floats) -> State:
         return State((state.broadcast + step).astype(np.float32), state.memory)
 
 
 def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> ByDraws | ByCount | None:
-    """The weights of the chosen clients: draws / K (partial), or n_k / n with their own n_k (full)."""
-    # The server sets neither: draws are whole numbers that the whole cohort signs, and n_k is the client's
-    # own. Weights of the server's choice would let it give one client nearly all of a hidden sum.
+    """The weights of the chosen clients: draws / K (partial), or n_k / n, each with its own n_k (full)."""
+    # The server sets neither: all clients of the cohort sign the draws, and a client takes n_k from its own
+    # records. A server that set the weights could give one client nearly all of a hidden sum.
     if aggregation == "full":
         return ByCount(int(state.memory["records"][0]))
     return ByDraws(cohort) if cohort else None
 
 
 def sampling(count: int, aggregation: Aggregation, *, replacement: bool = False, trials: int = 0) -> Sampling:
-    """How `count` clients a round are drawn, and weighed."""
+    """How `count` clients are drawn in a round, and how their values are weighted."""
     return Sampling(
         cohort=0 if replacement else count,
         extra_queries=trials,
@@ -146,7 +209,24 @@ def sampling(count: int, aggregation: Aggregation, *, replacement: bool = False,
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """Federated averaging over `fraction` of the clients a round (McMahan et al. 2017)."""
+    """Federated averaging over `fraction` of the clients a round (McMahan et al. 2017).
+
+    Raises nothing when it is made. `round` raises ConfigError for fixed batches and a selection that draws
+    clients one by one.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.averaging import Averaging, Uniform
+    >>> from securefl.training import LocalTraining, ModelConfig
+    >>> from securefl.training.task import Problem
+    >>> local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8)
+    >>> problem = Problem(
+    ...     model=ModelConfig(kind="mlp"), local=local, kind="classification", shape=(4,), outputs=2,
+    ...     clients=2, records=30, server_x=np.zeros((2, 4)), server_y=np.zeros(2, np.int64), seed=0
+    ... )
+    >>> averaging = Averaging(problem=problem, selection=Uniform(), fraction=0.5, aggregation="partial")
+    >>> averaging.start().broadcast.shape == problem.initial.shape
+    True
+    """
 
     problem: Problem
     selection: Selection
@@ -154,11 +234,11 @@ class Averaging:
     aggregation: Aggregation
     server: ServerUpdate = Replace()
     part: Part | None = None
-    """By default the whole model."""
+    """The part of the model that is averaged. By default all of it."""
     replacement: bool = False
-    """Whether the selection may draw a client twice, and so fewer than it was asked for."""
+    """Whether the selection may draw a client twice. A cohort may then have fewer than `count` clients."""
     trials: int = 0
-    """How often in a run the selection asks for an update before it chooses."""
+    """How often in a run the selection asks clients for an update before it chooses."""
 
     @property
     def averaged(self) -> Part:
@@ -166,7 +246,7 @@ class Averaging:
 
     @property
     def _sums(self) -> tuple[Contribution, ...]:
-        """What the part sums."""
+        """The contributions that the part sums."""
         count = cohort_size(self.fraction, self.problem.clients)
         return self.averaged.contributions(
             sampling(count, self.aggregation, replacement=self.replacement, trials=self.trials)
@@ -230,10 +310,10 @@ class Averaging:
         watch: tuple[PerClient, ...],
         public: Mapping[str, Floats],
     ) -> Generator[CohortQuery, Answers, State]:
-        """Ask the clients with unknown numbers for the watched numbers. In round 1 these are all clients."""
+        """Ask for the watched numbers of the clients whose numbers are unknown: in round 1, all clients."""
         sizes = (ask_size(self.problem),) if "size" in self._watched() else ()
         per_client = (*watch, *sizes)
-        # One at a time: a client whose budget refuses one number would otherwise give none of them.
+        # One number a query: a client whose budget refuses one number would otherwise send none of them.
         for question in per_client:
             known = state.memory[question.spec.name]
             unknown: list[int] = np.flatnonzero(np.isnan(known)).tolist()
@@ -251,8 +331,8 @@ class Averaging:
         return state
 
     def _count_records(self, state: State, population: Population) -> Generator[CohortQuery, Answers, State]:
-        """n, from one sum over all clients in the whole run. An absent client counts as an average one."""
-        # Once: sums of n_k over the changing cohorts of many rounds would give each n_k by linear algebra.
+        """n, from one sum over all clients in a run. An absent client counts as an average one."""
+        # Once: from sums of n_k over the cohorts of many rounds, linear algebra gives each n_k.
         if "records" in state.memory:
             return state
         question = Sum(self._count_of_records.spec, 1)
@@ -263,7 +343,7 @@ class Averaging:
         total = self.problem.records  # public, where nobody answered
         if counted:
             total = round(float(answers.totals[COUNT.name].value[0]) * population.clients / counted)
-        # A client can claim a false number within the grid. n is kept between the values that it can have.
+        # A client can claim a false number within the grid, so n is clipped to the values that it can have.
         within = min(max(total, population.clients), self.problem.records)
         return state.remember(records=np.array([within]))
 
@@ -272,7 +352,7 @@ class Averaging:
 
 
 def _learn(state: State, answers: Answers) -> State:
-    """Remember each client's newest numbers. A client without an opened number keeps its older one."""
+    """The state with each client's newest numbers. If a number was not opened, the older one stays."""
     news: dict[str, NDArray[Any]] = {}
     for name, numbers in answers.per_client.items():
         news[name] = state.memory[name].copy()
@@ -282,7 +362,21 @@ def _learn(state: State, answers: Answers) -> State:
 
 
 def cohort_size(fraction: float, clients: int) -> int:
-    """K."""
+    """K = ceil(fraction * N), at least 1: the number of clients in a round.
+
+    Args:
+        fraction: C, in (0, 1].
+        clients: N.
+
+    Returns:
+        K.
+
+    Raises nothing.
+
+    >>> from securefl.protocols.averaging import cohort_size
+    >>> cohort_size(0.07, 100)
+    7
+    """
     # 0.07 * 100 is a little above 7 in floats, and must not become 8
     return max(1, ceil(fraction * clients - 1e-9))
 
@@ -297,7 +391,7 @@ def check_fraction(fraction: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
-    """w + factor * step."""
+    """The server update w + factor * step."""
 
     factor: float
 
@@ -307,7 +401,7 @@ class Scaled:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Adam on the averaged step as a pseudo-gradient (Leroy et al. 2019), moments corrected for bias."""
+    """Adam on the averaged step as a pseudo-gradient (Leroy et al. 2019), its moments corrected for bias."""
 
     learning_rate: float
     beta1: float
@@ -328,13 +422,16 @@ class Adam:
 
 @dataclass(frozen=True, kw_only=True)
 class Momentum:
-    """w + the mean of the steps so far, older ones weighed down by `beta` a round: FedAdam's first moment."""
+    """Server momentum: w + the mean of all steps, with the factor `beta` for each round that one is old.
+
+    It is FedAdam's first moment.
+    """
 
     beta: float
 
     def apply(self, state: State, step: Floats) -> State:
         turn = float(state.memory.get("momentum_turn", np.zeros(1))[0]) + 1
         mean = self.beta * state.memory.get("momentum", np.zeros(len(step))) + (1 - self.beta) * step
-        # corrected for bias: the first step counts whole
+        # corrected for bias: the first step has the weight 1
         model = (state.broadcast + mean / (1 - self.beta**turn)).astype(np.float32)
         return State(model, state.memory).remember(momentum_turn=np.array([turn]), momentum=mean)

@@ -1,4 +1,4 @@
-"""The systems FedProf is compared with (v2, Table 1), each as its four parts."""
+"""The systems that FedProf is compared with (v2, Table 1): FedAvg-RP, FedProx, FedAdam, CFCFM, Active FL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from securefl.training.task import Problem
 
 @dataclass(frozen=True, eq=False)
 class BySize:
-    """K independent draws with probability n_k / n (Scheme I of Li et al. 2020)."""
+    """Selects by K independent draws with probability n_k / n (Scheme I of Li et al. 2020)."""
 
     problem: Problem
 
@@ -44,7 +44,7 @@ class BySize:
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
     ) -> Chosen:
         yield from ()
-        # log-weights, so that -inf can say who must not be drawn
+        # Log-weights, in which -inf marks a client that must not be drawn.
         log_sizes = np.log(known_or_mean(state.memory["size"]))
         chances = population.among(log_sizes)
         return admitted(lambda: with_replacement(chances, count, rng), population.admits), state
@@ -76,7 +76,7 @@ class FedAvgRP:
 
     def build(self, problem: Problem) -> Algorithm:
         if self.scheme == "II":
-            # The clients weigh by n_k / n themselves, and N / K is the same for all.
+            # Clients apply the weight n_k / n. N / K is the same for all, so the server applies it.
             return Averaging(
                 problem=problem,
                 selection=Uniform(),
@@ -110,7 +110,7 @@ class FedProx:
             raise ValueError(f"Expected mu >= 0 and finite, got {self.mu}.")
 
     def build(self, problem: Problem) -> Algorithm:
-        # in both: whichever of them trains reads its own
+        # set in both, since a run trains with one of them
         private = problem.private and replace(problem.private, proximal=self.mu)
         local = replace(problem.local, proximal=self.mu)
         proximal = replace(problem, local=local, private=private)
@@ -147,7 +147,7 @@ class FedAdam:
 
 @dataclass(frozen=True)
 class FirstCome:
-    """The K fastest, those not picked in the last round first (CFCFM, Wu et al. 2021)."""
+    """Selects the K fastest clients. Those of the last round come last (CFCFM, Wu et al. 2021)."""
 
     contributions: tuple[Contribution, ...] = ()
 
@@ -158,7 +158,7 @@ class FirstCome:
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
     ) -> Chosen:
         yield from ()
-        # Negated twice: `among` gives the retired -inf, and here the slowest must come last.
+        # Negated twice: `among` gives retired clients -inf, and here they must count as the slowest.
         last = np.isin(np.arange(population.clients), state.memory["cohort"]).astype(np.float64)
         return first_come(-population.among(-population.seconds), last, count), state
 
@@ -168,11 +168,11 @@ class FirstCome:
 
 @dataclass(frozen=True, kw_only=True)
 class CFCFM:
-    """CFCFM: the K whose updates would arrive first are merged, full aggregation.
+    """CFCFM: the K clients whose updates would arrive first are merged, with full aggregation.
 
-    The order is that of the devices at an equal number of records, which is public; a true time of
-    arrival tells how many records a client has. In the paper everybody trains and the late are
-    thrown away; here who would be late is not asked, which saves its energy and moves no result.
+    The order is that of the devices at an equal number of records, which is public. A true time of arrival
+    tells a client's number of records. In the paper all clients train, and late updates are thrown away. Here
+    the server does not ask clients that would be late, which saves their energy and changes no result.
     """
 
     fraction: float
@@ -186,7 +186,7 @@ class CFCFM:
 
 @dataclass(frozen=True, eq=False)
 class ByLoss:
-    """Valuation sqrt(n_k) * loss_k, the newest each client reported (Goetz et al. 2019)."""
+    """Selects by the valuation sqrt(n_k) * loss_k, of each client's newest loss (Goetz et al. 2019)."""
 
     problem: Problem
     excluded: float

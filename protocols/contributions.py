@@ -1,6 +1,7 @@
-"""The contributions of clients to the model-averaging systems: updates, sizes and losses.
+"""The contributions of clients to the model-averaging systems: model updates, numbers of records, losses.
 
-A size and a loss are ready for noise. If a plan adds none, they leave as they are.
+A number of records and a loss are grid integers, on which a plan can add noise. If it adds none, they leave a
+client unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from securefl.training.task import Problem
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 
 CLIPPED: Mapping[Unit, str] = {"client": "`update_bound` in [local], and noise"}
-"""What bounds an update, however it was trained."""
+"""The bound of an update, for every kind of training."""
 UPDATE = ValueSpec(
     name="update",
     reduction="sum",
@@ -65,7 +66,7 @@ LOSS = ValueSpec(
     bounded_by={"record": "`loss_bound` in its arm, and noise"},
 )
 LARGEST_LOSS = 1e6
-"""A public bound that clients clip their loss to."""
+"""A public bound. Clients clip their loss to it."""
 _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
     ("record", a): Losses.sensitivity(a) for a in ADJACENCIES
 }
@@ -73,10 +74,11 @@ _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a protocol draws the cohort of one sum, as far as that is known before.
+    """How a protocol draws the cohort of one sum, as far as it is known before the run.
 
-    cohort: the least number of clients that are asked, 0 if that is not known. further: how often one asks in
-    a run beyond once a round. weighs, draws: as in `ValueSpec`.
+    cohort: the least number of clients that the server asks, 0 if it is unknown.
+    extra_queries: the number of queries in a run beyond one in each round.
+    weighs, draws: as in `ValueSpec`.
     """
 
     cohort: int = 0
@@ -85,18 +87,18 @@ class Sampling:
     draws: int = 0
 
     def of(self, spec: ValueSpec) -> ValueSpec:
-        """The description of a value that is sampled so."""
+        """The value's spec with this sampling."""
         return replace(
             spec, cohort=self.cohort, extra_queries=self.extra_queries, weighs=self.weighs, draws=self.draws
         )
 
 
 UNSAMPLED: Final = Sampling()
-"""Nothing is known before of how cohorts are drawn."""
+"""The sampling of cohorts of which nothing is known before the run."""
 
 
 def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
-    """A client's update. If the problem bounds it, its sensitivity per client is declared."""
+    """The spec of a client's update. If the problem bounds it, it declares the sensitivity per client."""
     spec = sampling.of(with_training(UPDATE, problem))
     bound = problem.local.update_bound
     if bound is None:
@@ -114,7 +116,10 @@ def to_fit(problem: Problem, context: ClientContext, start: Float32s) -> Fit:
 
 
 def fitting(problem: Problem, context: ClientContext) -> ClientContext:
-    """The job that an update is trained by. Under a bound, or privately, unusable records take no part."""
+    """The context of the training behind an update.
+
+    If updates are bounded or training is private, it lacks the records that the model cannot use.
+    """
     bare = problem.local.update_bound is None and problem.private is None
     return context if bare else usable(problem, context)
 
@@ -122,17 +127,17 @@ def fitting(problem: Problem, context: ClientContext) -> ClientContext:
 def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError) -> Value:
     """The update from the broadcast to the trained values (d,).
 
-    Under the problem's bound it is scaled down and put on the grid, as integers. A client is never silent
-    there, since silence would tell of its records: an update that diverges is 0. Without a bound this raises
-    the DataError of a training that came to nothing.
+    Under the problem's bound it is scaled down and rounded to integers of the grid. If training diverges, a
+    client under a bound sends 0, since silence would tell of its records. Without a bound this raises the
+    DataError of the training that failed.
     """
     bound = problem.local.update_bound
     if bound is None:
         if isinstance(shared, DataError):
             raise shared
-        # In float32, as both models are. The difference is exact where they are within a factor of two.
-        # Elsewhere it is off by 2^-24 of itself at most.
-        with np.errstate(over="ignore"):  # the grid refuses it
+        # Both models are float32. Their difference is exact if they are within a factor of two of each other.
+        # Otherwise its relative error is at most 2^-24.
+        with np.errstate(over="ignore"):  # the grid refuses infinite values
             return Value(clear=shared - broadcast)
     step = np.zeros(len(broadcast))
     if not isinstance(shared, DataError):
@@ -146,15 +151,15 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
 
 
 def _grid(bound: float) -> Grid:
-    """A grid with 2^14 to 2^15 steps to the bound."""
-    # fine beside any noise, and coarse enough for the noise to stay below 2^24 steps
+    """A grid on which the bound is 2^14 to 2^15 steps."""
+    # A step is small against any noise, and large enough that noise stays below 2^24 steps.
     step = float(2.0 ** (floor(log2(bound)) - 14))
     return Grid(step=step, bound=step * 2**24)
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """w_k - w after local training from the broadcast w."""
+    """A client's model update: w_k - w after local training from the broadcast w."""
 
     problem: Problem
     sampling: Sampling = UNSAMPLED
@@ -175,7 +180,7 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """n_k, the number of records: a release, unless no neighbour has another number (`size_sends`)."""
+    """A client's number of records, n_k: a release, unless all neighbours have the same (`size_sends`)."""
 
     problem: Problem
 
@@ -184,7 +189,7 @@ class Size:
         return size_sends(self.problem)
 
     def compute(self, context: ClientContext) -> Value:
-        units = round(1 / self.spec.grid.step)  # finer than whole records: little noise would round to none
+        units = round(1 / self.spec.grid.step)  # finer than records, or small noise would round to 0
         records = len(context.x) + (0 if context.held is None else len(context.held[0]))
         return Value(integers=np.array([records * units], dtype=np.int64), after_noise=self._possible)
 
@@ -194,34 +199,35 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class Count:
-    """n_k as far as others may know it, summed over all clients once. The sum is n in the weights n_k / n.
+    """The public number of records of each client, summed over all clients once.
 
-    The plan says which number that is: the clipped number of records if it is public, or else a public number
-    in its place. So it costs nothing.
+    The sum is n in the weights n_k / n. The plan sets the number: the clipped n_k if n_k is public, and
+    otherwise a public number in its place. So the sum costs nothing.
     """
 
     problem: Problem
 
     @property
     def spec(self) -> ValueSpec:
-        """On a grid that ends at the declared records of all clients, so that nobody can claim more."""
+        """The spec. Its grid ends at the declared records of all clients, so no client can claim more."""
         problem = self.problem
         return replace(COUNT, cohort=problem.clients, grid=Grid(step=1.0, bound=float(problem.records)))
 
     def compute(self, context: ClientContext) -> Value:
-        # within the grid: a client whose public number is beyond it would fall silent
+        # clipped: a client whose public number is beyond the grid would send nothing
         return Value(clear=np.array([float(min(context.count, self.problem.records))]))
 
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """Mean loss of the broadcast model on the client's held-out records, or on all if it holds out none.
+    """The mean loss of the broadcast model on a client's held-out records, or on all if none are held out.
 
-    A client whose draw held out no record tells the loss on what it trains on. It would else answer nothing
-    of what it is asked for at once. With noise it tells noised zeros: that it has none must not show.
+    If a client's own draw held out no record, it sends the loss on its training records. Otherwise it could
+    not answer the other numbers of the query either. With noise it sends noised zeros, which hide that it has
+    no held-out record.
 
-    bound: a record's largest loss, public. Without it the mean cannot be noised, for one record moves it
-    without bound. every, introductions, further: how often it is asked for, as in `ValueSpec`.
+    bound: a record's largest loss, public. Without it the mean has no sensitivity and cannot be noised.
+    period, initial_queries, extra_queries: the number of queries, as in `ValueSpec`.
     """
 
     problem: Problem
@@ -243,12 +249,12 @@ class Loss:
         if self.bound is None:
             x, y = (x, y) if len(x) else (context.x, context.y)
             if len(usable(self.problem, replace(context, x=x, y=y)).x) < len(x):
-                raise DataError("Expected finite records of known labels, got others: it abstains.")
+                raise DataError("Expected finite records of known labels, got others: the client abstains.")
             return Value(clear=np.array([min(mean_loss(model, x, y, loss), LARGEST_LOSS)]))
         losses = Losses(bound=self.bound)
         own_job = usable(self.problem, replace(context, x=x, y=y))
         x, y = own_job.x, own_job.y
-        # without such a record it sends noised zeros all the same: silence would tell that it has none
+        # Without such a record it sends noised zeros: silence would tell that it has none.
         own = record_losses(model, x, y, loss) if len(x) else np.zeros(0)
         return Value(
             integers=losses.sums(own),
@@ -261,21 +267,21 @@ class Loss:
 
 
 def check_loss_bound(bound: float | None) -> None:
-    """Raises ValueError for a bound that no loss can be clipped to."""
+    """Raises ValueError unless the bound is None, or above 0 and at most `LARGEST_LOSS`."""
     if bound is not None and not 0 < bound <= LARGEST_LOSS:
         raise ValueError(f"Expected 0 < loss_bound <= {LARGEST_LOSS:g}, got {bound}.")
 
 
 def ask_size(problem: Problem) -> PerClient:
-    """Ask for n_k: at least 1, and at most the records that all clients have together."""
+    """The query for n_k. An answer is at least 1, and at most the declared records of all clients."""
     return PerClient(size_sends(problem), least=1, most=problem.records)
 
 
 def size_sends(problem: Problem) -> ValueSpec:
-    """n_k as a release. Under replace-one it is public where no record can leave its client.
+    """The spec of n_k. Under replace-one its sensitivity is 0 if no record can leave its client.
 
-    A record that is replaced may change between training and hold-out, of which n_k is the sum. Where a share
-    becomes the server's it may leave both.
+    n_k is the sum of a client's training and held-out records. A replaced record may change from one part to
+    the other. If the server takes a share of the records, it may leave both.
     """
     moved = 1.0 if problem.leaving else 0.0
     return replace(SIZE, sensitivity={**SIZE.sensitivity, ("record", "replace-one"): moved})

@@ -1,4 +1,4 @@
-"""LG-FedAvg (Liang et al. 2020): the last layers are averaged, and the bodies stay with their clients."""
+"""LG-FedAvg (Liang et al. 2020): the last layers are averaged, and each client keeps its own body."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from securefl.training.task import Bodies, Problem
 
 @dataclass(frozen=True, kw_only=True)
 class LGFedAvg:
-    """LG-FedAvg: of every model the last `layers` dense layers are averaged (1 or 2 in the FedLog paper).
+    """Options of LG-FedAvg: the last `layers` dense layers are averaged (1 or 2 in the FedLog paper).
 
     shorter: share of the clients whose body lacks its first hidden dense layer.
     """
@@ -75,7 +75,7 @@ class LastLayers:
         return gather_mean(query, *contributions)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        # each client's own model, on records like its own: there is no common model to test
+        # There is no common model to test: each client's own model is tested on records like its own.
         return pooled(
             [
                 (len(device.x), self._evaluated(client, shared, device))
@@ -100,11 +100,11 @@ class LastLayers:
         return Learnt(problem=problem, vector=vector, shared=names)
 
     def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
-        """The client's whole model (d,): what it kept, under the shared layers."""
+        """The client's whole model (d,): its own body under the shared layers."""
         problem = self.bodies.of(client)
         vector: Float32s = np.array(kept.get("model", problem.initial), dtype=np.float32)
         places = self._shared(problem)
-        # places depend on the body's length, the number of shared values does not
+        # Bodies differ in length, and their shared layers do not.
         if shared.shape != places.shape:
             raise DataError(f"Expected {len(places)} shared values, got the shape {shared.shape}.")
         vector[places] = shared
@@ -121,7 +121,7 @@ class LastLayers:
 
 @dataclass(frozen=True, eq=False)
 class LastLayersUpdate:
-    """The change of the shared layers in local training. The rest of the model is kept."""
+    """The update of the shared layers in local training. The client keeps the rest of its model."""
 
     part: LastLayers
     sampling: Sampling = UNSAMPLED
@@ -136,7 +136,7 @@ class LastLayersUpdate:
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
         problem = self.part.bodies.problem
-        if isinstance(trained, DataError):  # the client keeps the body that it had
+        if isinstance(trained, DataError):  # the client keeps its body of before
             return bounded(problem, context.broadcast, trained)
         shared = self.part.taken(context.client, trained)
         return replace(bounded(problem, context.broadcast, shared), new_state={"model": trained.copy()})

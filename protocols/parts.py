@@ -1,6 +1,6 @@
-"""The part of the models that is averaged: what its clients are asked for, and how totals become a step.
+"""The part of a model that is averaged: its contributions, and the step that follows from their totals.
 
-A value that cannot change each client gives once. Later rounds ask those that were absent.
+If a value is constant, each client sends it once. Later rounds ask the clients that were absent.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
 
 Gathering = Generator[CohortQuery, Answers, tuple[Floats | None, Answers]]
-"""Ends in the step, None if no sum was opened, and in the answers to the loop's own questions."""
+"""A generator of queries. It ends in the step, or None if no sum was opened, and in the first answers."""
 
 
 class Part(Protocol):
-    """Which part of the models is averaged, and how totals become a step. Clients keep the rest.
+    """The part of the models that is averaged. Clients keep the rest.
 
     `initial` is the part before round 1, (d,). The broadcast and the step have its length.
-    `contributions` are its values, of cohorts that are drawn as `sampling` says.
+    `contributions` are its contributions, for cohorts that are drawn as `sampling` says.
     """
 
     @property
@@ -50,22 +50,22 @@ class Part(Protocol):
         rng: np.random.Generator,
         contributions: Sequence[Contribution],
     ) -> Gathering:
-        """Ask for the part's sums. `query` has cohort, broadcast, weights and numbers of the round, no sums.
+        """Yield the queries for the part's sums. `query` is the round's query without sums.
 
-        Clients train in the first Ask. The loop's numbers are asked for in that one.
+        Clients train when they answer the first query. It carries the loop's own numbers too.
         """
         ...
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation: ...
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        """The model that is taken away (see `training.learnt.Exportable`)."""
+        """The model that a user exports (see `training.learnt.Exportable`)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """The whole model is averaged: everybody has the same one."""
+    """The whole model is averaged. All clients have the same one."""
 
     problem: Problem
 
@@ -93,7 +93,7 @@ class Whole:
 
 
 def gather_mean(query: CohortQuery, contribution: Contribution) -> Gathering:
-    """One sum of values of the broadcast's length, and its step."""
+    """Yield one query for a sum of the broadcast's length. It ends in the step of that sum."""
     answers = yield replace(query, sums=(Sum(contribution.spec, len(query.broadcast)),))
     if not answers.survivors:
         return None, answers
@@ -101,7 +101,7 @@ def gather_mean(query: CohortQuery, contribution: Contribution) -> Gathering:
 
 
 def step_of(query: CohortQuery, total: Total) -> Floats:
-    """The aggregated step: the mean over the survivors (partial), or the plain weighted sum (full).
+    """The aggregated step: the mean over the survivors (partial), or the weighted sum (full).
 
     Full aggregation is w + sum over the selected of (n_k / n)(w_k - w). An absent client counts with the old
     model.
@@ -112,16 +112,16 @@ def step_of(query: CohortQuery, total: Total) -> Floats:
 
 
 Counted = NDArray[np.float64]
-"""Which clients are in the sum already, (N,): 1 for those."""
+"""1 for each client whose value is in the sum, else 0, (N,)."""
 
 
 def absent(counted: Counted, population: Population) -> tuple[int, ...]:
-    """The clients that are not in the sum yet."""
-    # Two sums of an unchanging value over different sets would give one client's value by subtraction.
+    """The clients whose values are not in the sum yet."""
+    # The difference of two sums of a constant value over two sets of clients would be one client's value.
     return tuple(k for k in population.everyone() if not counted[k])
 
 
 def including(counted: Counted, survivors: Sequence[int]) -> Counted:
-    """The same with these clients, whose values were added now."""
+    """`counted` with these clients, whose values were added now."""
     found: Counted = counted + np.isin(np.arange(len(counted)), survivors)
     return found

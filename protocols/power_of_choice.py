@@ -17,9 +17,10 @@ from securefl.training.task import Problem
 
 @dataclass(frozen=True, eq=False)
 class ByLargestLoss:
-    """`candidates` clients, drawn without replacement with probability proportional to n_k, tell their loss.
+    """Selects the K of `candidates` clients with the largest losses.
 
-    A candidate that does not say ranks last.
+    Candidates are drawn without replacement, with probability proportional to n_k. The server asks them for
+    their loss. A candidate that does not answer ranks last.
     """
 
     problem: Problem
@@ -60,8 +61,9 @@ class ByLargestLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerOfChoice:
-    """Power-of-choice. candidates: d in K's; FedCor compares with 2.
+    """Options of power-of-choice.
 
+    candidates: d as a multiple of K. FedCor compares with 2.
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """
 

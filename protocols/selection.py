@@ -1,4 +1,4 @@
-"""Drawing cohorts: the selection rules of the published systems, as functions of public numbers."""
+"""Selection rules of the published systems: functions of public numbers that draw a cohort."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) 
 def admitted(
     draw: Callable[[], dict[int, int]], admits: Callable[[Mapping[int, int]], bool]
 ) -> dict[int, int]:
-    """The first of many draws that clients of a hidden sum would take (`Population.admits`).
+    """The first of up to 1,000 draws that clients of a hidden sum would accept (`Population.admits`).
 
-    With replacement one client can be drawn so often that the sum would tell its value. The draws are then
-    those of the same law, given that nobody is. If none of a thousand is admitted, the last one: the server
-    asks for no sum of it, and says why.
+    With replacement, one client can be drawn so often that the sum would reveal its value. The accepted draw
+    has the same distribution under the condition that no client is drawn too often. If all are rejected, the
+    last one is returned: the server then asks for no sum, and says why.
     """
     for _ in range(1000):
         if not (found := draw()) or admits(found):
@@ -38,7 +38,7 @@ def admitted(
 
 
 def first_come(seconds: Floats, last: Floats, count: int) -> Mapping[int, int]:
-    """The `count` fastest, those not picked in the last round first.
+    """The `count` fastest clients. Those of the last round come after all others.
 
     Clients of infinite time are left out.
     """

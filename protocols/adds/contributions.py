@@ -1,4 +1,4 @@
-"""The two values of a client of a supernet: the map of its subnet, and then the subnet's update."""
+"""The two contributions of an ADDS client: the map of its subnet, and then the subnet's update."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.queries import ClientState, Floats, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
-from securefl.protocols.adds.bilevel import Search, Subnet, search, whole
+from securefl.protocols.adds.subnet_search import Search, Subnet, search, whole
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.contributions import (
     CLIPPED,
@@ -35,17 +35,17 @@ MAP = ValueSpec(
     bounded_by=CLIPPED,
 )
 MASK: Final = "mask"
-"""The public array that says which groups are summed."""
+"""The name of the public array that says which groups are summed."""
 LASTING: Final = ("round", "units", "alpha", "skew")
-"""What stays on a device behind its round: an observer of a study looks at it."""
+"""The client state that outlasts a round. An observer of a study reads it."""
 _WORD: Final = 32
 _EXACT: Final = Grid(step=1.0, bound=1.0)
 _NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
-"""Fine beside any noise, with room for it."""
+"""A step is small against any noise, and the noise stays within the bound."""
 
 
 def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
-    """A map has 0 or 1 for each group. So it moves by sqrt(G) at most, whatever becomes of a client."""
+    """The spec of a map. It has 0 or 1 for each group, so one client moves it by sqrt(G) at most."""
     reach = sqrt(supernet.groups)
     noisy = supernet.problem.local.update_bound is not None  # else no update could be noised either
     return replace(
@@ -57,9 +57,9 @@ def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Which groups of entries the client's subnet has, 0 or 1 each, (G,). The client trains here.
+    """The map of a client's subnet: 1 for each group of entries that it has, else 0, (G,).
 
-    The subnet stays on its device until the update is asked for.
+    The client trains for it, and keeps the subnet until the server asks for the update.
     """
 
     supernet: Supernet
@@ -71,7 +71,7 @@ class Map:
         return map_sends(self.supernet, self.sampling)
 
     def fit(self, context: ClientContext) -> Fit | None:
-        """With a rate of 1 there is nothing to search for: it is FedAvg's training."""
+        """FedAvg's training if the initial rate is 1, which leaves nothing to search for. Else None."""
         return to_fit(self.supernet.problem, context, context.broadcast) if self.search.initial == 1 else None
 
     def compute(self, context: ClientContext) -> Value:
@@ -86,7 +86,7 @@ class Map:
         except DataError:
             if supernet.problem.local.update_bound is None:
                 raise
-            # Under a bound a client is never silent, which would tell of its records. It trains no entry.
+            # Under a bound the client sends an empty map: silence would tell of its records.
             return Value(integers=np.zeros(supernet.groups, np.int64), new_state=_nothing(context, supernet))
         groups = supernet.kept_groups(found.units)
         one = round(1 / self.spec.grid.step)
@@ -96,7 +96,7 @@ class Map:
 
 @dataclass(frozen=True, eq=False)
 class SubnetUpdate:
-    """What training changed in the subnet, at the entries of the groups that are summed. 0 elsewhere."""
+    """The update of a client's subnet at the entries of the groups that are summed. It is 0 at all others."""
 
     supernet: Supernet
     sampling: Sampling = UNSAMPLED
@@ -110,20 +110,20 @@ class SubnetUpdate:
         supernet, kept = self.supernet, context.kept
         if "before" not in kept or int(kept["round"][0]) != context.round:
             raise DataError(
-                f"Expected a subnet trained in round {context.round}, got a question for its update alone: "
-                "it abstains. Ask for its map first."
+                f"Expected a subnet trained in round {context.round}, got a query for its update alone: the "
+                "client abstains. Ask for its map first."
             )
         summed = supernet.entries(unpacked(context.public.get(MASK, np.zeros(0)), supernet.groups))
         own = supernet.entries(supernet.kept_groups(kept["units"]))
         before, after = np.zeros((2, len(own)), np.float32)
-        if len(kept["before"]):  # else training came to nothing
+        if len(kept["before"]):  # else the training failed
             before[own], after[own] = kept["before"], kept["after"]
         value = bounded(supernet.problem, before[summed], after[summed])
         return replace(value, new_state={name: kept[name] for name in LASTING if name in kept})
 
 
 def _kept(context: ClientContext, found: Subnet, entries: Mask) -> ClientState:
-    """The subnet as it stays on the device until its update is asked for."""
+    """The client state with the subnet, until the server asks for its update."""
     return {
         "round": np.array([context.round]),
         "units": found.units,
@@ -135,21 +135,21 @@ def _kept(context: ClientContext, found: Subnet, entries: Mask) -> ClientState:
 
 
 def _nothing(context: ClientContext, supernet: Supernet) -> ClientState:
-    """A device on which the training came to nothing."""
+    """The client state after a training that failed."""
     nothing = np.zeros(0, np.float32)
     none = np.zeros(supernet.units, np.bool_)
     return {"round": np.array([context.round]), "units": none, "before": nothing, "after": nothing}
 
 
 def packed(groups: Mask) -> Floats:
-    """0/1 of each group as whole numbers below 2^32, which float64 holds exactly."""
+    """The bits of all groups as whole numbers below 2^32, which float64 holds exactly."""
     bits = np.zeros(-(-len(groups) // _WORD) * _WORD, np.bool_)
     bits[: len(groups)] = groups
     return np.packbits(bits).view(">u4").astype(np.float64)
 
 
 def unpacked(words: NDArray[Any], groups: int) -> Mask:
-    """The groups that `packed` packed. Raises DataError for other words: a server may send any."""
+    """The inverse of `packed`. Raises DataError for words that it cannot make: a server may send any."""
     expected = -(-groups // _WORD)
     whole = words.shape == (expected,) and bool(((words >= 0) & (words < 2**_WORD)).all())
     if not whole or (words != np.floor(words)).any():

@@ -1,7 +1,8 @@
 """Federated dropout (Caldas et al. 2018): in each round the cohort trains one random subnet.
 
-The server draws the units, in public. It sends the subnet's values alone, and the sum has its entries alone.
-So nothing has to be hidden about who trained what, and one Ask makes a round. ADDS is compared with it.
+The server draws the units and publishes them. It sends only the subnet's values, and the sum has only its
+entries. So the choice of units tells nothing of a client, and a round has one query. ADDS is compared with
+it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,19 @@ from securefl.training.task import Problem
 from securefl.training.vector import to_vector
 
 UNITS: Final = "units"
-"""The public array of the units that are trained."""
+"""The name of the public array of the units that are trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDrop:
-    """Federated dropout. keep: share of every layer's units that is trained in a round, drawn at random."""
+    """Federated dropout. keep: share of every layer's units that is trained in a round, drawn at random.
+
+    Raises ValueError unless 0 < fraction <= 1 and 0 < keep <= 1.
+
+    >>> from securefl.protocols.adds import FedDrop
+    >>> FedDrop(fraction=0.1).new_state
+    0.75
+    """
 
     fraction: float
     new_state: float = 0.75
@@ -111,7 +119,7 @@ class Dropped:
 
 @dataclass(frozen=True, eq=False)
 class DroppedUpdate:
-    """What training changed in the subnet that was broadcast."""
+    """The update of the subnet that was broadcast."""
 
     supernet: Supernet
     sampling: Sampling = UNSAMPLED
@@ -128,8 +136,8 @@ class DroppedUpdate:
         empty = not all(units[layer.own].any() for layer in supernet.sampled)
         if empty or context.broadcast.shape != (there.sum(),):
             raise DataError(
-                f"Expected units of every layer and the {there.sum()} values of their subnet, got others: it "
-                "abstains. Send what the units say."
+                f"Expected units of every layer and the {there.sum()} values of their subnet, got others: "
+                "the client abstains. Send the values of these units."
             )
         start = np.zeros(len(there), np.float32)
         start[there] = context.broadcast

@@ -1,4 +1,4 @@
-"""How much each hidden unit matters to a client's records, over the largest of its layer.
+"""The importance of each hidden unit for a client's records, as a share of the largest in its layer.
 
 | word | convolutions with batch norm | other layers |
 |---|---|---|
@@ -6,8 +6,8 @@
 | `activation` | mean abs(activation) | mean abs(activation) |
 | `lrp` | relevance (Eqs. 10 and 11) | relevance |
 
-An activation is what the next layer reads. Relevance is propagated from the outputs of the true classes down
-to the units, by the z+ rule: each unit gets its share of the positive contributions.
+An activation is the input of the next layer. Relevance is propagated from the outputs of the true classes
+down to the units, by the z+ rule: each unit gets its share of the positive contributions.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def importance(
 
 
 def _scaled(units: Tensor) -> Floats:
-    """Over the largest, since their own scale is arbitrary against epsilon.
+    """The units' values over their largest, since their own scale is arbitrary against epsilon.
 
-    Ones where nothing is active, or one of them is not finite.
+    All are 1 if no unit is active, or if a value is not finite.
     """
     values: Floats = units.double().cpu().numpy()
     most = values.max()
@@ -61,7 +61,7 @@ def _activity(supernet: Supernet, model: nn.Module, x: Tensor) -> dict[str, Tens
 
 
 def _by_unit(layer: Layer, values: Tensor) -> Tensor:
-    """The mean over records and places, (C,), of what the next layer reads."""
+    """The mean over records and places, (C,), of the next layer's input."""
     return values.reshape(len(values), layer.units, -1).mean((0, 2))
 
 
@@ -75,7 +75,7 @@ def _relevance(supernet: Supernet, model: nn.Module, x: Tensor, y: Tensor) -> di
                 break
             given, before = read[layer.name], passed[layer.front.name]
             below = _shared_out(model.get_submodule(layer.name), given.detach(), relevance)
-            # Pooling and ReLU hand relevance on to the places that they took: their slope there is 1.
+            # Pooling and ReLU pass relevance on to the places that they selected: their slope there is 1.
             slope = torch.autograd.grad(
                 given, before, below / _stabilised(given.detach()), retain_graph=True
             )[0]
@@ -101,13 +101,13 @@ def _shared_out(module: nn.Module, given: Tensor, relevance: Tensor) -> Tensor:
 
 
 def _stabilised(values: Tensor) -> Tensor:
-    """Never 0, and of the same sign."""
+    """The values moved away from 0, so that a division is finite."""
     return values + torch.where(values < 0, -_STABLE, _STABLE)
 
 
 @contextmanager
 def _noted(supernet: Supernet, model: nn.Module) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """What each layer reads, and what its gate lets pass, by the layer's name."""
+    """The input of each layer and the output of its gate, by the layer's name."""
     read: dict[str, Tensor] = {}
     passed: dict[str, Tensor] = {}
     handles = []

@@ -1,4 +1,4 @@
-"""The options of ADDS, and what its parts are refused for."""
+"""The options of ADDS, and the checks of the problems that it can run on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Literal
 
 from securefl.algorithm.clients import Algorithm
 from securefl.core.errors import ConfigError
-from securefl.protocols.adds.bilevel import Search
 from securefl.protocols.adds.importance import Criterion
 from securefl.protocols.adds.part import Subnets
+from securefl.protocols.adds.subnet_search import Search
 from securefl.protocols.adds.supernet import Supernet
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.training.task import Problem
@@ -29,20 +29,26 @@ class Adds:
     lasting: whether the lots of units are drawn once a round. The paper draws them for each pass.
     scaled: whether masks are divided by their means, as in dropout. The paper's are not.
     fewest: the least number of clients that an entry is averaged over. Hidden sums may need more.
+
+    Raises ValueError for options out of range.
+
+    >>> from securefl.protocols.adds import Adds
+    >>> Adds(fraction=0.1, initial=0.8).importance
+    'lrp'
     """
 
     fraction: float
-    importance: Criterion = "lrp"
-    initial: float = 0.9
-    least: float = 0.1
-    optimizer: Literal["adam", "sgd"] = "adam"
-    rate: float = 0.01
-    epsilon: float = 1.0
-    cooling: float = 0.98
-    validation: float = 0.1
-    offset: float = 0.5
-    lasting: bool = True
-    scaled: bool = True
+    importance: Criterion = Search.importance
+    initial: float = Search.initial
+    least: float = Search.least
+    optimizer: Literal["adam", "sgd"] = Search.optimizer
+    rate: float = Search.rate
+    epsilon: float = Search.epsilon
+    cooling: float = Search.cooling
+    validation: float = Search.validation
+    offset: float = Search.offset
+    lasting: bool = Search.lasting
+    scaled: bool = Search.scaled
     fewest: int = 1
 
     def __post_init__(self) -> None:
@@ -85,9 +91,9 @@ def supernet_of(problem: Problem) -> Supernet:
     """
     if problem.private is not None:
         raise ConfigError(
-            "Expected no [dpsgd] with subnets, got it: they are not trained by it. The gates of ADDS read "
-            "validation records, and a subnet tells of them, which the epsilon of DP-SGD does not cover. "
-            'Leave [dpsgd] out, or take noise on what is sent (unit = "client").'
+            "Expected no [dpsgd] with subnets, got one: subnets are not trained by it. The gates of ADDS "
+            "read validation records, and the epsilon of DP-SGD does not cover what a subnet tells of them. "
+            'Leave [dpsgd] out, or add noise to the values that clients send (unit = "client").'
         )
     if problem.kind != "classification" or problem.outputs < 2:
         raise ConfigError(
@@ -95,5 +101,5 @@ def supernet_of(problem: Problem) -> Supernet:
             "data with classes."
         )
     supernet = Supernet(problem)
-    supernet.layers  # noqa: B018 -- a model that is no chain is told here
+    supernet.layers  # noqa: B018 -- raises the error of a model that is no chain
     return supernet

@@ -1,15 +1,15 @@
-"""Indexed aggregation: the maps of subnets are summed, and then their updates (Eq. 19).
+"""ADDS' indexed aggregation: the sum of the subnets' maps, and then that of their updates (Eq. 19).
 
-    w_j <- w_j + sum_k I_k[j] (theta_k - w)_j / sum_k I_k[j],       and w_j where nobody has entry j
+    w_j <- w_j + sum_k I_k[j] (theta_k - w)_j / sum_k I_k[j],       and w_j if no client has entry j
 
-Two Asks make a round. In the first one clients train, and their maps are summed. The server then says in
-public which groups of entries are summed at all. In the second Ask the updates at those entries are summed.
-An entry that one client trained is that client's. So under hidden sums a group with few contributors stays
-out of the second sum (`Population.fewest`), and its entries keep their values.
+A round has two cohort queries. For the first one clients train, and their maps are summed. The server then
+publishes the groups of entries that will be summed. For the second one the updates at those entries are
+summed. If one client alone trained an entry, its sum is that client's value. So under hidden sums a group
+with few contributors is left out of the second sum (`Population.fewest`), and its entries keep their values.
 
-Limits: the sum of maps is opened, so that the server learns how many clients have each two units together. A
-client cannot check the numbers behind the public mask. It signs the mask, and all clients sign the same one.
-A client that is lost between the two Asks counts with the old model.
+Limits: the sum of maps is opened, so the server learns how many clients have each pair of units. A client
+cannot check the counts behind the public mask. It signs the mask, and all clients sign the same one. A client
+that is lost between the two queries counts with the old model.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 
 from securefl.algorithm.clients import Contribution, Device, Evaluation, Population
 from securefl.algorithm.queries import ByDraws, ClientState, CohortQuery, Float32s, Floats, Sum, Total
-from securefl.protocols.adds.bilevel import Search
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
+from securefl.protocols.adds.subnet_search import Search
 from securefl.protocols.adds.supernet import Supernet
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.parts import Gathering
@@ -33,7 +33,7 @@ from securefl.training.learnt import Learnt, common
 class Subnets:
     """Every client trains a subnet of its own choice.
 
-    fewest: the least number of clients that an entry is averaged over. Others keep their values.
+    fewest: the least number of clients that an entry is averaged over. Other entries keep their values.
     """
 
     supernet: Supernet
@@ -93,17 +93,18 @@ class Subnets:
 def quotient(total: Total, contributors: Floats, survivors: int) -> Floats:
     """The sum of updates over the weight of their contributors, entry by entry.
 
-    contributors: how many clients have each entry, at least 1. survivors: how many the sum is of.
+    contributors: the number of clients that have each entry, at least 1.
+    survivors: the number of clients in the sum.
     """
-    # In this order: where all survivors have an entry, the divisor is the weight of all of them, to its last
-    # bit, and the quotient is that of plain averaging.
+    # In this order: if all survivors have an entry, the divisor is exactly the weight of all of them, and the
+    # quotient is that of plain averaging.
     return total.value / (total.weight * (contributors / survivors))
 
 
 def figures(supernet: Supernet, devices: Sequence[Device]) -> dict[str, Floats]:
-    """What an observer sees of the clients' newest subnets, (N,) each, nan for a client without one.
+    """An observer's numbers of the clients' newest subnets, (N,) each, nan for a client without one.
 
-    The shares of the supernet's parameters and MACs, the skew of the labels, and the rate of each layer.
+    They are the shares of the supernet's parameters and MACs, the skew of the labels, and each layer's rate.
     """
     names = ["parameters", "macs", "skew", *(f"rate of {layer.name}" for layer in supernet.sampled)]
     found = {name: np.full(len(devices), np.nan) for name in names}

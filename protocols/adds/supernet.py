@@ -1,10 +1,10 @@
-"""The supernet as units: which entries of its vector belong to which hidden units, and what subnets cost.
+"""The supernet of ADDS: the entries of a model's vector that belong to each hidden unit, and a subnet's cost.
 
 Hidden units are channels of convolutions and neurons of dense layers. A subnet is a 0/1 vector over them.
-Rows of a weight are sliced by the mask of its own layer, columns by the mask of the layer in front. A unit in
-front of the border from convolutions to dense layers has one column for each place of its map. Batch norm and
-bias follow the outputs. Depthwise convolutions share the mask in front. Inputs, outputs, embeddings and
-recurrent layers are whole (ADDS, sections 3.2 and 3.4).
+Rows of a weight are sliced by the mask of its own layer, columns by the mask of the layer before it. If a
+dense layer reads a convolution, each channel has one column for each place of its map. Batch norm and bias
+follow the outputs. Depthwise convolutions share the mask of the layer before them. Inputs, outputs,
+embeddings and recurrent layers are never sliced (ADDS, sections 3.2 and 3.4).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError
 from securefl.training.devices import in_mode
+from securefl.training.local import LocalTraining
+from securefl.training.models import Architecture
 from securefl.training.task import Problem
 from securefl.training.vector import load_vector
 
@@ -68,9 +70,59 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Supernet:
-    """The sampled layers of a problem's model. Raises ConfigError where it is no chain of layers."""
+    """The sampled layers of a problem's model (ADDS, sections 3.2 and 3.4).
+
+    Its arrays have d entries of the model's vector, G groups of entries, and J units that may be sampled.
+
+    Raises ConfigError, when the layers are read first, if the model is no chain of layers.
+
+    >>> from securefl.protocols.adds import Supernet
+    >>> from securefl.training import LocalTraining, ModelConfig
+    >>> local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8)
+    >>> net = Supernet.of(ModelConfig(kind="mlp", hidden=(6, 4)), local, shape=(3,), classes=2)
+    >>> net.units, net.parameters(net.whole), net.entries(net.kept_groups(net.whole)).sum()
+    (10, 62, np.int64(62))
+    """
 
     problem: Problem
+
+    @classmethod
+    def of(
+        cls,
+        model: Architecture,
+        local: LocalTraining,
+        shape: tuple[int, ...],
+        classes: int,
+        seed: int = 0,
+    ) -> Supernet:
+        """The supernet of a model that classifies records of this shape, without a study around it.
+
+        Args:
+            model: what is built, such as a `ModelConfig`.
+            local: how its weights are trained.
+            shape: of a record.
+            classes: C, two or more.
+            seed: the initial model follows from it.
+
+        Returns:
+            The supernet. `problem.initial` is its initial model, float32 (d,).
+
+        Raises:
+            ConfigError: the model does not fit the records.
+        """
+        problem = Problem(
+            model=model,
+            local=local,
+            kind="classification",
+            shape=shape,
+            outputs=classes,
+            clients=1,
+            records=1,
+            server_x=np.zeros((0, *shape), np.float32),
+            server_y=np.zeros(0, np.int64),
+            seed=seed,
+        )
+        return cls(problem)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -79,7 +131,7 @@ class Supernet:
 
     @cached_property
     def _model(self) -> nn.Module:
-        """A model of its own: the problem's may be at work elsewhere."""
+        """A model of its own: a training may be using the problem's."""
         problem = self.problem
         return problem.model.build(problem.shape, problem.outputs, problem.seed)
 
@@ -110,7 +162,7 @@ class Supernet:
         return group.astype(np.int64), pairs, counts, np.bincount(group, macs, len(keys))
 
     def _labelled(self) -> tuple[NDArray[np.int64], ...]:
-        """Of each entry: its output's and its input's unit (-1: whole), whether it is trained, its MACs."""
+        """For each entry: the units of its output and input (-1: whole), whether it is trained, its MACs."""
         shapes = {name: e.shape for name, e in self._model.state_dict().items() if e.is_floating_point()}
         trained = {name for name, _ in self._model.named_parameters()}
         columns: list[list[NDArray[np.int64]]] = [[], [], [], []]
@@ -135,7 +187,7 @@ class Supernet:
 
     @property
     def groups(self) -> int:
-        """G: entries with the same two units are in a subnet together. A map has one value for each group."""
+        """G, the number of groups: entries of the same two units are one, and a map has a value for it."""
         return len(self._grouped[1])
 
     def kept_groups(self, units: Mask) -> Mask:
@@ -211,7 +263,7 @@ def _narrow_norm(module: nn.Module, rows: Tensor) -> None:
 
 
 def _chain(model: nn.Module, blank: Tensor) -> tuple[Layer, ...]:
-    """The layers of a model in which each one reads the one before it."""
+    """The layers of a model. Raises ConfigError unless each of them reads the one before it."""
     ran = _ran(model, blank)
     weighed = [place for place, (_, module, _) in enumerate(ran) if isinstance(module, _WEIGHED)]
     layers: list[Layer] = []

@@ -1,4 +1,4 @@
-"""`securefl demo`: the main job on real data, in two minutes."""
+"""`securefl demo`: a comparison of FedAvg and FedProf on real data, in two minutes."""
 
 from __future__ import annotations
 

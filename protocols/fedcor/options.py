@@ -1,5 +1,4 @@
-"""FedCor: its options, and selection by correlation, which is what the server asks for, remembers and chooses
-(Algorithms 1 and 2)."""
+"""FedCor's options, and its selection of clients by the correlation of loss changes (Algorithms 1 and 2)."""
 
 from __future__ import annotations
 
@@ -22,25 +21,26 @@ from securefl.protocols.averaging import (
     weights,
 )
 from securefl.protocols.contributions import SIZE, Loss, Size, Update, check_loss_bound
-from securefl.protocols.fedcor.process import covariance, fitted, grouped, most_informative, plane
+from securefl.protocols.fedcor.process import covariance, fit, grouped, most_informative, plane
 from securefl.protocols.parts import gather_mean
 from securefl.training.task import Problem
 
 LOSSES, TRIAL = 1, 2
-"""Numbers of the losses of the round's model and of the trial's. The trial's update has 1 too."""
+"""The query numbers of the losses of the round's model and of the trial's. The trial's update has 1 too."""
 _LEARNING_RATE: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When FedCor looks, in rounds from 1.
+    """The rounds in which FedCor asks for losses, from 1.
 
-    warm_up: rounds with uniform cohorts. The losses before and after each are a change to learn from.
-    interval: afterwards, each so many rounds a uniform cohort trains on trial, and gives one change.
-    updates: the most such trials in a run.
-    window: the most earlier changes that an update in the warm-up reads beside the newest.
-    window_after: the same afterwards.
-    discount: weight of a change for each round that it is old (theta).
+    warm_up: the number of rounds with uniform cohorts. Each gives a change of the losses.
+    interval: the number of rounds between two trials after the warm-up. In a trial a uniform cohort trains,
+        which gives one change, and its model is dropped.
+    updates: the most trials in a run.
+    window: the most earlier changes that an update of the embeddings reads in the warm-up.
+    window_after: the same after the warm-up.
+    discount: theta, the factor on the weight of a change for each round that it is old.
     """
 
     warm_up: int
@@ -51,22 +51,24 @@ class Schedule:
     discount: float
 
     def trial(self, number: int) -> bool:
-        """Whether a cohort trains on trial in this round."""
+        """Whether this round has a trial."""
         passed = number - self.warm_up - 1
         return passed > 0 and passed % self.interval == 0 and passed // self.interval <= self.updates
 
     @property
     def losses(self) -> int:
-        """How often a client is asked for its loss in a run."""
+        """The number of queries for a client's loss in a run."""
         return self.warm_up + 1 + 2 * self.updates
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ByCorrelation:
-    """The K clients whose losses, together, tell most of everybody's.
+    """Selects the K clients whose losses together are most informative of all clients' losses.
 
-    update: what a cohort on trial is asked for. loss_bound: a record's largest loss. annealing: beta, the
-    factor on a client's part for each time that it was chosen since the last update of the embeddings.
+    update: the contribution that a trial's cohort is asked for.
+    loss_bound: a record's largest loss.
+    annealing: beta, the factor on a client's gain for each time that it was chosen since the last update of
+        the embeddings.
     """
 
     problem: Problem
@@ -119,7 +121,7 @@ class ByCorrelation:
     def _losses(
         self, state: State, population: Population, number: int
     ) -> Generator[CohortQuery, Answers, State]:
-        """Everybody's loss of the state's broadcast; nan for who does not say."""
+        """The losses of all clients on the state's broadcast, nan for a client that does not answer."""
         found, everyone = np.full(population.clients, np.nan), population.everyone()
         if everyone:
             question = self._loss.query
@@ -133,7 +135,7 @@ class ByCorrelation:
     def _tried(
         self, state: State, population: Population, cohort: tuple[int, ...], number: int
     ) -> Generator[CohortQuery, Answers, State]:
-        """Algorithm 2, lines 4 to 11: what training a uniform cohort would change. Its model is dropped."""
+        """The state after a trial (Algorithm 2, lines 4 to 11). The trial's model is dropped."""
         state = yield from self._losses(state, population, LOSSES)
         if not cohort:
             return state
@@ -144,7 +146,7 @@ class ByCorrelation:
             number=1,
         )
         step, _ = yield from gather_mean(query, self.update)
-        if step is None:  # no model came of it
+        if step is None:  # no sum was opened
             return state
         trained = State((state.broadcast + step).astype(np.float32), state.memory)
         after = yield from self._losses(trained, population, TRIAL)
@@ -152,7 +154,7 @@ class ByCorrelation:
         return self._learnt(state, change, number, self.schedule.window_after)
 
     def _learnt(self, state: State, change: Floats, number: int, window: int) -> State:
-        """The embeddings after one more change, and the annealing begun anew. Eq. 16 and 17."""
+        """The state with embeddings that learned one more change (Eqs. 16 and 17), and annealing reset."""
         memory = state.memory
         if not grouped(change[None], np.ones(1)):  # all losses equal, or none known
             return state
@@ -160,9 +162,15 @@ class ByCorrelation:
         changed = np.concatenate([[number], memory["changed"][:-1]])
         # float: a power of a whole number by a whole number of rounds is one
         weight = self.schedule.discount ** (number - changed[: window + 1]).astype(np.float64)
-        groups = grouped(changes[: window + 1], weight)
+        embedding = fit(
+            memory["embedding"],
+            changes[: window + 1],
+            weight,
+            steps=self.steps,
+            learning_rate=_LEARNING_RATE,
+        )
         return state.remember(
-            embedding=fitted(memory["embedding"], groups, self.steps, _LEARNING_RATE),
+            embedding=embedding,
             changes=changes,
             changed=changed,
             chosen=np.zeros_like(memory["chosen"]),
@@ -173,7 +181,8 @@ class ByCorrelation:
         sizes = known_or_mean(memory[SIZE.name])
         allowed = np.isfinite(population.among(np.zeros(population.clients)))
         scale = self.annealing ** memory["chosen"].astype(np.float64)
-        cohort = most_informative(covariance(memory["embedding"]), sizes / sizes.sum(), scale, allowed, count)
+        sigma = covariance(memory["embedding"])
+        cohort = most_informative(sigma, sizes / sizes.sum(), count, scale=scale, allowed=allowed)
         times = memory["chosen"].copy()
         times[cohort] += 1
         return dict.fromkeys(cohort, 1), state.remember(chosen=times)
@@ -189,9 +198,9 @@ class FedCor:
     """Options of FedCor. The defaults are the paper's for Fashion-MNIST.
 
     fraction: C / N; K = ceil(fraction * N) clients a round.
-    warm_up: rounds with uniform cohorts, after each of which everybody tells its loss (15; CIFAR-10: 20).
-    interval: rounds between two trials afterwards (10; CIFAR-10: 50).
-    updates: the most trials in a run. Each asks everybody for two losses and K clients for an update. Noise
+    warm_up: rounds with uniform cohorts. After each, all clients send their losses (15; CIFAR-10: 20).
+    interval: rounds between two trials after the warm-up (10; CIFAR-10: 50).
+    updates: the most trials in a run. Each asks all clients for two losses and K clients for an update. Noise
         is calibrated for that many.
     annealing: beta (0.95; CIFAR-10: 0.9).
     discount: theta, the weight of a change for each round that it is old (0.9; CIFAR-10: 0.99).
@@ -199,6 +208,12 @@ class FedCor:
     window, window_after: the earlier changes that an update reads, in the warm-up and afterwards.
     steps: of Adam in one update of the embeddings.
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
+
+    Raises ValueError for options out of range.
+
+    >>> from securefl.protocols.fedcor import FedCor
+    >>> FedCor(fraction=0.1, warm_up=20).interval
+    10
     """
 
     fraction: float
@@ -227,7 +242,7 @@ class FedCor:
             )
 
     def build(self, problem: Problem) -> Algorithm:
-        # one description, so that a cohort on trial is asked for what clients offer
+        # one contribution, so that a trial asks for the very value that clients offer
         count = cohort_size(self.fraction, problem.clients)
         update = Update(problem, sampling(count, "partial", trials=self.updates))
         schedule = Schedule(

@@ -1,8 +1,8 @@
 """The bodies of FedLog's clients: public and frozen, or trained on their records under the broadcast head.
 
-Each feature of a body that was trained on the records moves with every record. The theorem of the paper holds
-phi fixed, and says nothing of such a statistic (specification of DP, 2.12). `depends_on` says which kind a
-body is.
+If a body was trained on the records, one record can change each feature of all records. The theorem of the
+paper assumes a fixed phi, and gives no guarantee for such a statistic (specification of DP, 2.12).
+`depends_on` says which kind a body is.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from securefl.training.task import Bodies, Problem
 class Body(Protocol):
     """A body turns a client's records into features.
 
-    `initial_queries`: the number of exchanges in which clients answer before there is a head. `training`: the
-    cost of each training, if it is accounted. `once`: the body is never trained, so its features never
+    `initial_queries`: the number of initial queries, which clients answer before there is a head. `training`:
+    the cost of each training, if it is accounted. `once`: the body is never trained, so its features never
     change.
     """
 
@@ -49,25 +49,25 @@ class Body(Protocol):
     def once(self) -> bool: ...
 
     def fit(self, context: ClientContext) -> Fit | None:
-        """How the body is trained for this round's statistic. None if it is not."""
+        """The training of the body for this round's statistic. None if the body is not trained."""
         ...
 
     def prepared(
         self, context: ClientContext, trained: Fitted | None
     ) -> tuple[nn.Module, ClientState | None]:
-        """The client's model with its body as `fit` left it, and the state that the client keeps."""
+        """The client's model with the body that `fit` trained, and the client's new state."""
         ...
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation: ...
 
     def learnt(self, head: Floats, client: int | None, kept: ClientState) -> Learnt:
-        """The model that is taken away (see `training.learnt.Exportable`)."""
+        """The model that a user exports (see `training.learnt.Exportable`)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Public:
-    """The body that the public seed makes, the same for all and never trained."""
+    """The body that follows from the public seed. All clients have the same one, and it is never trained."""
 
     problem: Problem
     activation: Bounded | None
@@ -99,9 +99,11 @@ class Public:
 class Trained:
     """Bodies that clients train under the frozen head and keep.
 
-    If the problem says that training is private, a body is the output of a private mechanism. Given that
-    body, the statistic is like that of a public body, and the two costs compose. compact, apart: alpha and
-    beta of FedLog-C (Eq. 15). With both 0 it is FedLog. prior: the one that the server solves under.
+    If the problem's training is private, a body is the output of a private mechanism. Given that body, the
+    statistic has the sensitivity of a public body's, and the two costs compose.
+
+    compact, apart: alpha and beta of FedLog-C (Eq. 15). With both 0 it is FedLog.
+    prior: the prior that the server solves under.
     """
 
     bodies: Bodies
@@ -140,12 +142,12 @@ class Trained:
         problem = self.bodies.of(context.client)
         if trained is None:
             return problem.module(np.asarray(context.kept.get("model", problem.initial))), None
-        # Where training diverged the body stays as it was. To fall silent would tell of the records.
+        # If training diverged, the client keeps its body and answers: silence would tell of the records.
         vector = self._under_head(context) if isinstance(trained, DataError) else trained
         return problem.module(vector), {"model": vector}
 
     def _under_head(self, context: ClientContext) -> Float32s:
-        """The client's own body under the broadcast head: its model before training."""
+        """The client's model before training: its own body under the broadcast head."""
         problem = self.bodies.of(context.client)
         model = problem.module(np.asarray(context.kept.get("model", problem.initial)))
         width = last_dense(model).in_features
@@ -190,7 +192,7 @@ class Trained:
 
 
 def _headless(context: ClientContext) -> bool:
-    """Whether there is no head yet to train under."""
+    """Whether there is no head yet under which a body could be trained."""
     return bool(context.initial) or not context.broadcast.size
 
 
@@ -201,7 +203,7 @@ def _statistic(sent: bytes, classes: int) -> Floats:
 
 @lru_cache(maxsize=1)
 def _head(sent: bytes, classes: int, prior: Prior) -> Floats:
-    """The head of a broadcast statistic. All clients of a wave in one process ask for the same one."""
+    """The head of a broadcast statistic. All clients of one query in a process need the same one."""
     return solve(_statistic(sent, classes), prior)
 
 
@@ -209,9 +211,10 @@ def _head(sent: bytes, classes: int, prior: Prior) -> Floats:
 
 
 def class_means(statistic: Floats) -> Floats:
-    """Phi_y / Phi_y0 without the constant, (C, width). It is nan for a class with a count below 1.
+    """The mean features of each class, Phi_y / Phi_y0 without the constant, (C, width).
 
-    If noise made a count small, zero or negative, the quotient is not the mean of its class.
+    A class with a count below 1 has nan: noise can make a count small, zero or negative, and then the
+    quotient is no mean.
     """
     counts = statistic[:, :1]
     return np.where(counts >= 1, statistic[:, 1:] / np.maximum(counts, 1), np.nan)
@@ -219,10 +222,13 @@ def class_means(statistic: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Clustering:
-    """alpha |phi - mean of its class|^2 - beta |phi - mean|^2 of each other class (Eq. 15), for each record.
+    """FedLog-C's penalty of each record (Eq. 15).
 
-    The repulsion is unbounded below, so that of each class is capped at 1. Classes without a mean take no
-    part. statistic: as it was broadcast, float32 (classes, 1 + width). compact, apart: alpha and beta.
+    It is alpha |phi - mean of its class|^2 less beta |phi - mean|^2 of each other class. The second part is
+    unbounded, so that of each class is capped at 1. Classes without a mean are left out.
+
+    statistic: as it was broadcast, float32 (classes, 1 + width).
+    compact, apart: alpha and beta.
     """
 
     statistic: bytes
@@ -239,7 +245,7 @@ class Clustering:
 
     @cached_property
     def _centres(self) -> tuple[Tensor, Tensor]:
-        """Which classes have a mean (C,), and their means (C, width)."""
+        """Whether each class has a mean (C,), and the means (C, width)."""
         means = class_means(_statistic(self.statistic, self.classes))
         return torch.from_numpy(np.isfinite(means).all(axis=1)), torch.from_numpy(
             np.nan_to_num(means)

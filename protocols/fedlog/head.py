@@ -1,4 +1,6 @@
-"""The exact head of FedLog: the MAP of an exponential-family classifier from its sufficient statistic.
+"""FedLog's exact head: the maximum a posteriori of an exponential-family classifier.
+
+It follows from the sufficient statistic alone.
 
 With R = chi + T (C, m) and N = nu + n, the objective
 
@@ -12,7 +14,7 @@ s_y = |R_y|^2 / N^2:
 
 Every p_y falls as c rises, so this is one monotone equation in one unknown. By the Wright omega function,
 W_y = omega(log(2 s_y) + 2 c), p_y = exp(W_y / 2 - c), and c is the root of logsumexp(W_y / 2) = c. (The naive
-iteration p <- softmax(s / p^2) diverges.) Source: FedLog, Eq. 9 and the specification's page on it.
+iteration p <- softmax(s / p^2) diverges.) Source: FedLog, Eqs. 11 and 14, and the specification's page on it.
 """
 
 from __future__ import annotations
@@ -31,9 +33,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """FedLog's conjugate prior (Eq. 10): chi is added to every entry of R, and nu to N, as records would be.
+    """FedLog's conjugate prior (Eq. 9): chi is added to every entry of R, and nu to N, as records would be.
 
     It is public. The paper takes chi 0 and nu 1; its authors' code takes nu 0.
+
+    Raises ValueError unless -2^20 <= chi <= 2^20 and 0 <= nu <= 2^40.
+
+    >>> from securefl.protocols.fedlog import Prior
+    >>> Prior(nu=0.0)
+    Prior(chi=0.0, nu=0.0)
     """
 
     chi: float = 0.0
@@ -51,10 +59,27 @@ PAPER = Prior()
 
 
 def solve(statistic: Floats, prior: Prior = PAPER) -> Floats:
-    """eta of shape (C, m), the head that maximises the posterior of a statistic (C, m).
+    """The head that maximises the posterior of a statistic (FedLog, Eq. 14).
 
-    The first column counts records by class; N = nu + its sum, so a noisy statistic needs no count beside it.
-    Raises DataError where the statistic is not finite, or N is not positive: then nothing was learned.
+    N is nu plus the sum of column 0, so a noised statistic needs no count beside it. A class whose row is 0
+    after chi was added gets a row of 0.
+
+    Args:
+        statistic: float64 (C, m), as `statistic` sums it, with or without noise. Column 0 counts the records
+            of each class.
+        prior: the conjugate prior of the posterior.
+
+    Returns:
+        eta, float64 (C, m). The score of a class for a record is eta_y . (1, phi).
+
+    Raises:
+        DataError: the statistic is not finite or not of two dimensions, or N is not above 0.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.fedlog import solve
+    >>> eta = solve(np.array([[3.0, 2.0], [1.0, -1.0]]))
+    >>> (eta @ [1.0, 0.9]).argmax(), (eta @ [1.0, -0.9]).argmax()
+    (np.int64(0), np.int64(1))
     """
     r = np.asarray(statistic, dtype=np.float64) + prior.chi
     if r.ndim != 2 or not r.size or not np.isfinite(r).all():
@@ -70,7 +95,21 @@ def solve(statistic: Floats, prior: Prior = PAPER) -> Floats:
 
 
 def probabilities(s: Floats) -> Floats:
-    """p_y of the stationary point, shape (C,), from s_y = |R_y|^2 / N^2 >= 0."""
+    """The class probabilities p_y of the stationary point (see the head of this module).
+
+    Args:
+        s: s_y = |R_y|^2 / N^2, float64 (C,), finite and at least 0.
+
+    Returns:
+        p, float64 (C,). It sums to 1.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.fedlog import probabilities
+    >>> probabilities(np.array([0.0, 0.0]))
+    array([0.5, 0.5])
+    """
     there = s > 0
     log_twice = np.log(2 * np.where(there, s, 1.0))
 
@@ -92,13 +131,47 @@ def probabilities(s: Floats) -> Floats:
 
 
 def objective(eta: Floats, statistic: Floats, prior: Prior = PAPER) -> float:
-    """L(eta); what `solve` maximises."""
+    """L(eta), the log posterior up to a constant. `solve` maximises it (FedLog, Eq. 14).
+
+    Args:
+        eta: a head, float64 (C, m).
+        statistic: float64 (C, m), as in `solve`.
+        prior: as in `solve`.
+
+    Returns:
+        L(eta).
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.fedlog import objective, solve
+    >>> total = np.array([[3.0, 2.0], [1.0, -1.0]])
+    >>> objective(solve(total), total) > objective(total, total)
+    True
+    """
     n = prior.nu + float(statistic[:, 0].sum())
     return float(np.sum(eta * (statistic + prior.chi)) - n * logsumexp(np.sum(eta**2, axis=1) / 4))
 
 
 def gradient(eta: Floats, statistic: Floats, prior: Prior = PAPER) -> Floats:
-    """dL / d eta, shape (C, m)."""
+    """dL / d eta of the objective. It is 0 at the head that `solve` returns.
+
+    Args:
+        eta: a head, float64 (C, m).
+        statistic: float64 (C, m), as in `solve`.
+        prior: as in `solve`.
+
+    Returns:
+        float64 (C, m).
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.fedlog import gradient, solve
+    >>> total = np.array([[3.0, 2.0], [1.0, -1.0]])
+    >>> bool(np.abs(gradient(solve(total), total)).max() < 1e-12)
+    True
+    """
     n = prior.nu + float(statistic[:, 0].sum())
     energy = np.sum(eta**2, axis=1) / 4
     p = np.exp(energy - logsumexp(energy))
@@ -107,5 +180,5 @@ def gradient(eta: Floats, statistic: Floats, prior: Prior = PAPER) -> Floats:
 
 
 def scores(eta: Floats, features: Floats) -> Floats:
-    """Log-probability of each class up to a constant per record, (n, C): eta_y . phi (FedLog, Eq. 6)."""
+    """The log probability of each class up to a constant per record, (n, C): eta_y . phi (FedLog, Eq. 6)."""
     return np.asarray(features @ eta.T)

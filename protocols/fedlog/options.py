@@ -1,6 +1,6 @@
-"""FedLog and FedLog-C: a Bayesian logistic head from the clients' sufficient statistics.
+"""FedLog and FedLog-C: their options, and the algorithm of a Bayesian logistic head.
 
-The algorithm asks for a sum of statistics, and takes the head that maximises the posterior of the sum.
+The server asks for the sum of the clients' sufficient statistics. The head maximises the sum's posterior.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from securefl.algorithm.clients import Algorithm, Device, Evaluation, Population
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Float32s, Floats, Sum
 from securefl.core.errors import ConfigError, DataError
 from securefl.protocols.fedlog.bodies import Body, Public, Trained
+from securefl.protocols.fedlog.contribution import Clipping, Statistic
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
-from securefl.protocols.fedlog.statistic import Clipping, Statistic
 from securefl.protocols.parts import absent, including
 from securefl.training.heads import last_dense
 from securefl.training.learnt import Learnt
@@ -30,10 +30,10 @@ class Heads:
     """In every round the clients' statistics are summed. The head maximises the posterior of the sum.
 
     The server broadcasts the sum itself. Every client solves it for the same head, and in FedLog-C reads the
-    class means from it. So a round has two statistics, whatever the bodies are. Counts are read from the
-    noised sum and never sent. If bodies are trained, one exchange on the initial bodies precedes the first
-    round. With a frozen body the statistic cannot change. One exchange then spends the whole epsilon, and
-    later rounds ask only the clients that were absent from it.
+    class means from it. So a statistic travels in both directions, and neither a head nor a body does. Counts
+    are read from the noised sum and are not sent beside it. If bodies are trained, one initial query on the
+    initial bodies precedes the first round. With a frozen body the statistic is constant. One query then
+    spends the whole epsilon, and later rounds ask only the clients that were absent.
     """
 
     problem: Problem
@@ -65,7 +65,7 @@ class Heads:
         return RoundResult(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
 
     def _absent(self, state: State, population: Population) -> tuple[int, ...]:
-        """The clients to ask: everybody, or those not in the sum yet if the statistic cannot change."""
+        """The clients to ask: all, or those that are not in the sum yet if the statistic is constant."""
         return absent(state.memory["counted"], population) if self.body.once else population.everyone()
 
     def _ask(self, state: State, cohort: tuple[int, ...], initial: int = 0) -> CohortQuery:
@@ -80,7 +80,7 @@ class Heads:
         if self.body.once:
             total = total + state.memory["sum"]
             state = state.remember(counted=including(state.memory["counted"], answers.survivors))
-        # The head is solved from the float32 values that clients will be sent, so that all have the same one.
+        # The head is solved from the float32 values that the server broadcasts, so all have the same head.
         found = total.astype(np.float32)
         state = state.remember(sum=total)
         try:
@@ -115,14 +115,20 @@ class FedLog:
     """Options of FedLog.
 
     body: "public" is the model's body from its public seed, frozen. "private" is trained by each client on
-        its records. That voids the record-level guarantee of the paper's theorem: epsilon per record is
-        infinite, and per client it is finite with `client_bound`. "dp-sgd" is trained as [dpsgd] says. Its
+        its records. Then the record-level guarantee of the paper's theorem does not hold: epsilon per record
+        is infinite, and per client it is finite with `client_bound`. "dp-sgd" is trained as [dpsgd] says. Its
         cost and the statistic's compose to a finite epsilon per record.
-    clip: how features are bounded. Noise is scaled to it.
+    clip: how features are bounded. Noise is scaled to this bound.
     client_bound: the largest norm of a client's whole statistic. A longer one is scaled down.
     alpha, beta: FedLog-C's pull to the mean of the own class and push from the others (0.01 and 0 or 5e-4).
     shorter: share of the clients whose body lacks its first hidden dense layer.
     prior: of the head (Eq. 10 and 14), `{ chi, nu }`. It is public: no charge depends on it.
+
+    Raises ValueError for options out of range, and for options that the body does not use.
+
+    >>> from securefl.protocols.fedlog import FedLog
+    >>> FedLog(client_bound=8.0).body
+    'public'
     """
 
     body: Literal["public", "private", "dp-sgd"] = field(default="public", metadata={"words": _BODIES.get})
@@ -171,8 +177,8 @@ class FedLog:
             problem = replace(problem, private=None)
         elif problem.private is None:
             raise ConfigError(
-                'Expected a section [dpsgd] with body = "dp-sgd", got none. Say there how bodies are trained.'
+                'Expected a section [dpsgd] with body = "dp-sgd", got none. Set there how bodies are trained.'
             )
         bodies = Bodies(problem, self.shorter)
-        bodies.of(0)  # a body that cannot be shortened is told here
+        bodies.of(0)  # raises the error of a body that cannot be shortened
         return Trained(bodies, activation, self.alpha, self.beta, self.prior)

@@ -1,9 +1,8 @@
-"""FedProf: its options, and selection by profile, lambda_k = exp(-alpha_k div(RP_k, RP^B)) (v2, Eq. 7 and
-Algorithm 1)."""
+"""FedProf's options, and its selection of clients by profile (v2, Eq. 7 and Algorithm 1)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,12 +30,51 @@ from securefl.training.task import Problem
 Alpha = float | tuple[float, ...] | Literal["theorem-1"]
 
 
+def log_weights(divergences: Floats, alpha: float | Sequence[float] | Floats) -> Floats:
+    """log lambda_k = -alpha_k div_k, the log weight of each client (FedProf v2, Eq. 7).
+
+    It stays a logarithm, since the weights themselves underflow. A divergence below 0 counts as 0: it is the
+    noise of an encrypted score, or a lie, and must not raise a client's weight.
+
+    Args:
+        divergences: div(RP_k, RP^B), float64 (N,). nan is unknown.
+        alpha: the penalty on divergence, one number or one per client, (N,).
+
+    Returns:
+        float64 (N,), nan for a client of unknown divergence.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.fedprof import log_weights
+    >>> log_weights(np.array([0.1, 0.4]), alpha=10.0)
+    array([-1., -4.])
+    """
+    return -np.asarray(alpha, dtype=np.float64) * np.maximum(divergences, 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class ByProfile:
-    """K clients with weights exp(-alpha_k div_k), in the log domain: the weights themselves underflow.
+    """Selects K clients with weights exp(-alpha_k div_k), as a `Selection` of federated averaging.
 
     A client's divergence is taken when its profile arrives, against the baseline of the same model version
     (Algorithm 1, lines 8, 12, 13). It stays until the client is selected again.
+
+    Raises nothing when it is made. `choose` raises ConfigError if `count` is above the number of clients.
+
+    >>> import numpy as np
+    >>> from securefl.algorithm.clients import State
+    >>> from securefl.protocols.fedprof import FedProf
+    >>> from securefl.training import LocalTraining, ModelConfig
+    >>> from securefl.training.task import Problem
+    >>> local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8)
+    >>> problem = Problem(
+    ...     model=ModelConfig(kind="mlp"), local=local, kind="classification", shape=(4,), outputs=2,
+    ...     clients=2, records=30, server_x=np.zeros((2, 4)), server_y=np.zeros(2, np.int64), seed=0
+    ... )
+    >>> selection = FedProf(fraction=0.5, alpha=10.0).build(problem).selection
+    >>> selection.log_weights(State(problem.initial, {"profile": np.array([0.1, 0.4])}))
+    array([-1., -4.])
     """
 
     problem: Problem
@@ -50,8 +88,8 @@ class ByProfile:
         return (*own, Size(self.problem)) if self.alpha == "theorem-1" else own
 
     def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        """Line 18: the baseline profile of the current model on the server's records."""
-        # The anchor comes from public inputs, not from the baseline: a rounded baseline would leak.
+        """The query for profiles on the current model, with its baseline (Algorithm 1, line 18)."""
+        # The anchor comes from public inputs. An anchor made from the baseline would reveal the baseline.
         anchor, baseline = self._baseline(state)
         public = {"anchor_centre": anchor.centre, "anchor_scale": anchor.scale}
         return (self.profile.query(baseline),), public
@@ -66,17 +104,13 @@ class ByProfile:
         return anchor, query(profile(model, problem.layer, problem.server_x), anchor, self.profile.bounds)
 
     def log_weights(self, state: State) -> Floats:
-        """log lambda_k, shape (N,); NaN for a client whose profile never arrived.
-
-        A divergence counts as at least 0. A smaller one is the noise of an encrypted score, or a lie, and
-        must not raise a client's weight.
-        """
-        divergence: Floats = np.maximum(state.memory["profile"], 0.0)
+        """log lambda_k, float64 (N,), nan for a client whose profile never arrived."""
+        divergence: Floats = state.memory["profile"]
         if self.alpha == "theorem-1":
             # alpha_k = -ln(Lambda rho_k) / div_k with Lambda = 1 is lambda_k = rho_k = n_k / n
             sizes = known_or_mean(state.memory["size"])
             return np.where(np.isnan(divergence), np.nan, np.log(sizes / sizes.sum()))
-        return -np.asarray(self.alpha, dtype=np.float64) * divergence
+        return log_weights(divergence, self.alpha)
 
     def choose(
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
@@ -88,7 +122,7 @@ class ByProfile:
         return admitted(lambda: with_replacement(chances, count, rng), population.admits), state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """The newest known divergence, at least 0: smaller ones are the noise of encrypted scores."""
+        """The newest known divergence of each client, at least 0."""
         return {"divergence": np.maximum(state.memory["profile"], 0.0)}
 
 
@@ -101,15 +135,21 @@ class FedProf:
     alpha: penalty on divergence: one number, one per client, or "theorem-1" (v2: lambda_k = n_k / n). The
         papers use 10 (GasTurbine, EMNIST) and 25 (CIFAR-10). 0 is uniform selection.
     replacement: draw with replacement, as Theorem 1 needs. The default is without.
-    variant: which part of a profile is concealed if `scores` are not clear: "full", or "mean-only" (variances
-        then reach the server in plaintext).
-    bounds: public bounds that profiles are clipped to before they leave.
+    variant: the part of a profile that is concealed if `scores` are not clear: "full", or "mean-only"
+        (variances then reach the server in plaintext).
+    bounds: public bounds that profiles are clipped to before they leave a client.
     clip: public bounds that each record's outputs are clipped to. Without them profiles cannot be noised.
-    refresh: chosen clients send a new profile in rounds refresh, 2 refresh and so on. A larger number leaves
-        fewer releases to divide the noise among. The papers use 1.
+    refresh: chosen clients send a new profile in rounds refresh, 2 refresh and so on. A larger number gives
+        fewer releases, and so less noise on each. The papers use 1.
     max_releases: the most profiles that leave a client, as its ledger counts them over all studies. A score
-        is one linear function of a profile, so enough of them tell all of it. By default as many as one study
-        asks for: a further study on the same ledger declares more.
+        is one linear function of a profile, so enough scores reveal all of it. By default the number that one
+        study asks for. A second study on the same ledger declares more.
+
+    Raises ValueError for options out of range.
+
+    >>> from securefl.protocols.fedprof import FedProf
+    >>> FedProf(fraction=0.1).alpha
+    10.0
     """
 
     fraction: float
@@ -143,7 +183,7 @@ class FedProf:
             raise ConfigError(
                 f"Expected one alpha for each of {problem.clients} clients, got {len(self.alpha)}."
             )
-        # one object, so that what clients offer and what the selection asks for cannot differ
+        # one contribution, so that the selection asks for the very value that clients offer
         most: int | Literal["schedule"] = "schedule" if self.max_releases is None else self.max_releases
         profile = RepresentationProfile(problem, self.variant, self.bounds, self.clip, self.refresh, most)
         selection = ByProfile(problem, self.alpha, profile, self.replacement)

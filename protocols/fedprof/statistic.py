@@ -1,4 +1,8 @@
-"""A client's representation profile, as it is, or from clipped outputs, which noise can protect."""
+"""FedProf's representation profile of a client: the plain one, and one of clipped outputs for noise.
+
+`profile_value` makes it from arrays and `profile_spec` describes it. `RepresentationProfile` is a client's
+contribution.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,12 @@ class Clip:
     outputs, squares: the largest root mean square of the outputs, and of their squares. A record beyond it is
     scaled down. Noise is scaled to these bounds, so values near the typical record are better than the
     largest.
+
+    Raises ValueError for a bound that is not finite and above 0.
+
+    >>> from securefl.protocols.fedprof import Clip
+    >>> Clip(outputs=1.5, squares=4.0).moments(16).bound
+    6.0
     """
 
     outputs: float
@@ -46,20 +56,38 @@ class Clip:
             raise ValueError(f"Expected finite bounds > 0, got {self.outputs} and {self.squares}.")
 
     def moments(self, length: int) -> Moments:
-        """For outputs of this length."""
+        """The moments of a layer with this many outputs, whose bounds grow with the root of that number."""
         return Moments(bound=self.outputs * sqrt(length), square_bound=self.squares * sqrt(length))
 
 
-def profile_sends(
+def profile_spec(
     variant: Variant = Variant.FULL,
     clip: Clip | None = None,
     refresh: int = 1,
     max_releases: int | Literal["schedule"] = "schedule",
 ) -> ValueSpec:
-    """A profile as a release. The server sees a score of it, and whatever the variant does not hide.
+    """The description of a profile as a release (FedProf v2, section 3.2).
 
-    With `clip` its sensitivity is declared, so that a plan can noise it. refresh: as in the options.
-    max_releases: as in `ValueSpec`.
+    The server learns a score of the profile, and the variances too with the variant "mean-only".
+
+    Sensitivity (L2, of the integers of `profile_value` times 2^-20), only with `clip`: one record moves it by
+    1.5 under add-remove, and by sqrt(6) under replace-one. Without `clip` there is no bound, and no noise.
+
+    Args:
+        variant: the part of a profile that is concealed if scores are encrypted.
+        clip: the public bounds that `profile_value` clips to.
+        refresh: the number of rounds from one profile of a client to its next one.
+        max_releases: the most profiles that leave a client, as in `ValueSpec`.
+
+    Returns:
+        The description, with the name "profile".
+
+    Raises:
+        LocalProtocolError: `max_releases` is neither a whole number from 1 nor "schedule".
+
+    >>> from securefl.protocols.fedprof import Clip, profile_spec
+    >>> profile_spec(clip=Clip(outputs=1.5, squares=4.0)).sensitivity["record", "add-remove"]
+    1.5
     """
     return ValueSpec(
         name="profile",
@@ -78,12 +106,41 @@ def profile_sends(
 def profile_value(
     own: Floats, anchor: Anchor, *, bounds: Bounds, variant: Variant = Variant.FULL, clip: Clip
 ) -> Value:
-    """A client's contribution from its records' outputs (n, q): clipped, summed, ready for noise."""
+    """A client's profile from its records' outputs: clipped, summed, and ready for noise (FedProf, Eq. 2).
+
+    Each record becomes integers for a count, its outputs and their squares, and these are summed. A record
+    with outputs that are not finite is left out. Without a record the sums are 0. Means, variances and the
+    parts that a score reads are made after the noise.
+
+    Sensitivity (L2, of the integers times 2^-20): one record moves them by 1.5 under add-remove, and by
+    sqrt(6) under replace-one. `profile_spec` declares it.
+
+    Args:
+        own: the outputs of the profiled layer, float64 (n, q). n may be 0.
+        anchor: the public centre and scale of each output, (q,).
+        bounds: public bounds on the profile, to which it is clipped after the noise.
+        variant: the part of the profile that is concealed if scores are encrypted.
+        clip: public bounds on a record's anchored outputs.
+
+    Returns:
+        A value with `integers`, int64 (2 q + 1,), and `after_noise`, which makes the profile of noised sums.
+
+    Raises:
+        DataError: the outputs are not of q elements.
+
+    >>> import numpy as np
+    >>> from securefl.matching.profiles import Anchor, Bounds
+    >>> from securefl.protocols.fedprof import Clip, profile_value
+    >>> anchor, clip = Anchor(np.zeros(2), np.ones(2)), Clip(outputs=1.5, squares=4.0)
+    >>> value = profile_value(np.array([[0.5, -0.5], [1.0, 0.0]]), anchor, bounds=Bounds(), clip=clip)
+    >>> value.after_noise(value.integers / 2**20).hidden.round(2)  # means, squares with variances, logarithms
+    array([ 0.75, -0.25,  0.62,  0.12, -5.55])
+    """
     q = len(anchor.centre)
     moments = clip.moments(q)
 
-    # Anchored before the noise, so that clipping has one scale. The profile is then anchored already: centre
-    # 0, scale 1.
+    # Outputs are anchored before the noise, so that clipping has one scale. The noised profile then needs the
+    # anchor of centre 0 and scale 1.
     def then(noised: Floats) -> Value:
         return _value(moments.profile(noised), Anchor(np.zeros(q), np.ones(q)), bounds, variant)
 
@@ -91,7 +148,7 @@ def profile_value(
 
 
 def _anchor(public: Mapping[str, Floats]) -> Anchor:
-    """The anchor that was broadcast beside the model. DataError where there is none."""
+    """The anchor that was broadcast beside the model. Raises DataError if there is none."""
     try:
         return Anchor(public["anchor_centre"], public["anchor_scale"])
     except KeyError as missing:
@@ -106,9 +163,11 @@ def _value(own: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant) 
 
 @dataclass(frozen=True, eq=False)
 class RepresentationProfile:
-    """A client's profile on the broadcast model, anchored and clipped to public bounds.
+    """A client's contribution: its profile on the broadcast model, anchored and clipped to public bounds.
 
-    The server sees a score of it, and whatever the variant does not hide. clip, refresh: as in the options.
+    The server learns a score of it, and the variances too with the variant "mean-only".
+
+    clip, refresh: as in the options.
     max_releases: as in `ValueSpec`.
     """
 
@@ -121,13 +180,13 @@ class RepresentationProfile:
 
     @property
     def spec(self) -> ValueSpec:
-        return profile_sends(self.variant, self.clip, self.refresh, self.max_releases)
+        return profile_spec(self.variant, self.clip, self.refresh, self.max_releases)
 
     def query(self, baseline: ProfileQuery) -> PerClient:
         return PerClient(self.spec, baseline.linear(self.variant, self.bounds))
 
     def nothing(self, context: ClientContext) -> Value:
-        """Without records: noised zeros, or a profile at the public bounds, which no server prefers."""
+        """The value without records: noised zeros, or a profile at the public bounds, the worst to select."""
         if self.clip is not None:
             return self.compute(context)
         anchor = _anchor(context.public)
@@ -139,7 +198,7 @@ class RepresentationProfile:
         anchor = _anchor(context.public)
         if self.clip is None:
             return _value(profile(model, layer, context.x), anchor, self.bounds, self.variant)
-        # Without records it sends noised zeros all the same: silence would tell that it has none
+        # Without records it sends noised zeros: silence would tell that it has none.
         x = context.x[readable(self.problem, context.x)]
         own = outputs(model, layer, x) if len(x) else np.zeros((0, len(anchor.centre)))
         return profile_value(own, anchor, bounds=self.bounds, variant=self.variant, clip=self.clip)

@@ -1,4 +1,4 @@
-"""The sums of a head as one vector of grid integers: which blocks there are, and what a record moves.
+"""The sums of a closed-form head as one vector of grid integers, and the sensitivity of that vector.
 
 A record with features phi, |phi| <= 1, and class y adds up to three blocks:
 
@@ -43,7 +43,21 @@ _CROWD = 4
 
 
 def grid_of(records: int, clients: int) -> Grid:
-    """The finest public grid that holds the sums of a client, from the public numbers of all."""
+    """The finest public grid that holds the sums of a client.
+
+    Args:
+        records: the declared number of records of all clients, at least 1. It is public.
+        clients: the number of clients, at least 1.
+
+    Returns:
+        The grid. A client may have four times the mean number of records before its sums are cut.
+
+    Raises nothing.
+
+    >>> from securefl.protocols.heads import grid_of
+    >>> grid_of(records=100, clients=2).bound
+    4096.0
+    """
     most = _CROWD * ceil(records / clients)
     bits = min(_FINEST, _FRACTION - ceil(log2(most)))
     return Grid(step=2.0**-bits, bound=2.0 ** (_FRACTION - bits))
@@ -51,10 +65,23 @@ def grid_of(records: int, clients: int) -> Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Sums over records, noise included: counts (C,), sums (C, k) and moments (k, k), symmetric.
+    """Sums over the records of all clients, noise included. Blocks that were not sent are empty.
 
-    counts_noise, moments_noise: the deviation of the noise in an entry, for moments in an entry of the
-    diagonal. Off the diagonal it is smaller by sqrt 2. Blocks that were not sent are empty.
+    Attributes:
+        counts: the records of each class, float64 (C,).
+        sums: the summed features of each class, float64 (C, k).
+        moments: the sum of phi phi^T, float64 (k, k), symmetric.
+        counts_noise: the standard deviation of the noise in an entry of `counts`.
+        moments_noise: the same for an entry of the diagonal of `moments`. Off the diagonal it is smaller by
+            sqrt 2.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.heads import Parts
+    >>> phi, member = np.array([[1.0, 0.0], [0.0, 1.0]]), np.eye(2)
+    >>> Parts(counts=member.sum(0), sums=member.T @ phi, moments=phi.T @ phi).sums.shape
+    (2, 2)
     """
 
     counts: Floats
@@ -69,6 +96,12 @@ class Blocks:
     """Which sums are sent, each with its weight. A weight of 0 leaves a block out.
 
     classes, width: C and k, the length of phi. grid: see `grid_of`.
+
+    Raises ConfigError for a weight of the moments that the grid cannot hold.
+
+    >>> from securefl.protocols.heads import Blocks, grid_of
+    >>> Blocks(classes=3, width=4, grid=grid_of(records=90, clients=3), counts=0.25, moments=1.0).size
+    25
     """
 
     classes: int
@@ -98,14 +131,14 @@ class Blocks:
             triangle if self.moments else 0,
         )
 
-    def exact(self, rows: Integers, y: Integers) -> Integers:
+    def exact(self, rows: Integers, y: NDArray[np.integer[Any]]) -> Integers:
         """The sums (size,) of records before they are weighted: integers that add up over any division.
 
         rows (n, k) are integers with norms up to UNIT, y (n,) classes.
         """
         numbers = rows.astype(np.float64)
         found: list[NDArray[Any]] = []
-        # All sums are of integers below 2^53, so float64 adds them without rounding, in any order.
+        # All sums stay below 2^53, so float64 adds the integers without rounding, in any order.
         if self.counts:
             found.append(np.bincount(y, minlength=self.classes))
         if self.sums:
@@ -118,7 +151,7 @@ class Blocks:
 
     def on_grid(self, exact: Integers) -> Integers:
         """Exact sums of all records of a client, each block times its weight, as grid integers (size,)."""
-        # Once for all records: sums that were rounded part by part would move by one for each part.
+        # Rounded once for all records: rounding in parts would move the sum by up to one for each part.
         counts, sums, moments = np.split(exact, np.cumsum(self._sizes())[:-1])
         scale = self.moments / UNIT**2
         found = [
@@ -134,17 +167,17 @@ class Blocks:
         if not sums.size:
             return sums
         scale = self._scale(weight)
-        # Cutting to the bound first keeps products below 2^63, and moves no two sums further apart.
+        # Clipping to the bound first keeps products below 2^63, and moves no two sums further apart.
         most = (self.grid.limit << _FRACTION) // scale + 1
         scaled = np.clip(sums, -most, most) * scale >> _FRACTION
         return np.asarray(np.clip(scaled, -self.grid.limit, self.grid.limit))
 
     def _scale(self, weight: float) -> int:
-        # Rounded down: the weights that are used are never above those that are declared.
+        # Rounded down, so that the weight in use is never above the declared one.
         return floor(weight / self.grid.step * 2.0**_FRACTION)
 
     def _rounded(self) -> int:
-        """Number of entries that are rounded. A sum whose scale is a whole number is exact."""
+        """The number of entries that are rounded. If a block's scale is a whole number, it is exact."""
         counts, sums, moments = self._sizes()
         whole = 1 << _FRACTION
         return sum(
@@ -154,7 +187,7 @@ class Blocks:
         ) + (moments if moments else 0)
 
     def sensitivity(self, adjacency: Adjacency) -> float:
-        """The most that one record moves the vector, in L2."""
+        """The L2 sensitivity of the vector to one record."""
         # Two numbers that are d apart are at most d + 1 apart when both are rounded down.
         return self._moved(adjacency) + sqrt(self._rounded()) * self.grid.step
 

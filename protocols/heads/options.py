@@ -1,11 +1,12 @@
-"""Heads on frozen features: prototypes, ridge regression and linear discriminants, from one sum.
+"""Closed-form heads on frozen features: their options, the choice of a head, and the algorithm.
 
-The options name the composition. The algorithm is one exchange of sums, and the head of all that answered.
+The heads are prototypes, ridge regression and linear discriminants. The algorithm asks for one sum, and
+solves it for the head of all clients that answered.
 
-Which head, and how many features of it, is chosen without reading anything private. Everything follows from
-the records per unit of noise, n / s: n is the declared number of records, and s the deviation of the noise in
-an entry of the total, for a value of sensitivity 1. s follows from epsilon, delta, the place of the noise and
-the dropout that shares of it are sized for.
+The head and the number of its features are chosen from public numbers alone. They follow from the records per
+unit of noise, n / s: n is the declared number of records, and s the standard deviation of the noise in an
+entry of the total, for a value of sensitivity 1. s follows from epsilon, delta, the noise mechanism and the
+dropout that shares of noise are sized for.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.logs import logger
 from securefl.mechanisms.registry import mechanism_of
 from securefl.protocols.heads.blocks import Blocks, grid_of
+from securefl.protocols.heads.contribution import Bounding, Statistic
 from securefl.protocols.heads.solvers import Kind, solve
-from securefl.protocols.heads.statistic import Bounding, Statistic
 from securefl.protocols.parts import absent, including
 from securefl.training.heads import Bounded, Projection, last_dense, with_head
 from securefl.training.learnt import Learnt, common
@@ -40,8 +41,8 @@ NOBODY = Answers(survivors=(), totals={}, per_client={})
 class ClosedForm:
     """The clients' sums are added once. The server solves the total for a linear head, and broadcasts it.
 
-    Later rounds ask only the clients that were absent. A client that drops out is missing in the total, and
-    nothing else changes: the head is that of the others' records.
+    Later rounds ask only the clients that were absent. If a client drops out, the head is that of the other
+    clients' records.
     """
 
     problem: Problem
@@ -91,7 +92,7 @@ class ClosedForm:
         return State(head.astype(np.float32).ravel(), state.memory)
 
     def _deviation(self, survivors: int) -> float:
-        """The noise in an entry of one total over so many clients."""
+        """The standard deviation of the noise in an entry of one total over so many clients."""
         if self.problem.planned is None:
             return 0.0
         spec = self.statistic.spec
@@ -125,29 +126,36 @@ class ClosedForm:
         return common(self.problem, vector, client, features)
 
     def _scores(self, head: Floats, x: NDArray[Any]) -> Floats:
-        """The score of each class, (n, C). A record with features that are not finite has those of 0."""
+        """The score of each class, (n, C). If a feature is not finite, all of its record count as 0."""
         features = self.statistic.features(x)
         finite = np.where(np.isfinite(features).all(axis=1, keepdims=True), features, 0.0)
         return np.asarray(self.statistic.bounding.bounded(finite) @ head[:, 1:].T + head[:, 0])
 
 
 MOST_VALUES = 2**20
-"""Of one statistic. They take 4 MB a client."""
+"""The most values of one statistic. They take 4 MB a client."""
 _MOMENTS_PAY = 200.0
-"""Records a class per unit of noise from which second moments are worth their part of the noise."""
+"""Records of a class per unit of noise. From here on second moments are worth their part of the noise."""
 _FEW = 1.5
-"""The same for each feature where these are few: there is less noise in fewer moments."""
+"""The same for each feature if features are few: there is less noise in fewer moments."""
 _FEWEST = 64
-"""Fewer features count as so many: what is added to the spectrum (`strength_of`) shrinks no further."""
+"""Fewer features count as this many: the ridge (`strength_of`) shrinks no further."""
 _NARROW = 12.0
-"""Prototypes keep so many features that the noise in a class sum is a share sqrt(1 / 12) of its length."""
+"""Prototypes keep features until the noise in a class sum is a share sqrt(1 / 12) of its length."""
 _PER_FEATURE = 8.0
 """Records per unit of noise and feature of second moments."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A head, and the number of features that it uses."""
+    """A head, and the number of features that it uses.
+
+    Raises nothing.
+
+    >>> from securefl.protocols.heads import Choice
+    >>> Choice(head="lda", width=64).width
+    64
+    """
 
     head: Kind
     width: int
@@ -156,11 +164,29 @@ class Choice:
 def choose(
     *, records: float, deviation: float, classes: int, features: int, ordered: bool, head: Kind | None = None
 ) -> Choice:
-    """The head for this much noise, and its width.
+    """The head for this much noise, and the number of features that it uses.
 
-    ordered: whether features come in order of importance, so that the first of them can be kept. Otherwise
-        only features that would make the statistic too large are left out, by a random projection.
-    head: one that was chosen already. Then the width alone is.
+    The rule reads public numbers alone. Its thresholds are measured (docs/results.md), not from a paper.
+
+    Args:
+        records: the declared number of records of all clients, above 0.
+        deviation: the standard deviation of the noise in an entry of the total, for a value of sensitivity 1.
+            It follows from epsilon and delta (`securefl.calibrate`). 0 is no noise.
+        classes: C.
+        features: k, the length of a record's features.
+        ordered: whether features come in order of importance, so that the first of them can be kept.
+            Otherwise only features that would make the statistic too large are left out, by a random
+            projection.
+        head: a head that the caller chose already. Then the rule chooses the width alone.
+
+    Returns:
+        The head and its width, from 1 to `features`.
+
+    Raises nothing.
+
+    >>> from securefl.protocols.heads import choose
+    >>> [choose(records=10_000, deviation=s, classes=10, features=64, ordered=True).head for s in (4, 60)]
+    ['lda', 'prototypes']
     """
     signal = records / deviation if deviation > 0 else inf
     per_client = signal / classes
@@ -180,7 +206,7 @@ def widest(classes: int) -> int:
 
 
 _COUNTS = 0.25
-"""Weight of the counts. They are as large as all features of a class together, and need less accuracy."""
+"""The weight of the counts. A count is as large as all features of its class, and needs less accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,14 +216,20 @@ class Heads:
     The features are the input of the model's last dense layer. With `kind = "mlp"` and `hidden = []` under
     [model] they are the records themselves, such as features that a public network made.
 
-    head: "auto" takes the head that a rule names for this many records and this much noise (`rule`).
+    head: "auto" takes the head that a rule names for this many records and this much noise (`choose`).
     projection: "leading" keeps the first features, for features in order of importance. "random" is a public
         random matrix. "none" keeps all.
-    width: how many features are kept. Without it a rule says.
+    width: the number of features that are kept. By default the rule's.
     bounding: how the features of a record come to have norm 1.
-    strength: of ridge and of LDA, in records. Without it the noise says.
+    strength: of ridge and of LDA, in records. By default it follows from the noise.
     moments: weight of the second moments beside class sums of weight 1.
     client_bound: the largest norm of a client's whole statistic. A longer one is scaled down.
+
+    Raises ValueError for options out of range, and for a width without a projection.
+
+    >>> from securefl.protocols.heads import Heads
+    >>> Heads(projection="leading", width=32).head
+    'auto'
     """
 
     head: Literal["auto", "prototypes", "ridge", "lda"] = "auto"
@@ -216,7 +248,7 @@ class Heads:
             )
         if self.projection == "random" and self.width is None:
             raise ValueError(
-                'Expected width with projection "random", got none. Say how many numbers are kept.'
+                'Expected width with projection "random", got none. Set the number of features to keep.'
             )
         if not 1 / 64 <= self.moments <= 64:
             raise ValueError(f"Expected moments, a weight, from 1/64 to 64, got {self.moments}.")
@@ -247,7 +279,7 @@ class Heads:
         return ClosedForm(problem, statistic, chosen.head, self.strength)
 
     def _choice(self, problem: Problem, features: int) -> Choice:
-        """The head and its width: what is written, and for the rest what the rule says."""
+        """The head and its width: the options if they are set, and else the rule's."""
         named = None if self.head == "auto" else self.head
         ruled = choose(
             records=self._records(problem),
@@ -262,13 +294,13 @@ class Heads:
         return ruled if self.width is None else replace(ruled, width=self.width)
 
     def _records(self, problem: Problem) -> float:
-        """The declared number of records, or as many as clipped clients can count for."""
+        """The declared number of records, or the most that clients with a clipped statistic count for."""
         if self.client_bound is None:
             return problem.records
         return min(problem.records, problem.clients * self.client_bound)
 
     def _noise_of_one(self, problem: Problem, features: int) -> float:
-        """The deviation of the total's noise for a value of sensitivity 1 a record."""
+        """The standard deviation of the noise in a total, for a value of sensitivity 1 per record."""
         if problem.planned is None:
             return 0.0
         one = Choice(head="prototypes", width=features)
@@ -276,7 +308,7 @@ class Heads:
         return mechanism_of(problem.planned((spec,)), spec).deviation(problem.clients)
 
     def _statistic(self, problem: Problem, features: int, chosen: Choice) -> Statistic:
-        # features that the rule leaves out without an order are left out at random
+        # If features have no order, the rule leaves some out at random.
         kind = "random" if self.projection == "none" and chosen.width < features else self.projection
         return Statistic(
             problem,
@@ -298,7 +330,7 @@ class Heads:
 
 
 def _reveals(chosen: Choice, features: int) -> str:
-    """What the server sees, for the privacy card. It names the head that was chosen."""
+    """The privacy card's text of what the server sees. It names the chosen head."""
     what = {
         "prototypes": "the sums of its features by class",
         "ridge": "the sums of its features by class, and their second moments",

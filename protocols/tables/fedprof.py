@@ -1,4 +1,4 @@
-"""What FedProf's tables share: the groups of systems, and what no key of a study shows."""
+"""The shared parts of FedProf's tables: systems by group, and differences that no key of a study shows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "AFL": {"excluded": 0.75, "temperature": 0.01, "explored": 0.1, "momentum": "some, of no stated size"},
     OURS: {"alpha": 10.0},
 }
-"""What the papers, or the papers that they cite, say of the systems' options."""
+"""The systems' options according to the papers, or to the papers that they cite."""
 GAS: Final = (
     "Sensors are scaled by their published ranges, in the papers by the records' own extremes.",
     "Clients train with Adam, whose state begins anew each round; the papers name no optimiser, and plain "
@@ -44,10 +44,9 @@ DIGITS: Final = (
     "Clients train with SGD at momentum 0.9; the papers name no optimiser.",
     "Irrelevant images come from Fashion-MNIST; the papers do not name their source.",
 )
-"""What no key of a study shows."""
+"""Differences from the papers that no key of a study shows."""
 _SMALL: Final[Mapping[str, Any]] = {
-    # In few rounds LeNet-5 learns nothing from the mean of all clients' models, most of which are still
-    # the first one.
+    # In few rounds LeNet-5 does not learn: most models in the mean of all clients are still the first one.
     "model.kind": "mlp",
     "model.hidden": [64],
     "data.clients": 200,
@@ -57,7 +56,7 @@ SMALL_DIGITS: Final[Mapping[Group, Mapping[str, Any]]] = {
     "full": {**_SMALL, "study.rounds": 150, "study.target": 0.7},
     "partial": {**_SMALL, "study.rounds": 50, "study.target": 0.85},
 }
-"""How the tables on digits are made smaller for their twins."""
+"""The smaller scale of the twins of the tables on digits."""
 
 
 def pairs(measures: Sequence[Measure], *numbers: float) -> dict[Measure, Figure]:
@@ -79,8 +78,10 @@ def part(
 ) -> Part:
     """A group of a FedProf table at one C.
 
-    study: the packaged study that `changes` changes. printed: of the systems that have figures at this C.
-    setting: what the paper says, by dotted key. named: behind the group in the part's name.
+    study: the packaged study to which `changes` are applied.
+    printed: the paper's figures at this C, by system.
+    setting: the paper's setting, by dotted key.
+    named: a text behind the group in the part's name.
     """
     arms = ARMS[group]
     text = study_of(

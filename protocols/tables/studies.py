@@ -1,4 +1,4 @@
-"""The studies of tables: packaged ones with other arms, rounds and scale."""
+"""The studies behind reproduced tables: packaged studies with other arms, rounds and scale."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from securefl.storage.texts import toml
 from securefl.sweep.cells import put
 
 _IN_THE_CLEAR: Final[Mapping[str, Any]] = {
-    # As the papers ran: no figure of theirs depends on how sums are summed or scores are matched.
+    # As in the papers: no figure depends on the scheme of a sum or of a score.
     "privacy.scores": "clear",
     "privacy.min_cohort_size": 1,
     "privacy.min_honest": 1,
-    # Draws with replacement give a client any share.
+    # Draws with replacement give a client any weight.
     "privacy.max_client_weight": 0.5,
 }
 
 
 def arm(name: str, protocol: str, **options: Any) -> dict[str, Any]:
-    """A table [[arm]]."""
+    """The TOML table [[arm]] of an arm."""
     return {"name": name, "protocol": protocol, **options}
 
 

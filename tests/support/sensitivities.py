@@ -29,11 +29,11 @@ from securefl.mechanisms.protecting import protect
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
 from securefl.protocols.contributions import Count, Loss, Size, Update
-from securefl.protocols.fedlog.statistic import Clipping
-from securefl.protocols.fedlog.statistic import Statistic as FedLogStatistic
+from securefl.protocols.fedlog.contribution import Clipping
+from securefl.protocols.fedlog.contribution import Statistic as FedLogStatistic
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
-from securefl.protocols.heads.statistic import Bounding
-from securefl.protocols.heads.statistic import Statistic as HeadStatistic
+from securefl.protocols.heads.contribution import Bounding
+from securefl.protocols.heads.contribution import Statistic as HeadStatistic
 from securefl.protocols.lg_fedavg import LastLayersUpdate
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.private_steps import DPSGD

@@ -9,8 +9,8 @@ import pytest
 from support.supernets import CNN, LOCAL, MLP, context, supernet
 
 from securefl.core.errors import DataError
-from securefl.protocols.adds.bilevel import Search, redrawn, search, skew
 from securefl.protocols.adds.importance import Criterion
+from securefl.protocols.adds.subnet_search import Search, redrawn, search, skew
 from securefl.training import ModelConfig
 
 SEARCH = Search(

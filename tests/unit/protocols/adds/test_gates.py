@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from support.supernets import MLP, supernet
 
-from securefl.protocols.adds.bilevel import MOST, Gates, most_important, probabilities
+from securefl.protocols.adds.subnet_search import MOST, Gates, most_important, probabilities
 
 
 @given(

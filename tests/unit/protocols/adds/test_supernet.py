@@ -12,7 +12,7 @@ from support.supernets import CNN, MLP, problem, supernet
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
-from securefl.protocols.adds.bilevel import masked
+from securefl.protocols.adds.subnet_search import masked
 from securefl.protocols.adds.supernet import Supernet
 from securefl.training import ModelConfig
 from securefl.training.task import Problem

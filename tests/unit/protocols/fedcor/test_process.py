@@ -12,7 +12,7 @@ from securefl.algorithm.queries import Floats
 from securefl.protocols.fedcor.process import (
     RIDGE,
     covariance,
-    fitted,
+    fit,
     grouped,
     most_informative,
     plane,
@@ -71,7 +71,7 @@ def test_a_fit_finds_who_changes_together() -> None:
     groups = grouped(y, np.ones(10))
     alike, least = [], []
     for steps in (0, 150, 1000):
-        x = fitted(drawn(), groups, steps, learning_rate=0.01)
+        x = fit(drawn(), y, np.ones(10), steps=steps, learning_rate=0.01)
         sigma = covariance(x)
         scale = np.sqrt(np.diag(sigma))
         alike.append(float((sigma / np.outer(scale, scale) * np.outer(sign, sign)).mean()))
@@ -85,15 +85,14 @@ def test_changes_that_say_nothing_move_no_embedding() -> None:
     """All losses equal, or none known."""
     x = drawn()
     for y in (np.zeros((2, N)), np.full((2, N), np.nan)):
-        groups = grouped(y, np.ones(2))
-        assert groups == []
-        assert np.array_equal(fitted(x, groups, steps=50, learning_rate=0.01), x)
+        assert grouped(y, np.ones(2)) == []
+        assert np.array_equal(fit(x, y, np.ones(2), steps=50, learning_rate=0.01), x)
 
 
 def test_a_fit_that_diverges_leaves_the_embedding() -> None:
     x = drawn()
     with np.errstate(all="ignore"):
-        found = fitted(x, grouped(np.full((1, N), 1e200), np.ones(1)), steps=5, learning_rate=0.01)
+        found = fit(x, np.full((1, N), 1e200), np.ones(1), steps=5, learning_rate=0.01)
     assert np.array_equal(found, x)
 
 
@@ -117,14 +116,14 @@ def test_the_choice_is_that_of_algorithm_1(seed: int) -> None:
     rng = np.random.default_rng(seed)
     sigma, shares = covariance(drawn(seed)), rng.dirichlet(np.ones(N))
     scale = 0.9 ** rng.integers(0, 4, N)
-    mine = most_informative(sigma, shares, scale, np.ones(N, bool), 5)
+    mine = most_informative(sigma, shares, 5, scale=scale)
     assert mine == by_definition(sigma, shares, scale, 5)
 
 
 def test_of_two_alike_one_is_chosen() -> None:
     x = np.zeros((2, 4))
     x[0, :2], x[1, 2:] = 1.0, 0.9
-    chosen = most_informative(covariance(x), np.full(4, 0.25), np.ones(4), np.ones(4, bool), 2)
+    chosen = most_informative(covariance(x), np.full(4, 0.25), 2)
     assert {k // 2 for k in chosen} == {0, 1}
 
 
@@ -132,8 +131,8 @@ def test_only_who_is_allowed_is_chosen_and_fewer_if_fewer_are() -> None:
     allowed = np.zeros(N, bool)
     allowed[[2, 5]] = True
     sigma = covariance(drawn())
-    assert set(most_informative(sigma, np.full(N, 1 / N), np.ones(N), allowed, 4)) == {2, 5}
-    assert most_informative(sigma, np.full(N, 1 / N), np.ones(N), np.zeros(N, bool), 4) == []
+    assert set(most_informative(sigma, np.full(N, 1 / N), 4, allowed=allowed)) == {2, 5}
+    assert most_informative(sigma, np.full(N, 1 / N), 4, allowed=np.zeros(N, bool)) == []
 
 
 def test_the_plane_has_the_main_directions() -> None:
@@ -152,6 +151,6 @@ def test_choosing_is_fast() -> None:
     times = []
     for _ in range(5):
         began = time.process_time()
-        most_informative(covariance(x), np.full(100, 0.01), np.ones(100), np.ones(100, bool), 10)
+        most_informative(covariance(x), np.full(100, 0.01), 10)
         times.append(time.process_time() - began)
     assert min(times) < 0.005

@@ -21,9 +21,9 @@ from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
 from securefl.protocols.fedlog.bodies import Trained
+from securefl.protocols.fedlog.contribution import GRID
 from securefl.protocols.fedlog.head import Prior, solve
 from securefl.protocols.fedlog.options import FedLog, Heads
-from securefl.protocols.fedlog.statistic import GRID
 from securefl.protocols.lg_fedavg import LGFedAvg
 from securefl.study.composition import composition
 from securefl.study.config import Study

@@ -11,7 +11,7 @@ import pytest
 from securefl.algorithm.clients import ClientContext
 from securefl.core.release import Adjacency
 from securefl.protocols.fedlog.bodies import Public
-from securefl.protocols.fedlog.statistic import Clipping, Statistic
+from securefl.protocols.fedlog.contribution import Clipping, Statistic
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 

@@ -10,8 +10,8 @@ import torch
 from support.trained_bodies import context, prepared, world
 
 from securefl.protocols.fedlog.bodies import Clustering, Trained, class_means
+from securefl.protocols.fedlog.contribution import Clipping
 from securefl.protocols.fedlog.options import FedLog
-from securefl.protocols.fedlog.statistic import Clipping
 from securefl.training.chunks import body_features
 from securefl.training.heads import activated, with_features
 from securefl.training.task import Bodies

@@ -16,8 +16,8 @@ from securefl.accounting.events import NON_PRIVATE
 from securefl.core.errors import ConfigError
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
+from securefl.protocols.fedlog.contribution import GRID, Statistic
 from securefl.protocols.fedlog.options import FedLog
-from securefl.protocols.fedlog.statistic import GRID, Statistic
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 

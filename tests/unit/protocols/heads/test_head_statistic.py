@@ -15,7 +15,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.protocols.heads import Heads
 from securefl.protocols.heads.blocks import Blocks, grid_of
-from securefl.protocols.heads.statistic import UNIT, Bounding, Statistic
+from securefl.protocols.heads.contribution import UNIT, Bounding, Statistic
 from securefl.training.heads import Projection
 
 FINE = Grid(step=2.0**-18, bound=2.0**12)
@@ -149,7 +149,7 @@ def test_sums_of_many_records_are_rounded_once(monkeypatch: pytest.MonkeyPatch) 
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(900, 5)), rng.integers(3, size=900)
     whole = compute(statistic(), x, y).integers
-    monkeypatch.setattr("securefl.protocols.heads.statistic._ROWS", 7)
+    monkeypatch.setattr("securefl.protocols.heads.contribution._ROWS", 7)
     assert np.array_equal(compute(statistic(), x, y).integers, whole)
 
 

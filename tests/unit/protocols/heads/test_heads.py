@@ -13,7 +13,7 @@ from support.tiny_study import plain, spied, with_privacy
 
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.registry import mechanism_of
-from securefl.protocols.heads import options, solvers
+from securefl.protocols.heads import options, solvers, statistic
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
@@ -71,17 +71,13 @@ def test_the_solver_knows_the_noise_that_is_in_the_total(where: str, tmp_path: P
     (made,) = of.arms[0].options.build(here.problem).contributions
     ((asked, answers),) = spy.asks
     exact = (
-        sum(np.asarray(made.blocks.on_grid(_exact(made, x, y))) for x, y in here.records)
+        sum(statistic(made.features(x), np.asarray(y), made.blocks, made.bounding) for x, y in here.records)
         * made.spec.grid.step
     )
     noise = answers.totals["statistic"].value - exact
     wanted = mechanism_of(plan, made.spec).deviation(len(asked.cohort))
     assert np.sqrt(np.mean(noise**2)) == pytest.approx(wanted, rel=0.07)
     assert spy.states[-1].memory["variance"][0] == pytest.approx(wanted**2)
-
-
-def _exact(made: Any, x: Any, y: Any) -> Any:
-    return made._summed(x, y)[0]
 
 
 def test_dropouts_change_the_records_and_nothing_else(tmp_path: Path) -> None:

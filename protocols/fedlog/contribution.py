@@ -1,16 +1,22 @@
-"""The clients' statistic: sums of (1, phi(x)) over each class's records, on a grid, of known sensitivity."""
+"""FedLog's sufficient statistic: sums of (1, phi(x)) over each class's records, on a grid.
+
+`statistic` computes it from arrays and `sensitivities` bounds it. `Statistic` is a client's contribution.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isqrt, sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.queries import Floats, Value, ValueSpec
+from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
@@ -39,6 +45,13 @@ class Clipping:
         features of unit variance, so this public scale decides how sure its head is.
     kind "bounded": each feature is clipped to [-bound, bound], as in the paper.
     kind "none": features are not bounded, and no noise can be added.
+
+    Raises ValueError for a bound that the grid cannot hold.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.fedlog import Clipping
+    >>> Clipping(kind="bounded", bound=0.5).bounded(np.array([[0.2, -3.0]]))
+    array([[ 0.2, -0.5]])
     """
 
     kind: Clip = field(default="unit-l2", metadata={"words": _CLIPS.get})
@@ -49,7 +62,7 @@ class Clipping:
             raise ValueError(f"Expected clip.bound from 2^-10 to 1024, got {self.bound}.")
 
     def in_words(self) -> str:
-        """As a legend says it."""
+        """The clipping in the words of a plot's legend."""
         if self.kind == "unit-l2" and self.bound != 1:
             return f"norm {self.bound:g}"
         return f"features within ±{self.bound:g}" if self.kind == "bounded" else _CLIPS[self.kind]
@@ -65,28 +78,48 @@ class Clipping:
                 return None
 
     def activation(self) -> Bounded | None:
-        """The same on tensors, between body and head."""
+        """The clipping as an activation between body and head. None without a bound."""
         return None if self.kind == "none" else Bounded(kind=self.kind, bound=self.bound)
 
-    def integers(self, features: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        """Features (n, width), as the activation leaves them, as grid integers of a norm within `limit`."""
+    def bounded(self, features: Floats) -> Floats:
+        """Features (n, width), bounded as training, statistic and predictions bound them."""
+        activation = self.activation()
+        return features if activation is None else activation(torch.from_numpy(features)).numpy()
+
+    def integers(self, features: Floats) -> NDArray[np.int64]:
+        """Bounded features (n, width) as grid integers. The norm of each row is within `limit`."""
         limit = self.limit(features.shape[1])
         if limit is None:
-            # nothing is noised then, so rounding to nearest may lengthen a record: it is closer to the value
+            # Without a bound no noise is added, so rounding to nearest may lengthen a record.
             largest = GRID.bound / GRID.step
             return np.clip(np.rint(features / GRID.step), -largest, largest).astype(np.int64)
         return clipping.to_grid(features, GRID.step, limit)
 
 
-def spec(
-    clip: Clipping, classes: int, width: int, body: Body, client_bound: float | None, clients: int
-) -> ValueSpec:
-    """The statistic's sensitivities. They are exact for a body that was not made from the records.
+def sensitivities(
+    clip: Clipping, classes: int, width: int, client_bound: float | None = None
+) -> Mapping[tuple[Unit, Adjacency], float]:
+    """The L2 sensitivities of `statistic`, for a body that was not made from the records.
 
     Adding or removing a record moves the sum by |(1, phi)|. Replacing one changes two classes by that, or one
     class by twice |phi|. A client whose whole statistic is clipped to `client_bound` moves the sum by that
     bound, or by twice that. A record moves a clipped statistic further than one that is not, since scaling it
     down truncates every entry.
+
+    Args:
+        clip: as in `statistic`.
+        classes: C.
+        width: the number of features, without the constant 1.
+        client_bound: as in `statistic`.
+
+    Returns:
+        The sensitivity by (unit, adjacency), in units of the features. No entry stands for no bound.
+
+    Raises nothing.
+
+    >>> from securefl.protocols.fedlog import Clipping, sensitivities
+    >>> round(sensitivities(Clipping(), classes=3, width=4)["record", "add-remove"], 6)
+    1.414214
     """
     limit, found = clip.limit(width), dict[tuple[Unit, Adjacency], float]()
     if limit is not None:
@@ -98,6 +131,13 @@ def spec(
     if client_bound is not None:
         found["client", "zero-out"] = client_bound
         found["client", "replace-one"] = 2 * client_bound
+    return found
+
+
+def spec(
+    clip: Clipping, classes: int, width: int, body: Body, client_bound: float | None, clients: int
+) -> ValueSpec:
+    """The description of the statistic, with its sensitivities."""
     return ValueSpec(
         name="statistic",
         reduction="sum",
@@ -105,7 +145,7 @@ def spec(
         "classes nobody holds)",
         depends_on=body.depends_on,
         training=body.training,
-        sensitivity=found,
+        sensitivity=sensitivities(clip, classes, width, client_bound),
         bounded_by=_BOUNDED_BY,
         grid=GRID,
         on_model=False,
@@ -120,13 +160,64 @@ def _whole(bound: float) -> int:
     return int(bound / GRID.step)
 
 
+def statistic(
+    features: Floats,
+    labels: NDArray[np.integer[Any]],
+    classes: int,
+    clip: Clipping = Clipping(),
+    client_bound: float | None = None,
+) -> NDArray[np.int64]:
+    """T = sum over the records of onehot(y) x (1, phi(x)), which leaves a client (FedLog, Eqs. 2 and 13).
+
+    The count is a feature, the constant 1, so it is noised with the sums and never travels by itself. A
+    record with non-finite features, or with a label that is no class, is left out: an error would tell that
+    the record is there.
+
+    Sensitivity (L2, of the integers times 2^-10; `sensitivities` computes it for every `clip`): with
+    clip.kind "unit-l2" and bound b, one record moves the statistic by sqrt(1 + b^2) under add-remove, and by
+    max(sqrt(2 + 2 b^2), 2 b) under replace-one. One client moves it by `client_bound` under zero-out, and by
+    twice that under replace-one. With `client_bound`, truncation adds to the two of a record.
+
+    Args:
+        features: phi, float64 (n, width), bounded by `clip.bounded`. A longer row is scaled down.
+        labels: y, integers (n,). Classes are 0 to classes - 1.
+        classes: C.
+        clip: the public bound on the features of a record.
+        client_bound: the largest L2 norm of a client's whole statistic, in units of the features. A longer
+            statistic is scaled down. None leaves it as it is.
+
+    Returns:
+        int64 (C, 1 + width), in units of 2^-10. Column 0 counts the records of a class.
+
+    Raises:
+        DataError: features and labels are not of n records.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.fedlog import statistic
+    >>> phi, y = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), np.array([0, 1, 1])
+    >>> (statistic(phi, y, classes=2) / 2**10).round(1)
+    array([[1. , 1. , 0. ],
+           [2. , 0.6, 1.8]])
+    """
+    if features.ndim != 2 or labels.shape != (len(features),):
+        raise DataError(
+            f"Expected features (n, width) and labels (n,), got {features.shape} and {labels.shape}."
+        )
+    known = clipping.finite(features) & (labels >= 0) & (labels < classes)
+    integers = clip.integers(features[known])
+    rows = np.hstack([np.full((len(integers), 1), _UNIT, dtype=np.int64), integers])
+    total = np.zeros((classes, rows.shape[1]), dtype=np.int64)
+    # Not `total[y] += rows`: with repeated indices that adds one record of a class and drops the others.
+    np.add.at(total, labels[known], rows)
+    if client_bound is None:
+        return total
+    whole = total.ravel()[None].astype(np.float64) * GRID.step
+    return clipping.to_grid(whole, GRID.step, _whole(client_bound)).reshape(total.shape)
+
+
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """T = sum of onehot(y) x (1, phi(x)), (C, 1 + width), over a client's records.
-
-    A record with non-finite features, or without a known label, takes no part. To refuse the whole
-    contribution would tell that the record is there.
-    """
+    """FedLog's contribution of a client: the `statistic` of its records' features under the body."""
 
     body: Body
     clip: Clipping
@@ -148,16 +239,6 @@ class Statistic:
 
     def value(self, context: ClientContext, trained: Fitted | None) -> Value:
         model, kept = self.body.prepared(context, trained)
-        y = np.asarray(context.y)
         phi = body_features(model, context.x, self.clip.activation())
-        known = clipping.finite(phi) & (y >= 0) & (y < self.classes)
-        integers = self.clip.integers(phi[known])
-        # The count is a feature, the constant 1, and so is noised with the sums. It never travels by itself.
-        rows = np.hstack([np.full((len(integers), 1), _UNIT, dtype=np.int64), integers])
-        total = np.zeros((self.classes, 1 + self.width), dtype=np.int64)
-        # Not `total[y] += rows`: with repeated indices that adds one record of a class and drops the others.
-        np.add.at(total, y[known], rows)
-        if self.client_bound is not None:
-            whole = total.ravel()[None].astype(np.float64) * GRID.step
-            total = clipping.to_grid(whole, GRID.step, _whole(self.client_bound))
+        total = statistic(phi, np.asarray(context.y), self.classes, self.clip, self.client_bound)
         return Value(integers=total.ravel(), new_state=kept)

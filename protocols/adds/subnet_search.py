@@ -1,6 +1,7 @@
-"""A client's search for its subnet: steps on rates and on weights in turn (Eqs. 4 to 9, first order).
+"""ADDS' bilevel search of a client for its subnet: steps on rates and on weights in turn.
 
-What the search weighs beside the loss is how far a client's labels are from uniform.
+It follows Eqs. 4 to 9 in first order. `gates` and `bilevel` are functions on arrays. The weight of the rates
+in the loss grows with the distance of a client's labels from uniform.
 
 **Gates** sample units differentiably: rates alpha, probabilities p, and masks drawn from them. A layer keeps
 the share alpha of its C units. Unit c is kept with probability
@@ -13,8 +14,9 @@ where b_c is its importance over the layer's largest, and epsilon falls from rou
 
 Masks are Bernoulli(p). In the backward pass they count as p (straight-through).
 
-Two options are not the paper's. There masks are drawn anew for each pass, and are 0 or 1. In few steps that
-trains units which the final subnet drops. And the whole supernet adds up more than any of its subnets did.
+Two options are not the paper's: `lasting` and `scaled`. In the paper, masks are drawn for each pass, and are
+0 or 1. With few steps, that trains units which the final subnet drops. And the whole supernet then adds up
+more than any of its subnets did.
 """
 
 from __future__ import annotations
@@ -46,22 +48,22 @@ from securefl.training.vector import SGD, Adam, to_vector
 Masks = Mapping[int, Tensor]
 """float32 (C,) of each sampled layer, by the place of its first unit."""
 MOST: Final = 1 - 1e-3
-"""The largest rate under which anything is drawn. From 1 on, every unit is kept."""
+"""The largest rate of a search. At 1 every unit would be kept, and nothing would be drawn."""
 _CLOSE: Final = 1e-9
 _LEAST_LOT: Final = 1e-9
 _LEAST_EPSILON: Final = 1e-6
-"""Masks are hard long before. Below it, floats have no beta between equal units."""
+"""The least epsilon. Masks are hard at larger ones. Below it, floats have no beta between equal units."""
 _LEAST_SPREAD: Final = 1e-12
-"""Of sum p (1 - p), where epsilon is so small that no unit is in doubt."""
+"""The least sum of p (1 - p), which is near 0 if epsilon is so small that no unit is in doubt."""
 
 
 def probabilities(importance: Floats, alpha: float, epsilon: float) -> Floats:
     """The chance of each unit (C,) to be kept. They sum to alpha C, to 1e-9 a unit.
 
-    importance: finite. epsilon: from 1e-6 on. Below it the sum is as near as floats come.
+    importance: finite. epsilon: from 1e-6 on. Below it the sum is as close as floats allow.
     """
-    # At the ends of this interval all chances are below alpha, or all above. The paper wants beta > 0, which
-    # fails at epsilon 1 and alpha 0.75.
+    # At the ends of this interval all chances are below alpha, or all above. The paper asks for beta > 0,
+    # which is impossible at epsilon 1 and alpha 0.75.
     reach = epsilon * (abs(log(alpha / (1 - alpha))) + 1)
     low, high = float(importance.min()) - reach, float(importance.max()) + reach
     beta = (low + high) / 2
@@ -79,12 +81,12 @@ def probabilities(importance: Floats, alpha: float, epsilon: float) -> Floats:
         beta = beta + excess / slope if slope > 0 else low
         if not low < beta < high:
             beta = (low + high) / 2
-        if not low < beta < high:  # neighbours among floats: nothing lies between them
+        if not low < beta < high:  # low and high are neighbouring floats
             return chances
 
 
 class _Kept(torch.autograd.Function):
-    """alpha -> a mask (C,), drawn with chances p. Its gradient in alpha is that of Eq. 18."""
+    """A mask (C,) drawn with chances p, as a function of alpha. Its gradient is that of Eq. 18."""
 
     @staticmethod
     def forward(ctx: Any, alpha: Tensor, chances: Tensor, drawn: Tensor) -> Tensor:
@@ -94,9 +96,76 @@ class _Kept(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slopes: Any) -> Any:
         (chances,) = ctx.saved_tensors
-        spread = chances * (1 - chances)
-        slope = len(chances) * (slopes[0] * spread).sum() / spread.sum().clamp_min(_LEAST_SPREAD)
-        return slope.to(torch.float64), None, None
+        return _rate_slope(chances, slopes[0]).to(torch.float64), None, None
+
+
+def _rate_slope(chances: Tensor, slopes: Tensor) -> Tensor:
+    """dL / d alpha from g_c = dL / d p_c (Eq. 18)."""
+    spread = chances * (1 - chances)
+    return len(chances) * (slopes * spread).sum() / spread.sum().clamp_min(_LEAST_SPREAD)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gate:
+    """The gates in front of one layer's C units.
+
+    Attributes:
+        chances: p, the probability of each unit to be kept, float64 (C,).
+        kept: the units that pass, bool (C,). At least one does.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.adds import gates
+    >>> gate = gates(np.array([1.0, 0.5]), alpha=0.5, epsilon=0.5, lots=np.array([0.3, 0.3]))
+    >>> round(gate.slope(np.array([1.0, 1.0])), 6)  # all units cost the same: C for a rate of 1
+    2.0
+    """
+
+    chances: Floats
+    kept: Mask
+
+    def slope(self, slopes: Floats) -> float:
+        """dL / d alpha (Eq. 18) from g_c = dL / d p_c, float64 (C,)."""
+        chances, own = (torch.from_numpy(np.asarray(part, np.float64)) for part in (self.chances, slopes))
+        return float(_rate_slope(chances, own))
+
+
+def gates(importance: Floats, alpha: float, epsilon: float, lots: Floats) -> Gate:
+    """Sample the units of one layer, differentiably in the layer's rate (ADDS, Eqs. 12 to 14 and 18).
+
+    A unit is kept if its lot is below its chance. If no lot is, the unit nearest to it is kept.
+
+    Args:
+        importance: b_c over the layer's largest, float64 (C,), finite.
+        alpha: the rate, the share of units to be kept, in (0, 1).
+        epsilon: the inexactness, from 1e-6 on. A small one keeps the most important units, hard.
+        lots: a uniform number in (0, 1) for each unit, float64 (C,). Drawn once, they keep a unit until its
+            chance falls below its lot. The paper draws them for each pass.
+
+    Returns:
+        The chances and the units that pass. The chances sum to alpha C, to 1e-9 a unit.
+
+    Raises:
+        DataError: the arrays are empty or of two lengths, or a number is out of range.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.adds import gates
+    >>> found = gates(np.array([0.1, 0.9, 0.5, 0.2]), alpha=0.5, epsilon=0.01, lots=np.full(4, 0.5))
+    >>> found.kept, round(float(found.chances.sum()), 6)
+    (array([False,  True,  True, False]), 2.0)
+    """
+    if not importance.size or importance.shape != lots.shape or importance.ndim != 1:
+        raise DataError(f"Expected one lot for each unit, got {lots.shape} for {importance.shape}.")
+    if not (0 < alpha < 1 and epsilon >= _LEAST_EPSILON and np.isfinite(importance).all()):
+        raise DataError(
+            f"Expected 0 < alpha < 1, epsilon >= {_LEAST_EPSILON:g} and finite importance, got others."
+        )
+    chances = probabilities(importance, alpha, epsilon)
+    kept = lots < chances
+    if not kept.any():  # nothing would pass the layer
+        kept[np.argmin(lots - chances)] = True
+    return Gate(chances=chances, kept=kept)
 
 
 def most_important(importance: Floats, alpha: float) -> Mask:
@@ -112,8 +181,9 @@ class Gates:
     """The masks in front of a supernet's units while it is trained.
 
     A unit is kept if its lot, a uniform number, is below its chance p. Lots are drawn once, or for each pass.
-    Lots that stay let a unit be trained in a row, and the final subnet has the units that were trained: those
-    of the largest b_c + epsilon log((1 - lot) / lot). For a small epsilon those are the most important ones.
+    If they are drawn once, the same units are trained in consecutive passes, and the final subnet has those
+    units: the ones with the largest b_c + epsilon log((1 - lot) / lot). For a small epsilon they are the most
+    important ones.
 
     Attributes:
         alpha: the rate of each sampled layer, float64 (L,).
@@ -158,21 +228,18 @@ class Gates:
         drawn: dict[int, Tensor] = {}
         rates = self.alpha.tolist()
         for place, layer in enumerate(self._supernet.sampled):
-            chances = probabilities(self.importance[place], rates[place], self._epsilon)
-            kept = lots[place] < chances
-            if not kept.any():  # nothing would pass the layer
-                kept[np.argmin(lots[place] - chances)] = True
+            gate = gates(self.importance[place], rates[place], self._epsilon, lots[place])
             mask: Tensor = _Kept.apply(  # type: ignore[no-untyped-call]
-                self.alpha[place], _tensor(chances), _tensor(kept)
+                self.alpha[place], _tensor(gate.chances), _tensor(gate.kept)
             )
-            # as in dropout: the whole supernet then feeds each layer what its subnets did, on the mean
-            drawn[layer.own.start] = mask / float(kept.mean()) if self._scaled else mask
+            # as in dropout: on the mean, the whole supernet then gives each layer the input its subnets gave
+            drawn[layer.own.start] = mask / float(gate.kept.mean()) if self._scaled else mask
         return drawn
 
 
 @contextmanager
 def masked(model: nn.Module, supernet: Supernet, draw: Callable[[], Masks]) -> Iterator[None]:
-    """Let the units of `model` pass masks while the context lasts. They are drawn before each pass."""
+    """Multiply the units of `model` by masks within this context. They are drawn before each pass."""
     passing: dict[int, Tensor] = {}
     handles = [model.register_forward_pre_hook(lambda *_: passing.update(draw()))]
     for layer in supernet.layers:
@@ -203,9 +270,11 @@ def skew(labels: NDArray[Any], classes: int) -> float:
     label that is no class.
     """
     if not len(labels):
-        raise DataError("Expected at least one record, got none: it abstains.")
+        raise DataError("Expected at least one record, got none: the client abstains.")
     if labels.min() < 0 or labels.max() >= classes:
-        raise DataError(f"Expected labels from 0 to {classes - 1}, got others: it abstains. Clean them.")
+        raise DataError(
+            f"Expected labels from 0 to {classes - 1}, got others: the client abstains. Clean them."
+        )
     share = np.bincount(labels, minlength=classes) / len(labels)
     return _divergence(share) / _divergence(np.eye(1, classes)[0])
 
@@ -222,7 +291,7 @@ def _relative(one: Floats, other: Floats) -> float:
 
 
 _LOOKED_AT: Final = 64
-"""Records that the importance of units is read off, at the begin of a round and at its end."""
+"""The number of records for the importance of units, at the begin of a round and at its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,19 +309,25 @@ class Search:
         offset: lambda = skew of the client's labels + offset.
         lasting: whether the lots of units are drawn once a round, or else for each pass.
         scaled: whether masks are divided by their means.
+
+    Raises ValueError for values out of range.
+
+    >>> from securefl.protocols.adds import Search
+    >>> Search(optimizer="sgd").initial
+    0.9
     """
 
-    importance: Criterion
-    initial: float
-    least: float
-    optimizer: Literal["adam", "sgd"]
-    rate: float
-    epsilon: float
-    cooling: float
-    validation: float
-    offset: float
-    lasting: bool
-    scaled: bool
+    importance: Criterion = "lrp"
+    initial: float = 0.9
+    least: float = 0.1
+    optimizer: Literal["adam", "sgd"] = "adam"
+    rate: float = 0.01
+    epsilon: float = 1.0
+    cooling: float = 0.98
+    validation: float = 0.1
+    offset: float = 0.5
+    lasting: bool = True
+    scaled: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= self.initial <= 1:
@@ -268,10 +343,20 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subnet:
-    """What came of a search.
+    """The result of a search.
 
-    model: the supernet's values (d,). units: those that are kept, (J,). alpha: the rates of the layers.
-    skew: of the client's labels. It stays with the client.
+    Attributes:
+        model: the supernet's trained values, float32 (d,).
+        units: the units that are kept, bool (J,).
+        alpha: the rate of each sampled layer, float64 (L,).
+        skew: the divergence of the client's labels from uniform. It stays with the client.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.adds import Subnet
+    >>> Subnet(model=np.zeros(3, np.float32), units=np.array([True]), alpha=np.ones(1), skew=0.0).skew
+    0.0
     """
 
     model: Float32s
@@ -281,23 +366,67 @@ class Subnet:
 
 
 def search(supernet: Supernet, config: Search, context: ClientContext) -> Subnet:
-    """Train the broadcast supernet on the client's records, and find its subnet.
+    """The `bilevel` search from the broadcast supernet on the client's records."""
+    return bilevel(
+        supernet, context.broadcast, context.x, context.y, context.rng, search=config, number=context.round
+    )
 
-    Raises DataError for a client without records, or with one that is to be searched for: one at least is for
-    validation. And for a training that diverges.
+
+def bilevel(
+    supernet: Supernet,
+    model: Float32s,
+    x: NDArray[Any],
+    y: NDArray[np.integer[Any]],
+    rng: np.random.Generator,
+    *,
+    search: Search = Search(),
+    number: int = 1,
+) -> Subnet:
+    """Train a supernet on records and find their subnet (ADDS, Eqs. 4 to 9).
+
+    Steps on the rates and on the weights take turns. A step on the rates follows the loss on held-out records
+    plus lambda times the squared rates. A step on the weights is one of the problem's local training. The
+    search is of first order.
+
+    The result depends on all records without bound: it is no statistic of known sensitivity.
+
+    Args:
+        supernet: the layers whose units are sampled.
+        model: the supernet's values before training, float32 (d,).
+        x: records, (n, *shape), as the model reads them.
+        y: classes, integers (n,).
+        rng: draws the held-out records, lots and mini-batches.
+        search: how rates are searched for, with initial < 1.
+        number: of the round, from 1. Epsilon and the learning rate follow from it.
+
+    Returns:
+        The trained supernet and the units of its subnet.
+
+    Raises:
+        DataError: there are fewer than two records, a label is no class, or the training diverges.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.adds import Supernet, bilevel
+    >>> from securefl.training import LocalTraining, ModelConfig
+    >>> local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8)
+    >>> net = Supernet.of(ModelConfig(kind="mlp", hidden=(6, 4)), local, shape=(3,), classes=2)
+    >>> rng = np.random.default_rng(0)
+    >>> x, y = rng.random((20, 3), np.float32), rng.integers(0, 2, 20)
+    >>> bilevel(net, net.problem.initial, x, y, rng).units.shape
+    (10,)
     """
-    problem = supernet.problem
-    model = problem.module(context.broadcast)
-    uneven = skew(context.y, problem.outputs)
-    learning, held = redrawn(len(context.x), config.validation, context.rng)
-    x, y = context.x[learning], context.y[learning]
-    steps = _Steps(supernet, config, context, model, held, (x, y), uneven + config.offset)
+    problem, config = supernet.problem, search
+    module = problem.module(model)
+    uneven = skew(y, problem.outputs)
+    learning, held = redrawn(len(x), config.validation, rng)
+    seen = (x[learning], y[learning])
+    steps = _Steps(supernet, config, module, seen, (x[held], y[held]), uneven + config.offset, rng, number)
     steps.look()
-    with masked(model, supernet, steps.gates.draw):
-        train(model, x, y, problem.local, problem.loss, context.rng, context.round - 1, before=steps)
+    with masked(module, supernet, steps.gates.draw):
+        train(module, *seen, problem.local, problem.loss, rng, number - 1, before=steps)
     steps.look()
     alpha = steps.alpha.detach().numpy().copy()
-    return Subnet(model=to_vector(model), units=steps.gates.subnet(), alpha=alpha, skew=uneven)
+    return Subnet(model=to_vector(module), units=steps.gates.subnet(), alpha=alpha, skew=uneven)
 
 
 def whole(supernet: Supernet, context: ClientContext, trained: Fitted) -> Subnet:
@@ -328,48 +457,48 @@ class _Steps:
         self,
         supernet: Supernet,
         config: Search,
-        context: ClientContext,
         model: nn.Module,
-        held: NDArray[np.int64],
-        learning: tuple[NDArray[Any], NDArray[Any]],
+        seen: tuple[NDArray[Any], NDArray[Any]],
+        held: tuple[NDArray[Any], NDArray[Any]],
         weight: float,
+        rng: np.random.Generator,
+        number: int,
     ) -> None:
         problem = supernet.problem
-        self._supernet, self._config, self._job, self._model = supernet, config, context, model
-        self._seen = records(*learning, problem.loss, problem.hardware.device)
-        self._held = records(context.x[held], context.y[held], problem.loss, problem.hardware.device)
+        self._supernet, self._config, self._model = supernet, config, model
+        self._rng, self._number = rng, number
+        self._seen = records(*seen, problem.loss, problem.hardware.device)
+        self._held = records(*held, problem.loss, problem.hardware.device)
         self._criterion = criterion_of(problem.loss)
         self._weight = weight
         adam = config.optimizer == "adam"
         self._optimizer = Adam(rate=config.rate) if adam else SGD(rate=config.rate, momentum=0.0)
         initial = min(config.initial, MOST)
         self.alpha = torch.full((len(supernet.sampled),), initial, dtype=torch.float64, requires_grad=True)
-        epsilon = config.epsilon * config.cooling ** (context.round - 1)
-        self.gates = Gates(
-            supernet, self.alpha, epsilon, context.rng, lasting=config.lasting, scaled=config.scaled
-        )
+        epsilon = config.epsilon * config.cooling ** (number - 1)
+        self.gates = Gates(supernet, self.alpha, epsilon, rng, lasting=config.lasting, scaled=config.scaled)
 
     def __call__(self) -> None:
-        # The running statistics of batch norm belong to the weights: validation leaves them alone.
+        # In evaluation mode, so that validation does not change the running statistics of batch norm.
         problem = self._supernet.problem
         with in_mode(self._model, training=False):
             x, y = self._drawn(self._held, problem.local.batch_size)
             loss = self._criterion(self._model(x), y) + self._weight * (self.alpha**2).sum()
             (slope,) = torch.autograd.grad(loss, self.alpha)
         if not bool(torch.isfinite(slope).all()):
-            # before the rates: no chances follow from a rate that is not a number
-            raise diverged(problem.local.rate(self._job.round - 1))
+            # raised before the step: a rate that is nan gives no chances
+            raise diverged(problem.local.rate(self._number - 1))
         with torch.no_grad():
             self._optimizer.step(self.alpha, slope)
             self.alpha.clamp_(min(self._config.least, MOST), MOST)
 
     def look(self) -> None:
-        """Rank the units anew, on some of the records that weights learn from."""
+        """Rank the units again, on some of the records that the weights are trained on."""
         seen = self._drawn(self._seen, _LOOKED_AT)
         self.gates.importance = importance(self._config.importance, self._supernet, self._model, *seen)
 
     def _drawn(self, columns: tuple[Tensor, Tensor], size: int) -> tuple[Tensor, Tensor]:
-        """At most so many of these records, drawn anew."""
+        """At most `size` of these records, drawn at random."""
         x, y = columns
-        chosen = torch.from_numpy(self._job.rng.permutation(len(x))[:size]).to(x.device)
+        chosen = torch.from_numpy(self._rng.permutation(len(x))[:size]).to(x.device)
         return x[chosen], y[chosen]

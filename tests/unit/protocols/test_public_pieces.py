@@ -1,0 +1,330 @@
+"""The systems' pieces for other training loops: their names, examples, sensitivities, and a loop for each."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefl.algorithm.clients import Population, State
+from securefl.core.errors import DataError
+from securefl.dp.moments import STEP, MeanVariance
+from securefl.matching.profiles import Anchor, Bounds, linear_query
+from securefl.protocols import adds, fedcor, fedlog, fedprof, heads
+from securefl.protocols.averaging import Replace, Uniform, cohort_size, known_or_mean
+from securefl.training import LocalTraining, ModelConfig, evaluate
+
+TABLE = {
+    "averaging": "Averaging Selection Uniform ServerUpdate Replace known_or_mean cohort_size",
+    "fedlog": "FedLog Prior solve objective gradient probabilities statistic",
+    "heads": "Heads Parts ridge lda prototypes solve choose statistic",
+    "fedprof": "FedProf Clip profile_spec profile_value ByProfile",
+    "fedcor": "FedCor covariance most_informative fit",
+    "adds": "Adds FedDrop Supernet gates bilevel",
+}
+LAZY = sorted(set(TABLE) - {"averaging"})
+FACES = {room: import_module(f"securefl.protocols.{room}") for room in TABLE}
+NAMES = [(room, name) for room in TABLE for name in FACES[room].__all__]
+STATISTICS = (fedlog.statistic, heads.statistic, fedprof.profile_value)
+SLOW = ("torch", "numpy", "scipy", "dp_accounting")
+
+
+# Names -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", TABLE)
+def test_the_names_of_the_table_are_public(room: str) -> None:
+    assert set(TABLE[room].split()) <= set(FACES[room].__all__)
+    assert FACES[room].__all__ == sorted(FACES[room].__all__)
+
+
+@pytest.mark.parametrize("room", LAZY)
+def test_a_face_has_the_names_that_a_type_checker_sees(room: str) -> None:
+    face = FACES[room]
+    tree = ast.parse(Path(str(face.__file__)).read_text(encoding="utf-8"))
+    homes = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("securefl.")
+        for alias in node.names
+    }
+    assert {name: f"securefl.protocols.{room}.{home}" for name, home in face._HOMES.items()} == homes
+    assert sorted(homes) == face.__all__
+    assert set(face.__all__) <= set(dir(face))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        face.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("room", LAZY)
+def test_no_submodule_shadows_a_name(room: str) -> None:
+    folder = Path(str(FACES[room].__file__)).parent
+    assert not {path.stem for path in folder.iterdir()} & set(FACES[room].__all__)
+
+
+def test_a_face_imports_nothing_before_a_name_is_used() -> None:
+    imports = "; ".join(f"import securefl.protocols.{room}" for room in LAZY)
+    code = f"import sys; {imports}; print(*(n for n in {SLOW} if n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(("room", "name"), NAMES)
+def test_its_example_runs_and_its_errors_are_named(room: str, name: str) -> None:
+    found = getattr(FACES[room], name)
+    assert "Raises" in (inspect.getdoc(found) or "")
+    if inspect.isfunction(found):
+        assert "Args:" in found.__doc__
+        assert "Returns:" in found.__doc__
+    (example,) = [one for one in doctest.DocTestFinder(recurse=False).find(found, name, globs={}) if one]
+    assert any(f"from securefl.protocols.{room} import" in one.source for one in example.examples)
+    told: list[str] = []
+    failures, _ = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(
+        example, out=told.append
+    )
+    assert not failures, "".join(told)
+
+
+@pytest.mark.parametrize("of", STATISTICS)
+def test_a_statistic_that_leaves_a_client_names_its_sensitivity(of: Any) -> None:
+    (paragraph,) = [part for part in inspect.getdoc(of).split("\n\n") if part.startswith("Sensitivity")]
+    for word in ("L2", "one record", "add-remove", "replace-one"):
+        assert word in paragraph
+
+
+# Sensitivities -----------------------------------------------------------------------------------
+
+CASES = 50
+
+
+def records(rng: np.random.Generator, n: int, width: int, classes: int) -> tuple[Any, Any]:
+    """Features of many sizes and labels, some of which take no part."""
+    phi = rng.normal(size=(n, width)) * 10.0 ** rng.uniform(-2, 2, (n, 1))
+    phi[rng.random(n) < 0.1] = rng.choice([np.nan, np.inf, 0.0, 1e300])
+    return phi, rng.integers(-1, classes + 1, n)
+
+
+def check(of: Any, declared: Mapping[Any, float]) -> None:
+    """No random neighbour moves a statistic by more than declared. Some move it by a good part of that."""
+    found = [moves(np.random.default_rng(seed), of) for seed in range(CASES)]
+    for key, most in declared.items():
+        assert 0.3 * most < max(own[key] for own in found) <= most, key
+
+
+def moves(rng: np.random.Generator, of: Any) -> dict[Any, float]:
+    """How far one record and one client move a statistic of four features and three classes."""
+    x, y = records(rng, 12, 4, 3)
+    other_x, other_y = records(rng, 12, 4, 3)
+    replaced = np.vstack([other_x[:1], x[1:]]), np.append(other_y[:1], y[1:])
+    whole, another = of(x, y), of(other_x, other_y)
+    return {
+        ("record", "add-remove"): float(np.linalg.norm(whole - of(x[1:], y[1:]))),
+        ("record", "replace-one"): float(np.linalg.norm(whole - of(*replaced))),
+        ("client", "zero-out"): float(np.linalg.norm(whole)),
+        ("client", "replace-one"): float(np.linalg.norm(whole - another)),
+    }
+
+
+@pytest.mark.parametrize("client_bound", [None, 3.0])
+@pytest.mark.parametrize("clip", [fedlog.Clipping(bound=2.5), fedlog.Clipping(kind="bounded", bound=0.7)])
+def test_fedlog_s_statistic_moves_by_its_sensitivity_at_most(
+    clip: fedlog.Clipping, client_bound: float | None
+) -> None:
+    def summed(x: Any, y: Any) -> Any:
+        with np.errstate(invalid="ignore"):
+            bounded = clip.bounded(x)
+        return fedlog.statistic(bounded, y, 3, clip, client_bound) / 2**10
+
+    declared = fedlog.sensitivities(clip, 3, 4, client_bound)
+    assert len(declared) == (2 if client_bound is None else 4)
+    check(summed, declared)
+
+
+def test_fedlog_s_sensitivity_is_that_of_the_docstring() -> None:
+    declared = fedlog.sensitivities(fedlog.Clipping(bound=2.0), 3, 4, client_bound=5.0)
+    assert declared["record", "add-remove"] == pytest.approx(np.sqrt(5), abs=0.1)
+    assert declared["record", "replace-one"] == pytest.approx(4, abs=0.1)
+    assert fedlog.sensitivities(fedlog.Clipping(kind="none"), 3, 4) == {}
+
+
+@pytest.mark.parametrize("client_bound", [None, 3.0])
+@pytest.mark.parametrize("weights", [{}, {"moments": 1.0}, {"counts": 0.25, "moments": 0.5}])
+def test_a_head_s_statistic_moves_by_its_sensitivity_at_most(
+    weights: dict[str, float], client_bound: float | None
+) -> None:
+    blocks = heads.Blocks(classes=3, width=4, grid=heads.grid_of(100, 5), **weights)
+    bounding = heads.Bounding(kind="clip-l2", bound=2.0)
+
+    def summed(x: Any, y: Any) -> Any:
+        return heads.statistic(x, y, blocks, bounding, client_bound) * blocks.grid.step
+
+    declared = heads.sensitivities(blocks, client_bound)
+    check(summed, declared)
+
+
+def test_a_profile_moves_by_its_sensitivity_at_most() -> None:
+    clip, anchor = fedprof.Clip(outputs=1.5, squares=4.0), Anchor(np.zeros(4), np.full(4, 2.0))
+
+    def summed(x: Any, y: Any) -> Any:
+        return fedprof.profile_value(x, anchor, bounds=Bounds(), clip=clip).integers * STEP
+
+    declared = fedprof.profile_spec(clip=clip).sensitivity
+    assert declared == {("record", "add-remove"): 1.5, ("record", "replace-one"): np.sqrt(6)}
+    check(summed, declared)
+
+
+# A loop of somebody else's, for each system ------------------------------------------------------
+
+
+def clients(count: int = 4, n: int = 60) -> list[tuple[Any, Any]]:
+    """Three classes around three corners. Client k has more of class k."""
+    rng = np.random.default_rng(0)
+    made = []
+    for k in range(count):
+        y = rng.choice(3, n, p=np.roll([0.6, 0.2, 0.2], k))
+        made.append((np.eye(3, 4)[y] + 0.2 * rng.normal(size=(n, 4)), y))
+    return made
+
+
+def accuracy(head: Any, features: Any, of: list[tuple[Any, Any]]) -> float:
+    """Of a head (C, 1 + k), bias first, on features that the caller's function bounds."""
+    right = [(features(x) @ head[:, 1:].T + head[:, 0]).argmax(1) == y for x, y in of]
+    return float(np.mean(np.concatenate(right)))
+
+
+def test_fedlog_in_another_loop() -> None:
+    own, clip = clients(), fedlog.Clipping(bound=2.0)
+    total = sum(fedlog.statistic(clip.bounded(x), y, 3, clip) for x, y in own) / 2**10
+    head = fedlog.solve(total, fedlog.Prior(nu=1.0))
+    assert accuracy(head, clip.bounded, own) > 0.95
+    assert np.abs(fedlog.gradient(head, total)).max() < 1e-6
+    assert fedlog.objective(head, total) > fedlog.objective(0.9 * head, total)
+    s = np.sum((total / (1 + total[:, 0].sum())) ** 2, axis=1)
+    assert fedlog.probabilities(s).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["auto", "ridge", "lda", "prototypes"])
+def test_heads_in_another_loop(kind: str) -> None:
+    own, sigma = clients(), 0.5
+    named: Any = None if kind == "auto" else kind
+    ruled = heads.choose(records=240, deviation=sigma, classes=3, features=4, ordered=False, head=named)
+    blocks = heads.Blocks(classes=3, width=4, grid=heads.grid_of(240, 4), counts=0.25, moments=1.0)
+    bounding = heads.Bounding()
+    total = blocks.grid.step * sum(heads.statistic(x, y, blocks, bounding) for x, y in own)
+    total = total + sigma * np.random.default_rng(1).normal(size=total.shape)
+    head = heads.solve(ruled.head, blocks.parts(total, noise=sigma))
+    assert accuracy(head, bounding.bounded, own) > 0.9
+
+
+def test_fedprof_in_another_loop() -> None:
+    """A client's divergence from the server's profile selects it, through any linear query."""
+    rng = np.random.default_rng(0)
+    clip, bounds, anchor = fedprof.Clip(outputs=3.0, squares=9.0), Bounds(), Anchor(np.zeros(4), np.ones(4))
+    server, *own = (rng.normal(shift, 1.0, (300, 4)) for shift in (0.0, 0.0, 0.5, 1.5))
+
+    query = linear_query(MeanVariance(server.mean(0), server.var(0), 300), anchor, bounds)
+    values = [fedprof.profile_value(x, anchor, bounds=bounds, clip=clip) for x in own]
+    profiles = [value.after_noise(value.integers * STEP) for value in values]
+    divergences = np.array([query.number(own.hidden, own.clear) for own in profiles])
+    weights = fedprof.log_weights(divergences, alpha=10.0)
+    assert weights.argmax() == 0
+    assert (np.diff(weights) < 0).all()
+
+
+def test_fedcor_in_another_loop() -> None:
+    """Two groups whose losses move against each other come apart. A choice has two clients."""
+    rng = np.random.default_rng(3)
+    sign = np.repeat([1.0, -1.0], 4)
+    changes = rng.normal(0, 0.5, (10, 1)) * sign + rng.normal(0, 0.02, (10, 8))
+    changes[0, 5] = np.nan
+    embedding = rng.standard_normal((3, 8)) / np.sqrt(3)
+    embedding = fedcor.fit(embedding, changes, np.ones(10), steps=1000, learning_rate=0.01)
+    shares = known_or_mean(np.array([10.0, 10, 10, np.nan, 10, 10, 10, 10])) / 80
+    sigma = fedcor.covariance(embedding)
+    assert sigma[0, 1] > 0 > sigma[0, 7]
+    chosen = fedcor.most_informative(sigma, shares, cohort_size(0.25, 8))
+    assert len(set(chosen)) == 2
+
+
+def test_adds_in_another_loop() -> None:
+    """Clients search for subnets; each entry is averaged over the clients that have it (Eq. 19)."""
+    local = LocalTraining(optimizer="sgd", learning_rate=0.2, epochs=4, batch_size=8)
+    net = adds.Supernet.of(ModelConfig(kind="mlp", hidden=(12, 6)), local, shape=(4,), classes=3)
+    own = [(x.astype(np.float32), y) for x, y in clients()]
+    model, rng, search = net.problem.initial, np.random.default_rng(0), adds.Search(importance="activation")
+    start = evaluate(net.problem.module(model), *own[0], "classification").accuracy
+    for number in (1, 2, 3):
+        step, have = np.zeros(len(model)), np.zeros(len(model))
+        for x, y in own:
+            found = adds.bilevel(net, model, x, y, rng, search=search, number=number)
+            there = net.entries(net.kept_groups(found.units))
+            step[there] += found.model[there] - model[there]
+            have += there
+        model = (model + step / np.maximum(have, 1)).astype(np.float32)
+    assert found.units.sum() < net.units
+    assert evaluate(net.problem.module(model), *own[0], "classification").accuracy > max(start, 0.8)
+
+
+def test_gates_in_another_loop() -> None:
+    """A rate descends by the gradient of Eq. 18 until it is the one whose chances cost least."""
+    rng, importance, alpha = np.random.default_rng(0), np.linspace(0.1, 1, 20), 0.9
+    for _ in range(200):
+        gate = adds.gates(importance, alpha, 0.2, rng.uniform(size=20))
+        wanted = (importance > 0.5).astype(float)
+        alpha -= 0.001 * gate.slope(2 * (gate.chances - wanted))
+    gate = adds.gates(importance, alpha, 0.2, rng.uniform(size=20))
+    assert gate.slope(2 * (gate.chances - wanted)) == pytest.approx(0, abs=0.1)
+    assert gate.chances.sum() == pytest.approx(20 * alpha)
+
+
+def test_averaging_in_another_loop() -> None:
+    population, state = Population(clients=6, seconds=np.ones(6)), State(np.zeros(2, np.float32))
+    choice = Uniform().choose(state, population, cohort_size(0.5, 6), 1, np.random.default_rng(0))
+    with pytest.raises(StopIteration) as end:
+        next(choice)
+    cohort, state = end.value.value
+    assert len(cohort) == 3
+    assert Replace().apply(state, np.ones(2)).broadcast.tolist() == [1, 1]
+
+
+# What does not fit together ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: fedlog.statistic(np.zeros((3, 2)), np.zeros(2, int), 2), r"\(n, width\)"),
+        (lambda: fedlog.statistic(np.zeros(3), np.zeros(3, int), 2), r"\(n, width\)"),
+        (
+            lambda: heads.statistic(
+                np.zeros((3, 2)),
+                np.zeros(3, int),
+                heads.Blocks(classes=2, width=3, grid=heads.grid_of(9, 3)),
+            ),
+            r"features \(n, 3\)",
+        ),
+        (
+            lambda: fedcor.fit(np.zeros((2, 3)), np.zeros((1, 4)), np.ones(1), steps=1, learning_rate=0.1),
+            "embedding",
+        ),
+        (lambda: fedcor.most_informative(np.eye(3), np.ones(2), 1), r"beside \(3, 3\)"),
+        (lambda: fedcor.most_informative(np.zeros((3, 2)), np.ones(3), 1), r"beside \(3, 2\)"),
+        (lambda: adds.gates(np.ones(3), 0.5, 0.1, np.ones(2)), "one lot for each unit"),
+        (lambda: adds.gates(np.ones(0), 0.5, 0.1, np.ones(0)), "one lot for each unit"),
+        (lambda: adds.gates(np.ones(3), 1.0, 0.1, np.ones(3)), "alpha < 1"),
+        (lambda: adds.gates(np.array([1.0, np.nan]), 0.5, 0.1, np.ones(2)), "finite importance"),
+        (lambda: fedprof.profile_value(np.zeros((3, 3)), Anchor(np.zeros(2), np.ones(2)), bounds=Bounds(),
+                                       clip=fedprof.Clip(outputs=1.0, squares=1.0)), "2 elements"),
+    ],
+)  # fmt: skip
+def test_arrays_that_do_not_fit_together_are_refused(call: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        call()
