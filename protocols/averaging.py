@@ -17,23 +17,27 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Contribution, Device, Evaluation, Population, RoundResult, State
-from securefl.algorithm.queries import (
+from securefl.algorithm import (
     Answers,
     ByCount,
     ByDraws,
     ClientState,
     CohortQuery,
+    Contribution,
+    Device,
+    Evaluation,
     Floats,
     PerClient,
+    Population,
+    RoundResult,
+    State,
     Sum,
+    sample_without_replacement,
 )
-from securefl.core.draws import sample_without_replacement
-from securefl.core.errors import ConfigError
+from securefl.errors import ConfigError
 from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
 from securefl.protocols.parts import Part, Whole
-from securefl.training.learnt import Learnt
-from securefl.training.task import Problem
+from securefl.training import Learnt, Problem
 
 __all__ = [
     "Averaging",

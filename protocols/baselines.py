@@ -8,8 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Contribution, Population, State
-from securefl.algorithm.queries import Floats, PerClient
+from securefl.algorithm import Algorithm, Contribution, Floats, PerClient, Population, State
 from securefl.protocols.averaging import (
     Adam,
     Averaging,
@@ -24,7 +23,7 @@ from securefl.protocols.averaging import (
 )
 from securefl.protocols.contributions import LOSS, SIZE, Loss, Size, check_loss_bound
 from securefl.protocols.selection import admitted, by_valuation, first_come, with_replacement
-from securefl.training.task import Problem
+from securefl.training import Problem
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,16 +14,22 @@ from typing import Final, Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import ClientContext
-from securefl.algorithm.queries import Float32s, Floats, PerClient, Value, ValueSpec
-from securefl.core.errors import DataError
-from securefl.core.grid import Grid
-from securefl.core.release import Adjacency, Unit
-from securefl.dp import clipping
-from securefl.dp.moments import GRID, Losses
-from securefl.training import mean_loss, record_losses
+from securefl.algorithm import (
+    Adjacency,
+    ClientContext,
+    Float32s,
+    Floats,
+    Grid,
+    PerClient,
+    Unit,
+    Value,
+    ValueSpec,
+)
+from securefl.dp import Losses, clipping
+from securefl.dp.moments import GRID
+from securefl.errors import DataError
+from securefl.training import Problem, mean_loss, record_losses
 from securefl.training.fit import Fit, Fitted, fitted, usable, with_training
-from securefl.training.task import Problem
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 

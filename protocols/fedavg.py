@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from securefl.algorithm.clients import Algorithm
+from securefl.algorithm import Algorithm
 from securefl.protocols.averaging import Aggregation, Averaging, Uniform, aggregated, check_fraction
-from securefl.training.task import Problem
+from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

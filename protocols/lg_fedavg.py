@@ -9,18 +9,28 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Algorithm, ClientContext, Contribution, Device, Evaluation, Population
-from securefl.algorithm.queries import ClientState, CohortQuery, Float32s, Value, ValueSpec
-from securefl.core.errors import DataError
+from securefl.algorithm import (
+    Algorithm,
+    ClientContext,
+    ClientState,
+    CohortQuery,
+    Contribution,
+    Device,
+    Evaluation,
+    Float32s,
+    Population,
+    Value,
+    ValueSpec,
+)
+from securefl.errors import DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Gathering, gather_mean
-from securefl.training import evaluate, pooled
+from securefl.training import Learnt, Problem, evaluate, pooled
 from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.heads import entries, last_layers
 from securefl.training.heads import places as places_of
-from securefl.training.learnt import Learnt
-from securefl.training.task import Bodies, Problem
+from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, kw_only=True)

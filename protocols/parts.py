@@ -12,20 +12,23 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Contribution, Device, Evaluation, Population
-from securefl.algorithm.queries import (
+from securefl.algorithm import (
     Answers,
     ByCount,
     ClientState,
     CohortQuery,
+    Contribution,
+    Device,
+    Evaluation,
     Float32s,
     Floats,
+    Population,
     Sum,
     Total,
 )
 from securefl.protocols.contributions import Sampling, Update
-from securefl.training.learnt import Learnt, common
-from securefl.training.task import Problem
+from securefl.training import Learnt, Problem
+from securefl.training.learnt import common
 
 Gathering = Generator[CohortQuery, Answers, tuple[Floats | None, Answers]]
 """A generator of queries. It ends in the step, or None if no sum was opened, and in the first answers."""

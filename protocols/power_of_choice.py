@@ -7,12 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Contribution, Population, State
-from securefl.algorithm.queries import CohortQuery, Floats, PerClient
-from securefl.core.draws import sample_without_replacement
+from securefl.algorithm import (
+    Algorithm,
+    CohortQuery,
+    Contribution,
+    Floats,
+    PerClient,
+    Population,
+    State,
+    sample_without_replacement,
+)
 from securefl.protocols.averaging import Averaging, Chosen, check_fraction, cohort_size, known_or_mean
 from securefl.protocols.contributions import SIZE, Loss, Size, check_loss_bound
-from securefl.training.task import Problem
+from securefl.training import Problem
 
 
 @dataclass(frozen=True, eq=False)

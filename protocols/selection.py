@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from securefl.algorithm.queries import Floats
-from securefl.core.draws import sample_without_replacement
+from securefl.algorithm import Floats, sample_without_replacement
 
 
 def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) -> dict[int, int]:

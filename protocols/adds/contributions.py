@@ -9,10 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import ClientContext
-from securefl.algorithm.queries import ClientState, Floats, Value, ValueSpec
-from securefl.core.errors import DataError
-from securefl.core.grid import Grid
+from securefl.algorithm import ClientContext, ClientState, Floats, Grid, Value, ValueSpec
+from securefl.errors import DataError
 from securefl.protocols.adds.subnet_search import Search, Subnet, search, whole
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.contributions import (

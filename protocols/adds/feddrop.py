@@ -14,9 +14,21 @@ from typing import Final
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, ClientContext, Contribution, Device, Evaluation, Population
-from securefl.algorithm.queries import ClientState, CohortQuery, Float32s, Sum, Value, ValueSpec
-from securefl.core.errors import DataError
+from securefl.algorithm import (
+    Algorithm,
+    ClientContext,
+    ClientState,
+    CohortQuery,
+    Contribution,
+    Device,
+    Evaluation,
+    Float32s,
+    Population,
+    Sum,
+    Value,
+    ValueSpec,
+)
+from securefl.errors import DataError
 from securefl.protocols.adds.contributions import packed, unpacked
 from securefl.protocols.adds.options import supernet_of
 from securefl.protocols.adds.part import figures
@@ -24,11 +36,9 @@ from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
 from securefl.protocols.parts import Gathering, step_of
+from securefl.training import Learnt, Problem, to_vector, train
 from securefl.training.fit import usable
-from securefl.training.learnt import Learnt, common
-from securefl.training.local import train
-from securefl.training.task import Problem
-from securefl.training.vector import to_vector
+from securefl.training.learnt import common
 
 UNITS: Final = "units"
 """The name of the public array of the units that are trained."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, linear
 
-from securefl.algorithm.queries import Floats
+from securefl.algorithm import Floats
 from securefl.protocols.adds.supernet import Layer, Supernet
 from securefl.training.devices import in_mode
 

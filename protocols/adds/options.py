@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from securefl.algorithm.clients import Algorithm
-from securefl.core.errors import ConfigError
+from securefl.algorithm import Algorithm
+from securefl.errors import ConfigError
 from securefl.protocols.adds.importance import Criterion
 from securefl.protocols.adds.part import Subnets
 from securefl.protocols.adds.subnet_search import Search
 from securefl.protocols.adds.supernet import Supernet
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
-from securefl.training.task import Problem
+from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,14 +19,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from securefl.algorithm.clients import Contribution, Device, Evaluation, Population
-from securefl.algorithm.queries import ByDraws, ClientState, CohortQuery, Float32s, Floats, Sum, Total
+from securefl.algorithm import (
+    ByDraws,
+    ClientState,
+    CohortQuery,
+    Contribution,
+    Device,
+    Evaluation,
+    Float32s,
+    Floats,
+    Population,
+    Sum,
+    Total,
+)
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.subnet_search import Search
 from securefl.protocols.adds.supernet import Supernet
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.parts import Gathering
-from securefl.training.learnt import Learnt, common
+from securefl.training import Learnt
+from securefl.training.learnt import common
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,17 +33,17 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor, nn
 
-from securefl.algorithm.clients import ClientContext
-from securefl.algorithm.queries import Float32s, Floats
-from securefl.core.errors import DataError
+from securefl.algorithm import ClientContext, Float32s, Floats
 from securefl.data.dataset import hold_out
+from securefl.errors import DataError
 from securefl.protocols.adds.importance import Criterion, importance
 from securefl.protocols.adds.supernet import Mask, Supernet
+from securefl.training import to_vector, train
 from securefl.training.devices import in_mode
 from securefl.training.fit import Fitted
-from securefl.training.local import diverged, train
+from securefl.training.local import diverged
 from securefl.training.losses import criterion_of, records
-from securefl.training.vector import SGD, Adam, to_vector
+from securefl.training.vector import SGD, Adam
 
 Masks = Mapping[int, Tensor]
 """float32 (C,) of each sampled layer, by the place of its first unit."""

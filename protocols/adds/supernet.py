@@ -21,13 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from securefl.algorithm.queries import Float32s
-from securefl.core.errors import ConfigError
+from securefl.algorithm import Float32s
+from securefl.errors import ConfigError
+from securefl.training import LocalTraining, Problem, load_vector
 from securefl.training.devices import in_mode
-from securefl.training.local import LocalTraining
 from securefl.training.models import Architecture
-from securefl.training.task import Problem
-from securefl.training.vector import load_vector
 
 Mask = NDArray[np.bool_]
 _WEIGHED = (nn.Conv2d, nn.Linear)

@@ -8,9 +8,17 @@ from typing import Final
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Contribution, Population, State
-from securefl.algorithm.queries import Answers, CohortQuery, Floats, PerClient
-from securefl.core.draws import sample_without_replacement
+from securefl.algorithm import (
+    Algorithm,
+    Answers,
+    CohortQuery,
+    Contribution,
+    Floats,
+    PerClient,
+    Population,
+    State,
+    sample_without_replacement,
+)
 from securefl.protocols.averaging import (
     Averaging,
     Chosen,
@@ -23,7 +31,7 @@ from securefl.protocols.averaging import (
 from securefl.protocols.contributions import SIZE, Loss, Size, Update, check_loss_bound
 from securefl.protocols.fedcor.process import covariance, fit, grouped, most_informative, plane
 from securefl.protocols.parts import gather_mean
-from securefl.training.task import Problem
+from securefl.training import Problem
 
 LOSSES, TRIAL = 1, 2
 """The query numbers of the losses of the round's model and of the trial's. The trial's update has 1 too."""

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.queries import Floats
-from securefl.core.errors import DataError
+from securefl.algorithm import Floats
+from securefl.errors import DataError
 
 RIDGE: Final = 1e-4
 """Variance of a change that no embedding explains."""

@@ -17,15 +17,14 @@ import torch
 from dp_accounting import DpEvent
 from torch import Tensor, nn
 
-from securefl.algorithm.clients import ClientContext, Device, Evaluation
-from securefl.algorithm.queries import ClientState, Float32s, Floats
-from securefl.core.errors import DataError
+from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats
+from securefl.errors import DataError
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
-from securefl.training import evaluate, pooled
+from securefl.training import Learnt, Problem, evaluate, pooled
 from securefl.training.fit import Fit, Fitted, usable
 from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
-from securefl.training.learnt import Learnt, common
-from securefl.training.task import Bodies, Problem
+from securefl.training.learnt import common
+from securefl.training.task import Bodies
 
 
 class Body(Protocol):

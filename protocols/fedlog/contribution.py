@@ -14,12 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import ClientContext
-from securefl.algorithm.queries import Floats, Value, ValueSpec
-from securefl.core.errors import DataError
-from securefl.core.grid import Grid
-from securefl.core.release import Adjacency, Unit
+from securefl.algorithm import Adjacency, ClientContext, Floats, Grid, Unit, Value, ValueSpec
 from securefl.dp import clipping
+from securefl.errors import DataError
 from securefl.protocols.fedlog.bodies import Body
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted, fitted

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import logsumexp, wrightomega
 
-from securefl.core.errors import DataError
+from securefl.errors import DataError
 
 Floats = NDArray[np.float64]
 

@@ -11,16 +11,28 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Population, RoundResult, State
-from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Float32s, Floats, Sum
-from securefl.core.errors import ConfigError, DataError
+from securefl.algorithm import (
+    Algorithm,
+    Answers,
+    ClientState,
+    CohortQuery,
+    Device,
+    Evaluation,
+    Float32s,
+    Floats,
+    Population,
+    RoundResult,
+    State,
+    Sum,
+)
+from securefl.errors import ConfigError, DataError
 from securefl.protocols.fedlog.bodies import Body, Public, Trained
 from securefl.protocols.fedlog.contribution import Clipping, Statistic
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.parts import absent, including
+from securefl.training import Learnt, Problem
 from securefl.training.heads import last_dense
-from securefl.training.learnt import Learnt
-from securefl.training.task import Bodies, Problem
+from securefl.training.task import Bodies
 
 NOBODY = Answers(survivors=(), totals={}, per_client={})
 

@@ -8,11 +8,18 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm, Contribution, Population, State
-from securefl.algorithm.queries import Floats, PerClient
-from securefl.core.draws import sample_without_replacement
-from securefl.core.errors import ConfigError
-from securefl.matching.profiles import Anchor, Bounds, ProfileQuery, Variant, query
+from securefl.algorithm import (
+    Algorithm,
+    Contribution,
+    Floats,
+    PerClient,
+    Population,
+    State,
+    sample_without_replacement,
+)
+from securefl.errors import ConfigError
+from securefl.matching import Anchor, Bounds, Variant
+from securefl.matching.profiles import ProfileQuery, query
 from securefl.protocols.averaging import (
     Aggregation,
     Averaging,
@@ -24,8 +31,7 @@ from securefl.protocols.averaging import (
 from securefl.protocols.contributions import Size
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.protocols.selection import admitted, with_replacement
-from securefl.training import probe_profile, profile
-from securefl.training.task import Problem
+from securefl.training import Problem, probe_profile, profile
 
 Alpha = float | tuple[float, ...] | Literal["theorem-1"]
 

@@ -13,16 +13,15 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import ClientContext
-from securefl.algorithm.queries import Floats, PerClient, Value, ValueSpec
-from securefl.core.errors import DataError
-from securefl.core.release import Adjacency, Unit
-from securefl.dp.moments import GRID, MeanVariance, Moments
-from securefl.matching.profiles import Anchor, Bounds, ProfileQuery, Variant, features
+from securefl.algorithm import Adjacency, ClientContext, Floats, PerClient, Unit, Value, ValueSpec
+from securefl.dp import MeanVariance, Moments
+from securefl.dp.moments import GRID
+from securefl.errors import DataError
+from securefl.matching import Anchor, Bounds, Variant
+from securefl.matching.profiles import ProfileQuery, features
 from securefl.protocols.contributions import ADJACENCIES
-from securefl.training import outputs, profile
+from securefl.training import Problem, outputs, profile
 from securefl.training.fit import readable
-from securefl.training.task import Problem
 
 _ENCRYPTED = {
     Variant.FULL: "one score of its profile",

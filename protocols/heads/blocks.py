@@ -25,10 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.queries import Floats
-from securefl.core.errors import ConfigError
-from securefl.core.grid import Grid
-from securefl.core.release import Adjacency
+from securefl.algorithm import Adjacency, Floats, Grid
+from securefl.errors import ConfigError
 
 UNIT = 2**14
 """The norm 1 in the integers of a row. Products of two rows of it sum exactly in float64 for 2^25 records."""

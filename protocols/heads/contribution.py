@@ -14,15 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import ClientContext
-from securefl.algorithm.queries import Floats, Value, ValueSpec
-from securefl.core.errors import DataError
-from securefl.core.release import Adjacency, Unit
+from securefl.algorithm import Adjacency, ClientContext, Floats, Unit, Value, ValueSpec
 from securefl.dp import clipping
+from securefl.errors import DataError
 from securefl.protocols.heads.blocks import UNIT, Blocks, Integers
+from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.heads import Projection
-from securefl.training.task import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,18 +20,29 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from securefl.algorithm.clients import Algorithm, Device, Evaluation, Population, RoundResult, State
-from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Floats, Sum
-from securefl.core.errors import ConfigError, DataError
+from securefl.algorithm import (
+    Algorithm,
+    Answers,
+    ClientState,
+    CohortQuery,
+    Device,
+    Evaluation,
+    Floats,
+    Population,
+    RoundResult,
+    State,
+    Sum,
+)
 from securefl.core.logs import logger
-from securefl.mechanisms.registry import mechanism_of
+from securefl.errors import ConfigError, DataError
+from securefl.mechanisms import mechanism_of
 from securefl.protocols.heads.blocks import Blocks, grid_of
 from securefl.protocols.heads.contribution import Bounding, Statistic
 from securefl.protocols.heads.solvers import Kind, solve
 from securefl.protocols.parts import absent, including
+from securefl.training import Learnt, Problem
 from securefl.training.heads import Bounded, Projection, last_dense, with_head
-from securefl.training.learnt import Learnt, common
-from securefl.training.task import Problem
+from securefl.training.learnt import common
 
 _log = logger(__name__)
 NOBODY = Answers(survivors=(), totals={}, per_client={})

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm.queries import Floats
-from securefl.core.errors import DataError
+from securefl.algorithm import Floats
+from securefl.errors import DataError
 from securefl.protocols.heads.blocks import Parts
 
 Kind = Literal["prototypes", "ridge", "lda"]

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         ByDraws,
         ClientState,
         CohortQuery,
+        Float32s,
+        Floats,
         PerClient,
         Sum,
         Total,
@@ -37,9 +39,11 @@ if TYPE_CHECKING:
     from securefl.core.draws import sample_without_replacement
     from securefl.core.grid import Grid
     from securefl.core.linear import LinearBounds, LinearQuery
+    from securefl.core.release import Adjacency, Unit
     from securefl.dp.clipping import to_grid
 
 __all__ = [
+    "Adjacency",
     "Algorithm",
     "Answers",
     "ByCount",
@@ -51,6 +55,8 @@ __all__ = [
     "Contribution",
     "Device",
     "Evaluation",
+    "Float32s",
+    "Floats",
     "Grid",
     "LinearBounds",
     "LinearQuery",
@@ -61,6 +67,7 @@ __all__ = [
     "State",
     "Sum",
     "Total",
+    "Unit",
     "Value",
     "ValueSpec",
     "run_round",
@@ -68,6 +75,7 @@ __all__ = [
     "to_grid",
 ]
 _HOMES = {
+    "Adjacency": "core.release",
     "Algorithm": "algorithm.clients",
     "Answers": "algorithm.queries",
     "ByCount": "algorithm.queries",
@@ -79,6 +87,8 @@ _HOMES = {
     "Contribution": "algorithm.clients",
     "Device": "algorithm.clients",
     "Evaluation": "algorithm.clients",
+    "Float32s": "algorithm.queries",
+    "Floats": "algorithm.queries",
     "Grid": "core.grid",
     "LinearBounds": "core.linear",
     "LinearQuery": "core.linear",
@@ -89,6 +99,7 @@ _HOMES = {
     "State": "algorithm.clients",
     "Sum": "algorithm.queries",
     "Total": "algorithm.queries",
+    "Unit": "core.release",
     "Value": "algorithm.queries",
     "ValueSpec": "algorithm.queries",
     "run_round": "algorithm.clients",

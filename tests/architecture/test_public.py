@@ -149,3 +149,38 @@ def test_an_older_name_warns_and_names_the_new_one(face: str, old: str, new: str
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert found is getattr(module, new)
+
+
+INSIDE = {
+    "securefl.training": "fits, features and vectors of models, until training has a face for authors of "
+    "systems",
+    "securefl.matching.profiles": "FedProf's own question, which no other system asks",
+    "securefl.dp.moments": "the grid of a profile's statistic",
+    "securefl.data.dataset": "the observer's hold-out",
+    "securefl.published.table": "tables of a paper",
+    "securefl.commands.telling": "commands of a system",
+    "securefl.storage.texts": "commands of a system",
+    "securefl.sweep.cells": "commands of a system",
+    "securefl.core.logs": "the package's logger",
+}
+"""What the systems still import from below a face. It is to shrink."""
+
+
+def below_faces(source: str) -> set[str]:
+    """Modules below a face that a system imports."""
+    modules = {module for module, _ in imported(source) if not module.startswith("securefl.protocols")}
+    return {module for module in modules if module not in FACES}
+
+
+def allowed(module: str) -> bool:
+    return module in INSIDE or any(module.startswith(f"{room}.") for room in INSIDE)
+
+
+def test_systems_import_faces() -> None:
+    used = set()
+    for path in sorted((ROOT / "protocols").rglob("*.py")):
+        found = below_faces(path.read_text(encoding="utf-8"))
+        assert [module for module in found if not allowed(module)] == [], path
+        used |= found
+    needless = [own for own in INSIDE if not any(u == own or u.startswith(f"{own}.") for u in used)]
+    assert needless == [], "nothing is listed that no system needs"
