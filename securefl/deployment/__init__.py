@@ -8,12 +8,12 @@ from securefl.core.lazy import lazy
 TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
 
 if TYPE_CHECKING:
-    from securefl.core.agreement import Roster
     from securefl.engine.apart.connection import send
     from securefl.engine.apart.engine import RemoteEngine
     from securefl.engine.apart.local_deployment import LocalDeployment
     from securefl.engine.apart.party_session import PartySession
     from securefl.engine.apart.remote_transport import SendAndReceive
+    from securefl.engine.apart.roster import PinnedRoster
     from securefl.engine.apart.serving import serve
     from securefl.engine.apart.updates import Updates
     from securefl.study.parties.asking import run_deployed
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LocalDeployment",
     "PartySession",
+    "PinnedRoster",
     "RemoteEngine",
-    "Roster",
     "SendAndReceive",
     "Updates",
     "run_deployed",
@@ -32,8 +32,8 @@ __all__ = [
 _HOMES = {
     "LocalDeployment": "engine.apart.local_deployment",
     "PartySession": "engine.apart.party_session",
+    "PinnedRoster": "engine.apart.roster",
     "RemoteEngine": "engine.apart.engine",
-    "Roster": "core.agreement",
     "SendAndReceive": "engine.apart.remote_transport",
     "Updates": "engine.apart.updates",
     "run_deployed": "study.parties.asking",

@@ -26,7 +26,7 @@ from securefl.core.wire import Header
 from securefl.engine.apart.engine import RemoteEngine
 from securefl.engine.apart.entering import Enter
 from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.apart.session_store import SessionStore
 from securefl.engine.engine import Engine
 from securefl.engine.inprocess import InProcess
@@ -80,7 +80,7 @@ class Parties:
             name: Identity.of(name, SecretKey(constant(f"key of {name}")(32)))
             for name in (*self.others, SERVER)
         }
-        self.pinned = Pinned({name: own.member() for name, own in self.keys.items()})
+        self.pinned = PinnedRoster({name: own.member() for name, own in self.keys.items()})
         self.session = self.pinned.session(self.made.plan, NONCE)
         for name in self.keys:
             self.ledgers[name] = Ledger(":memory:", self.made.plan.terms())

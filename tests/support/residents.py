@@ -20,7 +20,7 @@ from securefl.core.wire import Header
 from securefl.engine.apart.entering import Enter, enter_all
 from securefl.engine.apart.party_session import PartySession
 from securefl.engine.apart.remote_transport import RemoteTransport
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.apart.session_store import SessionStore
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
@@ -66,7 +66,7 @@ class Deployment:
     said: list[tuple[str, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.pinned = Pinned({name: own.member() for name, own in self.keys.items()})
+        self.pinned = PinnedRoster({name: own.member() for name, own in self.keys.items()})
         for name in self.keys:
             if name != SERVER:
                 self.files[name] = Files(Ledger(":memory:", self.plan.terms()))

@@ -15,7 +15,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
 from securefl.engine.apart.entering import Enter, enter_all
 from securefl.engine.apart.remote_transport import RemoteTransport, SendAndReceive
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
 
@@ -30,7 +30,7 @@ class ServerSide:
     """
 
     plan: Plan
-    pinned: Pinned
+    pinned: PinnedRoster
     record: OwnRecord
     study: str = "Flower"
 

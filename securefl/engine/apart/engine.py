@@ -14,7 +14,7 @@ from securefl.core.wire import Header
 from securefl.engine.account import Asked
 from securefl.engine.apart.entering import Enter, enter_all
 from securefl.engine.apart.remote_transport import RemoteTransport, SendAndReceive
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.server import ServerParty
@@ -72,7 +72,7 @@ class RemoteEngine:
         *,
         plan: Plan,
         contributions: Mapping[str, ValueSpec],
-        pinned: Pinned,
+        pinned: PinnedRoster,
         enter: Enter,
         exchange: SendAndReceive,
     ) -> None:

@@ -20,7 +20,7 @@ from securefl.core.keys import PublicKey, Signature
 from securefl.core.signing import SIGNATURE_BYTES, verify
 from securefl.engine.apart.frames import is_of, other, packed, parts_of
 from securefl.engine.apart.remote_transport import SendAndReceive
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 
 _ENTER, _ENTERED = b"E", b"A"
 _LARGEST = 2**16
@@ -50,7 +50,9 @@ class Enter:
     signature: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, plan: Plan, study: str, work: bytes, pinned: Pinned, nonce: bytes, server: Identity) -> Enter:
+    def of(
+        cls, plan: Plan, study: str, work: bytes, pinned: PinnedRoster, nonce: bytes, server: Identity
+    ) -> Enter:
         """The request, signed with the server's lasting key."""
         unsigned = cls(
             plan=plan.text(), study=study, work=work, roster=pinned.digest, nonce=nonce, signature=b""

@@ -32,7 +32,7 @@ from securefl.engine.apart.asking import ServerSide
 from securefl.engine.apart.computing import Outside
 from securefl.engine.apart.connection import Connection
 from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.apart.serving import listening, serve
 from securefl.engine.apart.updates import Updates
 from securefl.engine.party import Party
@@ -72,7 +72,7 @@ class UpdateParty:
         name: str,
         plan: Plan,
         updates: Updates,
-        pinned: Pinned,
+        pinned: PinnedRoster,
         identity: Identity,
         folder: Path,
         counter: Path,
@@ -164,7 +164,7 @@ class LocalDeployment:
         names = [client_name(k) for k in range(clients)]
         held = [KEY_HOLDER] if plan.sum in ("two-server", "ckks") else []
         self._keys = {name: Identity.generate(name) for name in (*names, *held, SERVER)}
-        self.pinned = Pinned({name: own.member() for name, own in self._keys.items()})
+        self.pinned = PinnedRoster({name: own.member() for name, own in self._keys.items()})
         self.server = ServerSide(
             plan=plan, pinned=self.pinned, record=OwnRecord(SERVER, Journal(), self._keys[SERVER])
         )

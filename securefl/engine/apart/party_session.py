@@ -24,7 +24,7 @@ from securefl.core.release import SERVER
 from securefl.engine.apart.entering import ENTERED, Enter, is_enter, unpack_enter
 from securefl.engine.apart.frames import REFUSED
 from securefl.engine.apart.host import Host
-from securefl.engine.apart.roster import Pinned, differences
+from securefl.engine.apart.roster import PinnedRoster, differences
 from securefl.engine.apart.session_store import SessionStore
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -38,11 +38,11 @@ class PartySession:
     """One client, or the key holder, over all its sessions.
 
         >>> from securefl import Plan
-        >>> from securefl.deployment import Pinned, PartySession
+        >>> from securefl.deployment import PinnedRoster, PartySession
         >>> from securefl.engine.apart.session_store import SessionStore
         >>> from securefl.sums import Identity
         >>> names = ("server", "client-0000")
-        >>> roster = Pinned({name: Identity.generate(name).member() for name in names})
+        >>> roster = PinnedRoster({name: Identity.generate(name).member() for name in names})
         >>> args = ("client-0000", Plan(delta=1e-5, max_rounds=1), bytes(32), roster, SessionStore())
         >>> party = PartySession(*args, lambda kept: None, newest=lambda session: 0)
         >>> party.answer(b"no frame") == party.answer(b"another"), party.diary.refusals()[0].times
@@ -66,7 +66,7 @@ class PartySession:
         name: str,
         plan: Plan,
         work: bytes,
-        pinned: Pinned,
+        pinned: PinnedRoster,
         diary: SessionStore,
         make: Make,
         *,

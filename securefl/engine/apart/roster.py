@@ -51,13 +51,13 @@ def line_of(member: Member) -> str:
 
 
 @dataclass(frozen=True)
-class Pinned:
+class PinnedRoster:
     """The roster: the parties of a deployment by name, with their public keys.
 
-        >>> from securefl.deployment import Pinned
+        >>> from securefl.deployment import PinnedRoster
         >>> from securefl.sums import Identity
         >>> names = ("client-0000", "client-0001", "server")
-        >>> roster = Pinned({name: Identity.generate(name).member() for name in names})
+        >>> roster = PinnedRoster({name: Identity.generate(name).member() for name in names})
         >>> roster.clients, len(roster.digest)
         (('client-0000', 'client-0001'), 32)
 
@@ -117,12 +117,12 @@ class Pinned:
         )
 
 
-def read(path: Path) -> Pinned:
+def read(path: Path) -> PinnedRoster:
     """Read a roster file. Raises ConfigError, with the line's number, if it is not valid."""
     return parse(read_text(path, LARGEST), str(path))
 
 
-def parse(text: str, where: str = "roster") -> Pinned:
+def parse(text: str, where: str = "roster") -> PinnedRoster:
     """Parse a roster's text (see `read`). where: its name in errors."""
     members: dict[str, Member] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -135,7 +135,7 @@ def parse(text: str, where: str = "roster") -> Pinned:
                 "rotation the old line is void. Remove it."
             )
         members[member.name] = member
-    return Pinned(members)
+    return PinnedRoster(members)
 
 
 def _member(line: str, where: str) -> Member:

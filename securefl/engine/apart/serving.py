@@ -59,7 +59,7 @@ def serve(
         >>> party = threading.Thread(target=serve, args=(listener, lambda line, r: r.upper()), kwargs=rules)
         >>> party.start(); send(path, b"ping", timeout=9)
         b'PING'
-        >>> listener.shutdown(socket.SHUT_RDWR); party.join()
+        >>> listener.shutdown(socket.SHUT_RDWR); party.join(); listener.close()
 
     Guarantees:
         - A slow, idle or hostile connection delays only itself. 16 idle connections keep no other one out.

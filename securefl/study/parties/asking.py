@@ -14,7 +14,7 @@ from securefl.core.release import SERVER
 from securefl.engine.apart.engine import RemoteEngine
 from securefl.engine.apart.entering import Enter
 from securefl.engine.apart.remote_transport import SendAndReceive
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
@@ -41,7 +41,7 @@ class OwnMachines:
         exchange: see `engine.apart.remote_transport`.
     """
 
-    def __init__(self, pinned: Pinned, identity: Identity, exchange: SendAndReceive) -> None:
+    def __init__(self, pinned: PinnedRoster, identity: Identity, exchange: SendAndReceive) -> None:
         self._pinned, self._identity, self._exchange = pinned, identity, exchange
 
     def session(self, arm_context: ArmContext) -> bytes:

@@ -23,7 +23,7 @@ from securefl.accounting.store import Terms
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.engine.apart.files import LEDGER, Files, begun, held
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.apart.session_store import SessionStore
 from securefl.storage import counter as counters
 from securefl.storage.counter import Counter
@@ -216,7 +216,7 @@ class Opened:
 
     content: PlanFile
     made: Made
-    pinned: Pinned
+    pinned: PinnedRoster
     identity: Identity
     files: Files
     data: OwnData | None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
-from securefl.engine.apart.roster import Pinned, fingerprint, read
+from securefl.engine.apart.roster import PinnedRoster, fingerprint, read
 from securefl.storage.files import write
 from securefl.storage.folder_lock import alone
 from securefl.study.parties import keys, plan_file
@@ -29,7 +29,7 @@ def rotate(folder: Path) -> Identity:
         return keys.make(folder, content.name)
 
 
-def pin(folder: Path, pinned: Pinned, text: str) -> PlanFile:
+def pin(folder: Path, pinned: PinnedRoster, text: str) -> PlanFile:
     """Pin a roster that was read from `text`. Raises ConfigError if it does not fit the study or the keys."""
     with alone(folder):
         content = plan_file.read(folder)
@@ -45,7 +45,7 @@ def pin(folder: Path, pinned: Pinned, text: str) -> PlanFile:
         return content
 
 
-def _require_own(folder: Path, content: PlanFile, pinned: Pinned) -> None:
+def _require_own(folder: Path, content: PlanFile, pinned: PinnedRoster) -> None:
     own = keys.read(folder, content.name).member()
     if pinned.members.get(content.name) != own:
         raise ConfigError(
@@ -55,7 +55,7 @@ def _require_own(folder: Path, content: PlanFile, pinned: Pinned) -> None:
         )
 
 
-def pinned_of(folder: Path, content: PlanFile) -> Pinned:
+def pinned_of(folder: Path, content: PlanFile) -> PinnedRoster:
     """The roster that the party pinned. Raises ConfigError if none is pinned, or it was changed since."""
     if not content.roster:
         raise ConfigError(

@@ -15,7 +15,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.engine.apart.entering import ENTERED, Enter, pack_enter, unpack_enter
 from securefl.engine.apart.frames import REFUSED
 from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.apart.session_store import SessionStore
 from securefl.engine.apart.turns import Turn, pack
 
@@ -50,7 +50,7 @@ def test_another_plan_is_refused_and_each_difference_named() -> None:
 
 def test_another_roster_and_other_work_are_refused() -> None:
     deployment = Deployment(CLEAR)
-    others = Pinned(
+    others = PinnedRoster(
         {name: own.member() for name, own in identities(*NAMES).items()}
         | {SERVER: deployment.server_keys.member()}
     )

@@ -12,7 +12,7 @@ from securefl.core.agreement import Identity, Member
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import PublicKey
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.roster import Pinned, fingerprint, line_of, parse, read
+from securefl.engine.apart.roster import PinnedRoster, fingerprint, line_of, parse, read
 
 KEYS = identities()
 LINES = [line_of(own.member()) for own in KEYS.values()]
@@ -31,7 +31,9 @@ def test_lines_come_back_in_any_order(tmp_path: Path) -> None:
 
 def test_any_other_key_gives_another_digest() -> None:
     other = {**KEYS, **identities("client-0002")}
-    assert Pinned({n: own.member() for n, own in other.items()}).digest != parse("\n".join(LINES)).digest
+    assert (
+        PinnedRoster({n: own.member() for n, own in other.items()}).digest != parse("\n".join(LINES)).digest
+    )
 
 
 def of(*members: Member) -> str:

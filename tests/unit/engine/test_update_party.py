@@ -18,7 +18,7 @@ from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.engine.apart.connection import send
 from securefl.engine.apart.entering import ENTERED, Enter, pack_enter
 from securefl.engine.apart.local_deployment import LocalDeployment, UpdateParty
-from securefl.engine.apart.roster import Pinned
+from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.apart.updates import Updates
 from securefl.storage.counter import Counter
 
@@ -26,7 +26,7 @@ PLAN = hidden(Plan(delta=1e-5, max_rounds=9, non_private=("update",)), 3, sum="t
 UPDATES = Updates()
 CLIENT = "client-0001"
 KEYS = {name: Identity.generate(name) for name in ("client-0000", CLIENT, "client-0002", KEY_HOLDER, SERVER)}
-PINNED = Pinned({name: own.member() for name, own in KEYS.items()})
+PINNED = PinnedRoster({name: own.member() for name, own in KEYS.items()})
 
 
 def party(root: Path, name: str = CLIENT, folder: str = "") -> UpdateParty:
