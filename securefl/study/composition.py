@@ -30,6 +30,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
         problem.initial  # noqa: B018 -- builds the model, so that its error names [model]
     with placed(study, place_of(arm)):
         algorithm = arm.options.build(problem)
+        _require_new_names(arm, algorithm)
         sent = [contribution.spec for contribution in algorithm.contributions]
     with placed(study, f"[privacy], for {arm.name}:"):
         plan = study.privacy.plan(
@@ -45,6 +46,22 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     with placed(study, place_of(arm)):
         algorithm.start()  # raises the error about a layer that does not exist
     return algorithm, plan
+
+
+def _require_new_names(arm: Arm, algorithm: object) -> None:
+    """ConfigError for a system of another distribution that was written for older names."""
+    if not hasattr(algorithm, "contributions") and hasattr(algorithm, "offers"):
+        raise ConfigError(
+            f"Expected `contributions` of the protocol {arm.protocol!r}, got `offers`, which is their older "
+            "name. Rename it, or install a newer version of the package that the protocol comes from."
+        )
+    for own in getattr(algorithm, "contributions", ()):
+        if not hasattr(own, "spec") and hasattr(own, "sends"):
+            raise ConfigError(
+                f"Expected `spec` of each contribution of the protocol {arm.protocol!r}, got `sends`, which "
+                "is "
+                "its older name. Rename it, or install a newer version of the package that it comes from."
+            )
 
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
