@@ -22,8 +22,8 @@ class Asked:
 
     Attributes:
         initial, number: as in `algorithm.queries.CohortQuery`.
-        most: the largest number of initial queries, or of extra queries, that the spec declares. None is not
-            counted.
+        most: the largest number of initial queries, or of extra queries, that the spec declares. None: the
+            ledger does not limit these queries.
         max_releases: the largest number of releases of the value from one holder, for all queries together.
             None is no limit.
     """

@@ -3,7 +3,7 @@
     reserve(wants)    reserves a batch of charges in one durable transaction, or refuses, holder by holder
     send(outbox)      commits the charges, then makes the bytes; the only encoder of a Release
     repeats(release)  whether a release has the same content as before a restart, and so may be sent again
-    open(release)     commits the charge, then returns the value, for a training loop that is not ours
+    open(release)     commits the charge, then returns the value to a caller's own training loop
 
 A crash between two of these calls can count a release that never left. It cannot forget a release that left.
 A study keeps all its data holders in one SQLite file. Each holder is accounted on its own.
@@ -103,7 +103,7 @@ class Ledger:
             self._note.write(self.head)
 
     def _newest(self) -> Head:
-        """Return the newest link, also that of an open transaction."""
+        """Return the head of the hash chain, including entries of a transaction not yet committed."""
         return self._link or head(self._db.rows)
 
     def __enter__(self) -> Ledger:

@@ -51,31 +51,33 @@ class Plan:
         ... )
         >>> plan.survivors(20), plan.colluding(20), plan.beside(20), plan.hidden
         (18, 4, 13, True)
-        >>> round(plan.guess_error(), 2)  # least error of a guess of one value from a sum, in spreads
+        >>> round(plan.guess_error(), 2)  # least RMS error of a linear guess, in standard deviations
         0.96
 
     Attributes:
         sum: "clear", or the scheme by which the server learns totals only, such as "masked", "ckks" or
             "two-server" (`sums`).
-        scores: how the numbers of `each` are opened: "clear", or the scheme by which the server learns only
-            the numbers and the key holder nothing: "ckks", "batches" or "pads" (`scores`).
+        scores: how the server obtains one number per client (`CohortQuery.per_client`): "clear", or the
+            scheme by which it learns only these numbers and the key holder learns nothing: "ckks", "batches"
+            or "pads" (`linear`).
         noise: the mechanism that noises values with a sensitivity (`mechanisms`). "local": each client noises
             its value. "distributed": each client adds a share, and the honest survivors' shares add up to
             enough. "central": the summing server adds noise once and is trusted. "key-holder": the key holder
             of a two-server sum adds noise once, and only it is trusted. Sigma is `noise_multiplier` times the
-            sensitivity. A client always noises its number for `each` if that has a sensitivity, since no
-            party sums it. `mechanisms.require_mechanism` checks a mechanism's needs before a ledger opens.
+            sensitivity. Under every mechanism a client itself noises a per-client number that has a
+            sensitivity, since no party sums such numbers. `mechanisms.require_mechanism` checks a mechanism's
+            needs before a ledger opens.
         dropout, corrupt: for hidden sums and distributed noise, the largest share of a cohort that falls
             silent (rounded down), and that colludes with the server (rounded up). `corrupt` has no default
             there.
         min_cohort_size, max_cohort_size: the least and the largest cohort of one sum. Each client of a hidden
-            sum checks them. These and the next two have no default there.
+            sum checks them. With hidden sums these two, `min_honest` and `max_client_weight` must be given.
         min_honest: the least number of honest contributors in any combination of opened sums. Each client
             of a hidden sum checks it.
-        max_client_weight: the largest squared share of one client in a hidden sum, relative to the
-            contributions that surely remain with it (`beside`). A linear guess of one client's value from the
-            sum then errs by at least sqrt(1 - max_client_weight) of its spread. Below 1; 0.5 or less is
-            advised. Each client checks it.
+        max_client_weight: the largest w_k^2 / (w_k^2 + sum of w_j^2), where k is any client and j runs over
+            the honest others that surely remain in the sum (`beside`). The RMS error of a linear guess of one
+            client's value from the sum is then at least sqrt(1 - max_client_weight) of the value's standard
+            deviation. Below 1; 0.5 or less is advised. Each client checks it.
         weights: by name of a sum, how its values are weighted: "draws", by how often the client was drawn,
             which is public; "counts", by the client's number of records. A name that is absent is weighted
             "equal", and a client refuses an order that weights it otherwise.
@@ -85,7 +87,8 @@ class Plan:
         min_num_examples, max_num_examples: a client that weights its value by its number of records clips
             that number to this range.
         min_records, max_records: the range of n in weights n_k / n. A client accepts one n in a
-            session, the first that it receives. Equal bounds pin n. Both have no default there.
+            session, the first that it receives. Equal bounds fix n in advance. Neither has a default if a
+            hidden sum is weighted by n_k / n.
         fixed_batch: clients form fixed batches of this size by number: 0 to fixed_batch - 1, and so on. A
             cohort of a hidden sum consists of whole batches, and its sum opens with every member (`dropout`
             0). Any difference of sums of several rounds then adds or removes whole batches (So et al. 2021).
@@ -100,7 +103,8 @@ class Plan:
             here.
         budget: the largest epsilon of a holder. None: no limit.
         max_rounds: the declared number of rounds. The ledger releases nothing after it.
-        max_releases: by name, the most releases of one holder that the noise was calibrated for.
+        max_releases: by value name, the number of releases per client for which the noise was calibrated.
+            The client's ledger refuses more noised releases.
 
     Raises:
         ConfigError: a parameter is out of range, or hidden sums lack a bound that each client checks, or
@@ -341,10 +345,10 @@ class Plan:
     def guess_error(self, name: str | None = None) -> float:
         """The least error of a linear guess of one client's value from one hidden sum of this name.
 
-        The error is in spreads of the value. It holds for values of equal spread that are independent of each
-        other. Sums over records of clients with unlike data are not such values, and neither are values near
-        a step of the grid. Each client refuses an order under which a guess could be better. With fixed
-        batches the error holds for differences of rounds too.
+        The error is in standard deviations of the value. The bound assumes that clients' values are
+        independent and have equal variance. It need not hold for clients whose data are distributed
+        differently, or for values so small that rounding to the grid dominates. Each client refuses an order
+        under which a guess could be better. With fixed batches the error holds for differences of rounds too.
 
         Args:
             name: the name of the sum. None: the sum that reveals most.
@@ -374,7 +378,7 @@ class Plan:
         return max(self.colluding(cohort), 1 if OTHERS in self.adversaries else 0)
 
     def count(self, records: int) -> int:
-        """The number of records, within the bounds, that a client with this many may state to others."""
+        """The number that a client states to others: `records` or the public number, within the bounds."""
         told = records if self.public_num_examples is None else self.public_num_examples
         return min(max(told, self.min_num_examples), self.max_num_examples)
 

@@ -1,7 +1,7 @@
 """Cohort queries and their answers, and the specs of the values that clients send.
 
 A cohort query asks for sums over the cohort, and for one number per client. The `Plan` says how sums are
-computed, how numbers are opened and which values are noised. It uses the same words for every algorithm.
+computed, how numbers are opened and which values are noised. It has the same fields for every algorithm.
 `protect` is the only function that applies a plan to values.
 """
 
@@ -41,7 +41,8 @@ class ValueSpec:
 
     Attributes:
         name: its name in the ledger and in `[privacy] non_private`.
-        how: "sum": summed over the cohort. "each": opened for each client.
+        reduction: "sum": the server gets the sum over the cohort. "none": the server gets one number from
+            each client.
         reveals: what the server sees of it in the clear, in words, for the privacy card.
         reveals_encrypted: what the server sees of it if scores are encrypted. Empty if it never is encrypted.
         on_model: whether clients compute it on the broadcast model.
@@ -49,16 +50,19 @@ class ValueSpec:
             also state that was trained on them. Removing one record changes such state without bound, so
             record-level epsilon is infinite, and `sensitivity` does not count. "model": only a model whose
             training is accounted.
-        training: the cost of the training before it, per record added or removed, if a model was broadcast.
+        training: the DP cost of the private training that precedes the value in a round, per record added or
+            removed. It is charged only if a model was broadcast, so not in an initial query.
         sensitivity: L2 sensitivity by (unit, adjacency), in the value's own unit. Unbounded for an absent
             pair.
         bounded_by: by unit, the option of a study that bounds it, as words that follow "take" in a refusal.
         period: it is queried in rounds that are multiples of this. 0: in no round.
         initial_queries: the number of initial queries for it in a run, before anything is trained.
-        extra_queries: the number of extra queries for it in a run, beyond one in `every` rounds. They have
-            number 1, 2 and so on in their round, and are charged like the round's own query.
-        once: the value is constant in a session (the same records, nothing trained, nothing broadcast). Each
-            client sends it once: the difference of two sums would reveal one client's value.
+        extra_queries: the number of further queries for it in a run, beyond the one in each round that is a
+            multiple of `period`. The extra queries of one round are numbered 1, 2 and so on. Each is charged
+            like the round's own query.
+        once: the value does not change in a session, because it depends neither on the broadcast nor on
+            trained state, and the records stay the same. Each client sends it in one sum only: two sums over
+            cohorts that differ in one client would reveal that client's value.
         cohort: the least number of clients in a query for its sum. 0 if that is unknown beforehand.
         grid: the integers on which sums are taken.
         weighs: how orders weight its values in a sum. A client refuses an order that weights them otherwise,
@@ -164,7 +168,7 @@ class Value:
         clear: floats (d,) that travel in the clear. The floats of a sum are all here: float64, or float32 for
             models.
         hidden: float64 (h,), the vector that the scheme of `[privacy] scores` conceals.
-        keep: the new client state. It replaces the old one and stays on the device. None: no change.
+        new_state: the new client state. It replaces the old one and stays on the device. None: no change.
         after_noise: makes the value from the integers times the grid's step. It runs after noise was added,
             if the plan adds any, so it is post-processing.
         clipped, floored: the number of entries that were clipped into public bounds. No server learns them.
@@ -211,7 +215,7 @@ class PerClient:
         (True, False, (0, 1))
 
     Attributes:
-        sends: the value's spec.
+        spec: the value's spec.
         query: None if the client's value is the number. With a linear query the value is a vector, and the
             number is its inner product with the query's weights. If the plan hides scores, the hidden part
             travels concealed and the server learns only the number. The query stays with the server; its
@@ -273,9 +277,10 @@ class ByDraws:
             raise LocalProtocolError(f"Expected at least one draw of each client, got {dict(self.draws)}.")
 
     def weight(self, client: int, spec: ValueSpec) -> float:
-        """The weight draws / K. For values with a sensitivity: draws over the largest number of any client.
+        """The client's draws over all draws K, or over the most draws of one client if noise is possible.
 
-        Noise does not shrink with the weights, so K would only make the values small relative to the noise.
+        The second applies to a value with a sensitivity. The noise is sized for a weight of 1, so division by
+        K would shrink the values and not the noise.
         """
         return self.whole_weight((client,), spec)
 
@@ -325,13 +330,13 @@ class CohortQuery:
         broadcast: a vector that every client of the cohort receives and computes on, float32 (d,), mostly a
             model.
         sums: the sums over the cohort.
-        each: the queries for one number per client.
+        per_client: the queries for one number from each client.
         public: further arrays that every client of the cohort may know.
         weights: the weights of values in the sums. None: 1 each.
         initial: the number of this initial query, from 1. 0 for a query of the rounds.
-        number: the number of this query among those for its values in its round. A client draws from another
-            stream for each number. Stages and attempts do not count: a retry has the number of its first
-            attempt.
+        number: the number of this query among those for its values in its round. A client uses a separate
+            random stream for each number. A retry is another attempt at the same query, so it keeps the
+            number.
 
     Raises:
         LocalProtocolError: a client or a value named twice, draws of other clients than the cohort, a
@@ -350,8 +355,8 @@ class CohortQuery:
     def __post_init__(self) -> None:
         if min(self.initial, self.number) < 0 or (self.initial and self.number):
             raise LocalProtocolError(
-                f"Expected an introduction or a number within the round, got introduction "
-                f"{self.initial} and number {self.number}."
+                f"Expected `initial` or `number`, not both, and neither below 0, got initial {self.initial} "
+                f"and number {self.number}."
             )
         if isinstance(self.weights, ByDraws) and set(self.weights.draws) != set(self.cohort):
             raise LocalProtocolError(
@@ -410,9 +415,9 @@ class Answers:
     Attributes:
         survivors: the clients whose contributions were used.
         totals: the sums by name of the value.
-        each: by name of the value, the number of each client. A survivor is absent here if its encrypted
-            number could not be opened. If sums are hidden, these numbers come from an earlier exchange, so a
-            client may have answered in one of the two.
+        per_client: by name of the value, each client's number. A survivor is absent here if its encrypted
+            number could not be opened. If sums are hidden, the numbers come from an exchange before the sum,
+            so a client may be in `per_client` and not in `survivors`, or the reverse.
 
     Raises nothing.
     """

@@ -342,7 +342,7 @@ class Agreement:
 
     @property
     def openings(self) -> tuple[Question, ...]:
-        """The questions as a party counts them that opens one total for each question.
+        """The questions for the record of a party that opens totals, and may open one total for each.
 
         A value that is constant in a session is one question in the whole session.
         """

@@ -40,7 +40,8 @@ class Own:
 
     split: the records. digest: SHA-256 of all records in hex, computed before the split. clients: the names
     of the clients in the order of the groups, or empty if no client is named. notes: notes for the user, a
-    sentence each. parted: whether the test part was taken from the same records, each by its content.
+    sentence each. parted: whether the test part was split off from the same records, by a keyed hash of each
+    record.
     """
 
     split: Split

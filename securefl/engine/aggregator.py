@@ -1,8 +1,10 @@
 """Secure aggregation for a training loop that is not ours. Clients' values leave only through this object.
 
-    weights = Given(Sends(name="update", reduction="sum", reveals="its update"), lambda job: Value(clear=...))
-    with Door(plan, [weights], records, ledger="ledger.sqlite") as door:
-        answers = door.ask(Ask(cohort=(0, 1, 2, 3), broadcast=w, sums=(Sum(weights.sends, len(w)),)))
+    spec = ValueSpec(name="update", reduction="sum", reveals="its update")
+    update = ClientFunction(spec, lambda context: Value(clear=...))
+    with SecureAggregator(plan, [update], records, ledger="ledger.sqlite") as aggregator:
+        query = CohortQuery(cohort=(0, 1, 2, 3), broadcast=w, sums=(Sum(spec, len(w)),))
+        answers = aggregator.query(query)
         w = w + answers.totals["update"].value / answers.totals["update"].weight
 
 The loop keeps its model, its data and its order of steps. The plan says how sums are hidden, how encrypted
@@ -57,9 +59,9 @@ class SecureAggregator:
         (array([3., 3.]), inf)
 
     Args:
-        plan: its `max_rounds` is the number of queries that a client answers in all. If it has
-            `max_releases`, they are the most noised max_releases of one client, by name.
-        gives: the values that clients may be asked for, with the functions that compute them.
+        plan: its `max_rounds` is the number of queries that a client answers in all. Its
+            `max_releases`, if given, is by value name the largest number of noised releases of one client.
+        functions: the values that clients may be asked for, each with the function that computes it.
         records: x (n, ...) and y (n,) of each client, client 0 first.
         ledger: the ledger's file. An existing file is continued with the charges in it, if its terms are
             the plan's.

@@ -129,7 +129,7 @@ class SumCall:
     key: bytes = b""
 
     def sums(self, contributions: dict[str, ValueSpec]) -> tuple[Sum, ...]:
-        """The vectors by their specs. Raises RemoteProtocolError if clients do not offer a name as a sum."""
+        """The vectors by their specs. Raises RemoteProtocolError if a name is not a sum that clients have."""
         # Checked here, where the error names the server. Inside a machine it would look like this party's
         # error.
         fits = len(self.names) == len(self.lengths) > 0 and min(self.lengths) >= 1

@@ -37,9 +37,8 @@ class Packet:
 class Traffic:
     """Bytes per party and refused senders, over one exchange.
 
-    sent: every message once, whether it arrives or not. received: every copy that arrived in time
-    and could be decoded. blamed: the senders of refused messages, and why. late: messages of an earlier
-    place.
+    sent: every message once, whether it arrives or not. received: every copy that arrived in time and could
+    be decoded. rejected_from: the senders of refused messages, and why. late: messages of an earlier place.
     """
 
     sent: dict[str, int] = field(default_factory=dict)
@@ -85,8 +84,9 @@ class Driver:
         return self._absorb({party: machine.begin() for party, machine in self.machines.items()})
 
     def deliver(self, parcel: Packet) -> list[Packet]:
-        """Decode one packet and hand it to its machine. `traffic.blamed` names the sender of an invalid one.
+        """Decode one packet and hand it to its machine.
 
+        `traffic.rejected_from` names the sender of an invalid one.
         A packet that comes before `begin` is lost, as on a network.
         """
         machine = self.machines.get(parcel.to)

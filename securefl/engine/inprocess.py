@@ -256,7 +256,7 @@ def simulated(
     """Make the engine of a simulation. The clients' ledgers share one file, their records of acts another.
 
     Args:
-        offers: the contributions that clients may be asked for.
+        contributions: the contributions that clients may be asked for.
         records: x and y of each client, client 0 first.
         rng: a client's own stream, from (round, client, number of the query within the round).
         scores: the plan's linear scheme; None if the plan has numbers in the clear.

@@ -1,8 +1,8 @@
 """The server party of a run: it sends cohort queries and collects answers.
 
 The server holds no client's ledger, records or state. `query` runs one cohort query as an exchange. If sums
-are hidden, the exchange carries orders and numbers, and attempts at the hidden sum follow it. The server
-itself counts the attempts, the clients that were proven to cheat and the clients' charges.
+are hidden, the exchange carries only the orders and the per-client numbers, and attempts at the hidden sum
+follow. The server itself counts the attempts, the clients that were proven to cheat and the clients' charges.
 
 If numbers are encrypted, the server first calls the key holder for its public key.
 """
@@ -57,7 +57,8 @@ class Transport(Protocol):
 class Scores:
     """The encryption of one query's numbers.
 
-    fits: whether the key holder gave a key. If it did not, only `others`, the open numbers, are asked for.
+    fits: whether the key holder gave a valid key. If not, the query asks only for `others`, the numbers that
+    travel unencrypted.
     """
 
     scoring: Scoring | None = None
@@ -133,7 +134,7 @@ class ServerParty:
         self._clients = clients
         self._culprits = set(proven_cheaters)
         self._scoring = scores
-        # Made by `enter`, since a resumed run may have no client left to ask.
+        # Set by `enter`. It stays None in a resumed run that enters no session because no client is left.
         self.scores: ServerSide | None = None
         self._way = scheme_of(plan)
 
@@ -172,7 +173,9 @@ class ServerParty:
             self.log.tell(SERVER, f"{len(query.cohort)} clients are left, a sum needs {enough}.")
             return no_answers(query)
         if self._sums is not None and query.sums:
-            try:  # Every client would refuse the order, and with it the numbers of the same order.
+            # An order that breaks the plan is refused by every client, so the per-client numbers in it would
+            # be lost too.
+            try:
                 weights = _weights(query)
                 require_allowed(self._plan, [question.spec for question in query.sums], weights)
                 require_batches(self._plan, query.cohort, weights.draws)
@@ -278,7 +281,8 @@ class ServerParty:
     ) -> tuple[Answers | None, Header, bool]:
         """Attempts that leave out proven cheaters.
 
-        Returns the sums or None, the place of the last attempt, and whether that attempt was final.
+        Returns the opened sums or None, the header of the last attempt, and whether no other set may be
+        opened after it.
         """
         assert self._sums is not None
         while True:
@@ -308,7 +312,7 @@ class ServerParty:
         again: int,
         transport: Transport,
     ) -> Any:
-        """Make the server's machine of one attempt, and call the key holder and the clients to theirs."""
+        """Make the server's state machine for one attempt, and tell the other parties to start theirs."""
         assert self._sums is not None
         assert self._way is not None
         attempt = Attempt(

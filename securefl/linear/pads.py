@@ -52,9 +52,10 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """A client's message: its fresh key, the masked integers, and the plaintext part of its variant.
+    """A client's message: its fresh key, the masked integers, and the plaintext part of its vector.
 
-    `place` names the terms that it was made for. Pads of another context would unmask to another score.
+    `place` is a tag of the terms for which the message was made. With pads derived for other terms, the
+    result would be a wrong score.
     """
 
     place: bytes
@@ -186,7 +187,9 @@ class PadKeyHolder(Guarded):
         places, rest = divmod(len(body) - polynomial, size + 2)
         if rest or not 0 < places <= self._terms.block:
             raise RemoteProtocolError(
-                "Expected places and one polynomial, got others.", sender=sender, phase="pads"
+                "Expected one polynomial and 1 to `block` places, got another length or number of places.",
+                sender=sender,
+                phase="pads",
             )
         second = gate.unpack(body[:polynomial], 1, PARAMETERS.primes, degree, sender=sender)[0]
         asked = []
@@ -211,7 +214,7 @@ class PadKeyHolder(Guarded):
 
 
 def _rounded(opened: int) -> bytes:
-    """The whole number mod 2^64 with the nearest place in Q, 8 bytes."""
+    """Decode a coefficient mod Q: the integer m mod 2^64 for which m Q / 2^64 is nearest, as 8 bytes."""
     number = (opened % PARAMETERS.modulus * 2**WORD_BITS + PARAMETERS.modulus // 2) // PARAMETERS.modulus
     return int(number % 2**WORD_BITS).to_bytes(8, "little")
 

@@ -1,19 +1,21 @@
 """The public parameters of one key, and the flooding noise and error bounds that follow from them.
 
-Flooding (specification, section 2). The evaluator of a CKKS score sees the score's encryption noise, which
-depends on the secret key. When exact integers were released, 64 openings gave every residue of the key. The
-key holder therefore adds Gaussian noise with
+Flooding. The evaluator of a CKKS score sees the score's encryption noise, which depends on the secret key. If
+the key holder released exact integers, 64 openings would give every residue of the key. The key holder
+therefore adds Gaussian noise with
 
     sigma = sqrt(12 tau) 2^(s/2) t,    s = 40,    t = 8 sigma_ct (s_w W sqrt(2/N) + 1)
 
-where t is eight standard deviations of the noise of an opened integer, taken over keys: fresh noise of
-standard deviation sigma_ct per coefficient, multiplied by weights of norm at most W, plus that of the
+where tau is the number of openings (`scores`), s_w the scale of the encoded weights, W the bound of their
+norm and N the ring degree. t is eight standard deviations of the noise of an opened integer, taken over keys:
+fresh noise of standard deviation sigma_ct per coefficient, multiplied by the weights, plus that of the
 re-randomisation. An integer of a batch of K clients is a difference of two coefficients of a sum of K
-products, so its t is sqrt(2 K) times as large, and K of them count as K openings. In mode E the noise of the
-encrypted weights, multiplied by the features, is added. If the weights are in few slots, one key can
-make their noise up to 4.6 times as large (with probability 10^-9); the factor eight covers that. Over
-all tau openings the Kullback-Leibler divergence between noise with and without the key's part is at
-most tau t^2 / (2 sigma^2). So by Pinsker no party distinguishes them with an advantage above 2^-22.8.
+products, so its t is sqrt(2 K) times as large, and K of them count as K openings. In mode E (the query's weights are
+encrypted too) the noise of the encrypted weights, multiplied by the features, is added. If the weights are in
+few slots, one key can make their noise up to 4.6 times as large (with probability 10^-9); the factor eight
+covers that. Over all tau openings the Kullback-Leibler divergence between noise with and without the key's
+part is at most tau t^2 / (2 sigma^2). So by Pinsker no party distinguishes them with an advantage above
+2^-22.8.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ MISS: Final = 1e-6
 """The probability that any score of a reply lies outside its error bound."""
 _GRID_BITS: Final = 44
 _FREE_BITS: Final = 3
-"""Bits of the modulus above any encoded value, for its sign and the evaluator's plaintext summands."""
+"""The spare bits of the modulus above any encoded value, for its sign and the evaluator's plaintext terms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +210,7 @@ class LinearTerms:
         return 1 << max(0, floor(log2(self.sigma)) - _GRID_BITS)
 
     def error_bound(self, together: int = 1, *, batch: bool = False, floods: int = 1) -> float:
-        """The largest |released div - div| of all `together` scores of a reply, except with probability 1e-6.
+        """The largest error of any of `together` scores of one reply, except with probability 1e-6.
 
         It covers flooding, encryption noise, rounding of weights and features, and the grid.
 

@@ -31,7 +31,7 @@ def charge_of(plan: Plan, spec: ValueSpec, *, trained: bool = True) -> Charge:
 
     Args:
         plan: the plan of the run.
-        sends: the value's spec.
+        spec: the value's spec.
         trained: whether a model was broadcast, so that the training before the release took place.
 
     Raises:
@@ -125,8 +125,9 @@ def fewest_contributions(plan: Plan, cohort: int, specs: Sequence[ValueSpec]) ->
 def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
     """The least number of contributors to an entry of a sum over a cohort of this size.
 
-    Clients without the entry hide nothing in it. So the bounds of a cohort apply to the clients that have it.
-    After the largest dropout two of them are left, and enough honest ones for `min_honest` and
+    A client whose vector has no such entry (coordinate) contributes 0 there, and so hides no one. The plan's
+    bounds on cohorts must therefore hold for the clients that have the entry alone. Even after the largest
+    dropout, at least two of these clients remain, and enough of them are honest to satisfy `min_honest` and
     `max_client_weight`. In the clear the number is 1, since nothing is hidden.
     """
     if not plan.hidden:
@@ -143,8 +144,8 @@ def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
 def unbounded(charges: Iterable[Charge], parties: Iterable[str]) -> bool:
     """Whether against each of these parties the releases together have an infinite epsilon.
 
-    If an epsilon is finite, silence and message length would reveal something of the records without a
-    charge.
+    If a party has a finite epsilon, silence and message lengths must not depend on records, since no charge
+    covers what they reveal.
     """
     asked = tuple(charges)
     return all(any(_endless(charge.by_party()[party]) for charge in asked) for party in parties)
@@ -224,7 +225,7 @@ def _why(plan: Plan, spec: ValueSpec) -> str:
 
 
 def _remedy(plan: Plan, spec: ValueSpec) -> str:
-    """A sentence that names the option of a study that bounds these values, as their protocol declares it."""
+    """A sentence that names the study option that would bound the value (`bounded_by` of its spec)."""
     if mechanism_of(plan, spec).noised and not _voided(plan, spec):
         return ""  # only trust is missing, and `_why` says so
     ways, unit = spec.bounded_by, plan.unit

@@ -46,7 +46,8 @@ class Distributed(BaseMechanism):
         """The least number of contributions whose shares add up to enough noise.
 
         Shares are sized for the declared cohort.
-        In a smaller cohort a larger part must answer. In a larger cohort more clients may be corrupt.
+        If the cohort is smaller than that, a larger fraction of it must answer. If it is larger, more clients
+        may collude, so more must answer.
         """
         declared, plan = self.spec.cohort, self.plan
         if not declared:
@@ -97,8 +98,8 @@ class Distributed(BaseMechanism):
 
     def _others(self) -> DpEvent:
         """The event against another client, which knows its own share of the noise in the sum."""
-        # If one known share was left out when shares were sized, the promised noise remains. Otherwise one
-        # share is missing.
+        # If the sizing already assumed that the adversary knows a share (`knowing` >= 1), the full noise
+        # remains against another client. Otherwise the noise is short by that client's own share.
         cohort, plan = self.spec.cohort, self.plan
         honest = plan.survivors(cohort) - max(plan.colluding(cohort), 1)
         if plan.knowing(cohort) >= 1:

@@ -66,7 +66,7 @@ def protect(
 
     Args:
         plan: the plan of the run.
-        sends: the value's spec.
+        spec: the value's spec.
         value: the client's value before protection.
         key: the holder, session, round, stage, attempt and name of the release.
         weight: the weight in a sum, in (0, 1].

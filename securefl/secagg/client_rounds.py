@@ -1,8 +1,8 @@
 """The client's states in secure aggregation, and its reaction to each event.
 
 `phases` maps events to these functions. Everything that the client draws is derived from a secret that its
-record keeps for the attempt. So a restarted client sends the same messages, or none. The client orders masked
-releases from its host, and never sees the integers.
+record keeps for the attempt. So a restarted client sends the same messages, or none. This machine asks its
+host to compute and mask the values, and never sees them unmasked.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class Advertised(Waiting):
 class Dealing(Waiting):
     """The client has sent its shares.
 
-    `opened` are the others' shares, while the host records the dealers under whose masks the client sends.
+    `opened` is set while the host writes to the record which dealers' masks the client will use. It holds the
+    other clients' decrypted shares.
     """
 
     key: AgreementKey

@@ -60,7 +60,7 @@ class Row:
         again: whether a repeated event has this effect too.
         checked: the condition. It distinguishes rows of one state and event.
         follows: the class of the next state; None if only the count of deadlines changes.
-        sends: the kind of the message and its receivers: the server, or all senders of a kind of message.
+        spec: the kind of the message and its receivers: the server, or all senders of a kind of message.
         asks: the work that the host is ordered to do.
         result: the machine's result; of the server "summed", "aborted", or "named" if a client is proven
             guilty.

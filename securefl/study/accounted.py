@@ -29,7 +29,7 @@ from securefl.study.seeded import World
 NOTE: Final = "accounting.txt"
 """The file of a run folder that says what its epsilons cover, if the run was chosen among others."""
 ALONE: Final = "Accounted alone: other runs over the same records are not in this epsilon."
-"""The sentence of a run without a shared ledger. Another arm, seed or cell is another run."""
+"""The sentence in reports of a run without a shared ledger. Each arm under each seed is a run of its own."""
 
 
 def ledger_of(study: Study) -> Path | None:

@@ -210,7 +210,7 @@ Figures = Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]
 class Stands:
     """The part of a round's record that a resumed run needs.
 
-    culprits, retired, figures: those that are new in this round.
+    proven_cheaters, retired, figures: those that are new in this round.
     """
 
     number: int

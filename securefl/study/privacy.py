@@ -208,7 +208,7 @@ class PrivacySection:
     ) -> Plan:
         """The privacy plan of a run.
 
-        rounds: the number of rounds. sends: the specs of the values that clients contribute.
+        rounds: the number of rounds. specs: the specs of the values that clients contribute.
         records, clients: the public numbers of all of them. n in weights n_k / n lies between the two.
         leaving: whether a client's record may become the server's, depending on its content.
         """

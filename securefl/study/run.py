@@ -54,7 +54,7 @@ def run_arm(
 
     rounds: the number of the round to end with, by default the study's last one.
     stop: asked between rounds; it raises `Interrupted` if a request to stop came.
-    seats: the backend that runs the arm's parties, by default all of them in this process.
+    backend: the backend that runs the arm's parties, by default all of them in this process.
     Each arm has a ledger of its own, which counts this arm alone. If the study names a shared ledger, this
     run is also reserved there before its first round; if the budget does not allow it, BudgetExceeded is
     raised.

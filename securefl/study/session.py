@@ -61,7 +61,7 @@ def run_study(
     stop: asked after each round; it raises `Interrupted` if a request to stop came. The next call resumes
         with the next round.
     say: prints a line for a person, such as a notice that a dead process's lock was taken over.
-    seats: the backend that runs the parties of each arm, by default all of them in this process.
+    backend: the backend that runs the parties of each arm, by default all of them in this process.
     Raises ConfigError if another process runs in the folder, before anything is written or charged.
     """
     stop, say = stop or Interruption(), logged(say)

@@ -1,11 +1,12 @@
 """The interface of a sum scheme that `[privacy] sum` names: the server learns the sum and nothing else.
 
-A scheme has a side for each party. A side makes its party's machine of one attempt at a sum from that party's
-knowledge. Machines order slow work. These are all orders of every scheme:
+Each scheme has one class per party, called its side. For each attempt at a sum a side creates the party's
+state machine. It uses only what that party knows. A machine does no slow work itself: it returns a `Need`,
+and the host does the work. A scheme may request only these kinds of work:
 
 client       `acts.Begin`, `acts.RecordAct`   record an act before it is done
-             `hiding.ComputeAndConceal`                    compute, charge and conceal the client's values
-server       `machine.Work`                   can run in any process, with all it needs
+             `hiding.ComputeAndConceal`       compute, charge and conceal the client's values
+server       `machine.Work`                   carries its own inputs, so it can run in any process
 key holder   `machine.Work`, `acts.RecordAct` if there is a key holder
 
 The server's side makes an `Opened` or an `Unopened` of its machine's result. Sums in the clear need no
@@ -83,8 +84,8 @@ class Attempt:
             Vector(
                 name=question.spec.name,
                 length=question.size,
-                # The sum of the whole cohort, with a bit for its sign: in fewer bits it would wrap unseen.
-                # Packing takes at least 8.
+                # Enough bits for the sum over the whole cohort and its sign. With fewer, the sum could wrap
+                # modulo 2^bits unnoticed. The packing needs at least 8 bits.
                 bits=max(
                     8, (len(self.cohort) * question.spec.grid.limit + room(question.spec)).bit_length() + 1
                 ),
@@ -110,7 +111,7 @@ class Opened:
     Attributes:
         totals: the sums by name, int64 (d,), in grid units.
         survivors: the names of the clients in the sums.
-        culprits: clients that provably sent something that cannot be summed, with the reason.
+        proven_cheaters: clients that provably sent something that cannot be summed, each with the reason.
 
     Raises nothing.
     """
@@ -131,7 +132,8 @@ class Unopened:
     Attributes:
         reason: a sentence.
         final: True if no further attempt at these sums can open another set.
-        culprits: clients that provably caused it, with the reason. The next attempt leaves them out.
+        proven_cheaters: clients that provably caused the failure, each with the reason. The server leaves
+            them out of the next attempt.
 
     Raises nothing.
     """
@@ -231,7 +233,7 @@ def required_contributions(plan: Plan, specs: Sequence[ValueSpec], cohort: int, 
 
     Args:
         plan: the plan of the run.
-        sends: the specs of the summed values.
+        specs: the specs of the summed values.
         cohort: the number of called clients.
         weights: the weights that the order states.
 

@@ -192,9 +192,9 @@ def _try(model: nn.Module, read: Read, probe: Probe) -> None:
     if stay_apart(*(read(*part) for part in probe)):
         return
     raise ConfigError(
-        f"Expected a model that computes each row of a chunk on its own, {_culprit(model, read, probe)} "
-        "does not. A record's result would depend on the others, and the noise would be too small. Use "
-        "another model, or train without record-level privacy."
+        f"Expected a model that computes each row of a chunk on its own, got one whose "
+        f"{_culprit(model, read, probe)} does not do so. A record's result would depend on the others, "
+        "and the noise would be too small. Use another model, or train without record-level privacy."
     )
 
 
@@ -247,8 +247,9 @@ def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, row
     for slope in slopes:
         if slope is not None and bool(slope[torch.arange(rows) != own].count_nonzero()):
             raise ConfigError(
-                f"Expected a loss of one record that depends on that record alone, got another one of "
-                f"{type(model).__name__}. Its layers mix rows: use another model."
+                f"Expected each record's loss to depend on that record alone, got a loss of "
+                f"{type(model).__name__} that depends on other records too. Its layers mix rows: use another "
+                "model."
             )
 
 
@@ -310,8 +311,8 @@ class LoneGradients:
         for name, one in (entries | kept).items():
             if one._version != versions[name]:
                 raise ConfigError(
-                    f"Expected nothing that a pass changes, got {name!r}, changed in place. Make a new "
-                    "tensor."
+                    "Expected a forward pass that changes no parameter or buffer in place, got one that "
+                    f"changes {name!r}. Make a new tensor."
                 )
         return Gradients({name: each[name] for name in entries if name in free}, losses)
 

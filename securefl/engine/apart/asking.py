@@ -40,7 +40,7 @@ class ServerSession:
 
     Args:
         own: of this server.
-        sends: the specs of the values that clients may be asked for, by name.
+        spec: the specs of the values that clients may be asked for, by name.
         work: digest of the parties' computation, 32 bytes (see `entering.Enter`).
         exchange: reaches the parties.
         nonce: 32 bytes that no session had before; by default from the operating system.

@@ -52,7 +52,7 @@ class RemoteEngine:
         record: the server's own.
         books: the server's ledger. It holds the clients' charges as reservations, since no client's ledger is
             on this machine. It may overstate a client's spending, but never understates it.
-        offers: the specs of the values that clients may be asked for, by name.
+        contributions: the specs of the values that clients may be asked for, by name.
         pinned: the server's roster.
         enter: the request with which parties enter.
         exchange: gives parties requests, and returns the replies that came in time.

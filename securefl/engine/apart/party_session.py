@@ -106,7 +106,8 @@ class PartySession:
         except RemoteProtocolError as error:
             return self._refused(error)
         except SecureFLError as error:
-            # The error is not the peer's, and the machines may be between two states.
+            # The server did not cause this error. A machine may have stopped halfway through a step, so the
+            # party leaves the session.
             self._host = None
             return self._refused(error)
         except BaseException:
@@ -157,7 +158,8 @@ class PartySession:
                     "Expected a session that the diary knows, got one in which the ledger or the journal has "
                     "acts: the diary is from a backup. Restore the folder from one backup."
                 )
-            # Noted before the party acts in the session: if it entered twice, it would run its rounds twice.
+            # Written before the party acts in the session. Otherwise, after a crash, it would take the
+            # session for a new one and run its rounds again.
             self.diary.enter(session, enter.study)
         self._host, self._kept = None, dict(self.diary.kept(session))
         party = self._make(self._kept)

@@ -59,7 +59,8 @@ ClientState = Waiting | Working | Answered
 class Client:
     """The client's machine of one exchange.
 
-    offers: the specs of the values that it may be asked for, by name. An order has names only, and no specs.
+    contributions: the specs of the values that it may be asked for, by name. An order has names only, and no
+    specs.
     conceal: the encryption of each number that its plan hides, by name.
     """
 
@@ -132,7 +133,7 @@ class Client:
             due = spec.due(self.header.round)
         if not due:
             raise _refusal(
-                f"Expected {spec.name!r} to be asked for as declared, got introduction {initial}, "
+                f"Expected {spec.name!r} to be asked for as declared, got initial {initial}, "
                 f"number {number} in round {self.header.round}."
             )
         if not 0 <= order.again <= self.plan.max_retries or (

@@ -38,7 +38,10 @@ class Collecting:
 
 @dataclass(frozen=True)
 class Working:
-    """Computing the scores, before this turn. found: the scores of the turns before."""
+    """The server computes scores.
+
+    turn: the number of the next request to the key holder. found: the scores that earlier requests opened.
+    """
 
     collected: Collecting
     turn: int = 0
@@ -114,7 +117,7 @@ class Server:
         )
 
     def expects(self, state: ServerState) -> Expects:
-        # Expected in every state: a second reply is late, and no party's fault.
+        # Both kinds are accepted in every state: a late duplicate is ignored, and no party is blamed.
         opened = Limit(OVERHEAD, 0) if self.scoring is None else self.scoring.replies
         return Expects(self.header, {ContributionMessage: self.most, OpenReply: opened})
 

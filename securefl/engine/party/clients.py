@@ -44,7 +44,7 @@ class ClientParty:
 
     Args:
         plan: its own copy. Charges, bounds and thresholds follow from it, and from no message.
-        offers: the contributions that it may be asked for.
+        contributions: the contributions that it may be asked for.
         ledger: with the plan's terms; a schedule in it is optional. A charge is committed before any byte
             that depends on records leaves.
         journal: the durable record of its acts in hidden sums. It stops a client from acting twice, or with

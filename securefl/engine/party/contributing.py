@@ -2,10 +2,11 @@
 
 Silence can reveal records (`core.abstaining`). If the plan promises a finite epsilon against any party that
 sees whether a client answers, a client that cannot compute a value from its records sends the value of a
-client without records, noised and charged as any other. If that value fails too, the reason is public.
+client without records, noised and charged as any other. If even that value cannot be computed, the failure
+does not depend on records, so the client may abstain.
 
-If the unit is a record, no single record may cause that, because the client's other records would then leave
-the value too. The computations themselves drop such a record alone.
+If the unit is a record, one bad record must not replace the client's whole value, because then its other
+records too would be missing from it. The functions that compute values therefore drop only the bad record.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from securefl.sums.registry import scheme_of
 
 _OVER = "The declared schedule is over."
 _AT_ONCE = 100
-"""The number of clients that are trained in one wave. It is the same for all trainers."""
+"""The number of clients that are trained before their models are freed (one wave), by whichever `Trainer`."""
 
 
 class Contributing:
@@ -102,7 +103,10 @@ class Contributing:
         return {SERVER, OTHERS, *([KEY_HOLDER] if opens else [])}
 
     def _abstain(self, client: int, error: DataError, *, speaks: bool) -> None:
-        """Note why a client is silent. LocalProtocolError if its silence must not reveal the reason."""
+        """Log why a client abstains.
+
+        Raises LocalProtocolError if its silence would reveal its records to a party with a finite epsilon.
+        """
         reason = reason_of(error)
         if speaks and reason.told == "records":
             raise LocalProtocolError(
@@ -131,7 +135,7 @@ class Contributing:
     def _reserved(
         self, tasks: Sequence[Task], wants: Mapping[int, Sequence[tuple[ReleaseKey, Charge]]]
     ) -> Mapping[str, BudgetExceeded]:
-        """Reserve the charges of a wave. Returns the clients whose ledgers refuse, and why."""
+        """Reserve all tasks' charges in one transaction. Returns the refused clients, with the reason."""
         return self._ledger.reserve(
             [want for own in wants.values() for want in own],
             {key: self._asked(task, key.name) for task in tasks for key, _ in wants.get(task.client, ())},
@@ -150,8 +154,9 @@ class Contributing:
     def _asked(self, task: Task, name: str) -> Asked:
         """Which of the declared queries this is, and how many like it the ledger allows.
 
-        Initial queries are counted if they cost less than a release. If both cost the same, the server may
-        ask again for a number that was lost on its way.
+        The ledger limits initial queries only if they cost less than the same query in a round, so if the
+        value has a `training` cost. Otherwise the server gains nothing by an initial query, and may repeat it
+        if the answer was lost.
         """
         order, spec = task.order.order, self._contributions[name].spec
         most = None

@@ -29,7 +29,7 @@ class KeyHolderParty:
     """The key holder of one run, from its own copy of the plan.
 
     Args:
-        offers: the specs of the values that clients may be asked for, by name.
+        contributions: the specs of the values that clients may be asked for, by name.
         record: the durable record of its openings. Each is written before it is opened.
         scores: the plan's linear scheme, with the parameters that all parties have; None if numbers are open.
     """

@@ -139,7 +139,7 @@ class TwoServerKeyHolder:
 class KeyHolderPart:
     """The key holder's lasting secret, and the seals and noise derived from it under its own plan.
 
-    sends: the specs of the summed values. key: the key for which clients box their seeds.
+    spec: the specs of the summed values. key: the key for which clients box their seeds.
     """
 
     secret: SecretKey
