@@ -307,7 +307,7 @@ def run_round(
         population: the clients that may be queried.
         number: the round's number, from 1.
         rng: the server's stream of this round.
-        ask: answers one query. Its second argument is the query's stage in the round, from 0.
+        query: answers one query. Its second argument is the query's stage in the round, from 0.
 
     Returns:
         The round's result: the next state, the draws, the survivors and the figures.

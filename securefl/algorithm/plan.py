@@ -99,7 +99,7 @@ class Plan:
         max_retries: the most retries of aborted aggregations in the whole run.
         unit, adjacency, delta: the meaning of epsilon.
         non_private: names of values that may leave without noise. Epsilon is then infinite.
-        adversaries: the adversaries that the budget must hold against. The plan trusts every party not named
+        adversaries: the parties that the budget must hold against. The plan trusts every party not named
             here.
         budget: the largest epsilon of a holder. None: no limit.
         max_rounds: the declared number of rounds. The ledger releases nothing after it.

@@ -97,8 +97,9 @@ def masked_sum(
         corrupt: the largest fraction of the clients that may collude with the server. 0 means none.
         min_honest: the least number of honest clients in the sum.
         max_client_weight: the largest fraction that one client's variance may have of the variance of the
-            honest clients that surely remain in the sum, 1 / (1 + m) beside m others. A guess of the client's
-            vector from the sum errs by sqrt(1 - max_client_weight) of its spread or more. Take 0.5 or less.
+            honest clients that surely remain in the sum, 1 / (1 + m) beside m others. The RMS error of a
+            guess of the client's vector from the sum is at least sqrt(1 - max_client_weight) of the vector's
+            standard deviation. Take 0.5 or less.
         bound: the largest absolute value of an entry. A larger entry is an error.
         clip: in place of `bound`: a vector with a larger L2 norm is scaled down to it. Noise needs `clip`.
         dropout: the largest fraction of the clients that may fall silent.

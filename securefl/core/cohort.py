@@ -3,14 +3,15 @@
 A declared fraction of a cohort is rounded to the side that protects the clients.
 
 The weight bound says how well the server can guess one client's value from a weighted sum. Take independent
-values of equal spread, one with weight v and the others with weights w_j. The best linear guess of the first
-value from the sum explains the fraction
+values of equal standard deviation, one with weight v and the others with weights w_j. The best linear guess
+of the first value from the sum explains the fraction
 
     v^2 / (v^2 + sum_j w_j^2)
 
-of its variance, and errs by sqrt(1 - fraction) of its spread. The weights are squared because variances of
-independent values add up. A bound on plain weights is too weak: if one client has half of the weight and six
-small clients have the rest, its value is guessed with an error of 0.38 of its spread.
+of its variance, and has an RMS error of sqrt(1 - fraction) of its standard deviation. The weights are squared
+because variances of independent values add up. A bound on plain weights is too weak: if one client has half
+of the weight and six small clients have the rest, its value is guessed with an error of 0.38 of its standard
+deviation.
 """
 
 from __future__ import annotations
@@ -54,5 +55,5 @@ def share_within(least: int, largest: int, beside: int) -> Fraction:
 
 
 def guess_error(share: float | Fraction) -> float:
-    """Return the error of the best linear guess, in spreads of the value: 0 is exact, 1 is no guess."""
+    """The RMS error of the best linear guess, in standard deviations: 0 is exact, 1 is no guess."""
     return sqrt(1 - share)

@@ -1,7 +1,7 @@
 """Releases: a value that depends on data, together with the privacy charge for opening it.
 
 A mechanism returns a `Release`. Its numbers leave the data holder in two ways only: `Ledger.send` (bytes for
-a peer) and `Ledger.open` (the value, for a training loop that is not ours). Both commit the charge first.
+a peer) and `Ledger.open` (the value, for a caller's own training loop). Both commit the charge first.
 `wire.encode` refuses a release without the ledger's permit.
 """
 

@@ -1,4 +1,4 @@
-"""Secure aggregation for a training loop that is not ours. Clients' values leave only through this object.
+"""Secure aggregation for a caller's own training loop. Clients' values leave only through this object.
 
     spec = ValueSpec(name="update", reduction="sum", reveals="its update")
     update = ClientFunction(spec, lambda context: Value(clear=...))

@@ -2,7 +2,7 @@
 
 A call carries the sizes, names and keys from which a party makes its machine. It has no authority. A client
 takes every parameter from its plan, its order and the pinned keys. If a call disagrees, signatures do not
-verify together and no sum opens. Calls belong to the transport, like its envelopes: a simulated network with
+verify together and no sum opens. Calls belong to the transport, like its packets: a simulated network with
 faults loses none of them, and traffic counts do not include them.
 """
 

@@ -220,8 +220,8 @@ class _Carrier:
         return answers
 
     def run(self, drive: Driver) -> None:
-        # If a party was not called here, or refused the call, its drive still belongs to an earlier place.
-        # Such drives are left out.
+        # If a party was not called here, or refused the call, its driver still belongs to an earlier place.
+        # Such drivers are left out.
         here = [party.drive for party in self._parties if party.drive is not None]
         clients = [own for own in here if own.header == drive.header and KEY_HOLDER not in own.machines]
         holders = [own for own in here if own.header == drive.header and KEY_HOLDER in own.machines]

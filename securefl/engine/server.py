@@ -49,7 +49,7 @@ class Transport(Protocol):
         ...
 
     def run(self, drive: Driver) -> None:
-        """Move messages between this drive and the parties that were called, until the drive is finished."""
+        """Move messages between this driver and the called parties, until the driver is finished."""
         ...
 
 

@@ -10,12 +10,12 @@ where tau is the number of openings (`scores`), s_w the scale of the encoded wei
 norm and N the ring degree. t is eight standard deviations of the noise of an opened integer, taken over keys:
 fresh noise of standard deviation sigma_ct per coefficient, multiplied by the weights, plus that of the
 re-randomisation. An integer of a batch of K clients is a difference of two coefficients of a sum of K
-products, so its t is sqrt(2 K) times as large, and K of them count as K openings. In mode E (the query's weights are
-encrypted too) the noise of the encrypted weights, multiplied by the features, is added. If the weights are in
-few slots, one key can make their noise up to 4.6 times as large (with probability 10^-9); the factor eight
-covers that. Over all tau openings the Kullback-Leibler divergence between noise with and without the key's
-part is at most tau t^2 / (2 sigma^2). So by Pinsker no party distinguishes them with an advantage above
-2^-22.8.
+products, so its t is sqrt(2 K) times as large, and K of them count as K openings. In mode E (the query's
+weights are encrypted too) the noise of the encrypted weights, multiplied by the features, is added. If the
+weights are in few slots, one key can make their noise up to 4.6 times as large (with probability 10^-9); the
+factor eight covers that. Over all tau openings the Kullback-Leibler divergence between noise with and without
+the key's part is at most tau t^2 / (2 sigma^2). So by Pinsker no party distinguishes them with an advantage
+above 2^-22.8.
 """
 
 from __future__ import annotations

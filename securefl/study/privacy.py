@@ -54,7 +54,7 @@ class PrivacySection:
 
     Attributes:
         budget: the largest epsilon of a client, `inf` for none.
-        adversaries: the adversaries: the parties that the budget must hold against.
+        adversaries: the parties that the budget must hold against.
         non_private: names of values that clients may send without noise. Epsilon is then infinite.
         parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E).
             Batches cannot have that, and pads have parameters of their own.
@@ -65,8 +65,8 @@ class PrivacySection:
         min_cohort_size: the smallest number of clients in the cohort of one sum.
         min_honest: the smallest number of honest contributors to any combination of opened sums.
         max_client_weight: the largest squared share of one client in a hidden sum over it and the honest
-            contributors that surely remain. An estimate of its value then errs by at least
-            sqrt(1 - max_client_weight) of its spread. Each client checks these three.
+            contributors that surely remain. The RMS error of an estimate of its value is then at least
+            sqrt(1 - max_client_weight) of the value's standard deviation. Each client checks these three.
         min_num_examples, max_num_examples: public bounds. A client clips its number of records to them before
             it weights its value by that number.
         fixed_batch: clients are in fixed batches of this size, and hidden sums are of whole batches alone. So
@@ -134,7 +134,7 @@ class PrivacySection:
         if together:
             self._check_together()
         if self.max_retries < 0 or (self.max_retries and self.sum == "clear"):
-            raise ValueError('Expected spare >= 0, and none with sum = "clear".')
+            raise ValueError('Expected max_retries >= 0, and none with sum = "clear".')
         for word in ("min_cohort_size", "min_honest", "min_num_examples", "max_num_examples", "fixed_batch"):
             if (value := getattr(self, word)) is not None and value < 1:
                 raise ValueError(f"Expected {word} >= 1, got {value}.")

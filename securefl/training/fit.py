@@ -41,7 +41,7 @@ class Fit:
     Attributes:
         problem: The model and its training, with or without record-level privacy.
         start: The model before training, float32 (d,).
-        job: The client's records, round and streams.
+        context: The client's records, round and streams.
         under_head: Whether the head, the last dense layer, is not trained.
         activation: A function of the head's input.
         penalty: Added to the mean loss. Private training minimises the mean loss alone.

@@ -192,7 +192,7 @@ def _try(model: nn.Module, read: Read, probe: Probe) -> None:
     if stay_apart(*(read(*part) for part in probe)):
         return
     raise ConfigError(
-        f"Expected a model that computes each row of a chunk on its own, got one whose "
+        "Expected a model that computes each row of a chunk on its own, got one whose "
         f"{_culprit(model, read, probe)} does not do so. A record's result would depend on the others, "
         "and the noise would be too small. Use another model, or train without record-level privacy."
     )

@@ -168,7 +168,7 @@ def test_the_server_never_sees_a_single_contribution(
         ({"dropout": "0.45", "min_cohort_size": "7"}, "at least 5 survivors of 7 clients"),
         ({"dropout": "-0.1"}, "dropout >= 0"),
         ({"dropout": None}, "Expected `dropout`"),
-        ({"max_retries": "-1"}, "spare >= 0"),
+        ({"max_retries": "-1"}, "max_retries >= 0"),
         ({"max_client_weight": "1.0"}, "0 < max_client_weight < 1"),
         ({"max_client_weight": "0.3"}, r"at most 0\.3 .* got up to 0\.50[0-9] .* counts from 179 to 180"),
         ({"min_num_examples": "90"}, r"at most 0\.51 .* got up to 0\.8 .* counts from 90 to 180"),

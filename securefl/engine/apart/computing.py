@@ -146,7 +146,7 @@ def answered(query: CohortQuery, request: bytes, compute: Callable[[Compute], Co
     """The relay's side: give the party a request, compute for it if it asks, and return its reply.
 
     Args:
-        ask: gives the party a frame and returns its next one, always on the same connection.
+        query: gives the party a frame and returns its next one, always on the same connection.
     """
     reply = query(request)
     while is_compute(reply):

@@ -1,7 +1,7 @@
 """A local deployment: all parties of a simulation in one process, each behind a Unix socket of its own.
 
-    with House(plan, updates, clients=3, folder=Path("house")) as house:
-        ...  # house.server for the server; house.where(name) for the carrier of a party's frames
+    with LocalDeployment(plan, updates, clients=3, folder=Path("parties")) as deployment:
+        ...  # deployment.server: the server; deployment.where(name): the socket of a party
 
 It is for simulations, since one process holds all keys and all ledgers. In a deployment each owner serves one
 `UpdateParty` by `served`, in a process of its own user. The updates are computed outside the parties.
@@ -151,8 +151,8 @@ class LocalDeployment:
         plan, updates: of all parties.
         clients: the number of clients.
         folder: of the parties' files and counters. Since the counters are inside, no check notices if the
-            folder is restored from a backup. A house that is opened there again continues its ledgers, under
-            new keys and in new sessions.
+            folder is restored from a backup. A deployment that is opened there again continues its ledgers,
+            under new keys and in new sessions.
 
     Raises:
         ConfigError: the updates can never be released under the plan, or another process holds the folder.
@@ -215,5 +215,5 @@ class LocalDeployment:
 
 
 def socket_of(folder: Path, name: str) -> Path:
-    """The path of a party's socket, for a house in this folder."""
+    """The path of a party's socket, for a local deployment in this folder."""
     return folder / name / _SOCKET

@@ -4,7 +4,7 @@
 `keys`        a party's long-term keys, and their rotation
 `folder`      creates a party's folder, gives it another plan, and opens it
 `pinning`     pins the roster that a party agreed to, and replaces its keys
-`made`        builds the study's algorithm, plan and records for one party, and the party itself
+`party_setup` builds the study's algorithm, plan and records for one party, and the party itself
 `asking`      runs the study on the server, over any transport that reaches the parties
 `serving`     the process of a client or key holder, which answers requests on a socket
 `status`      a summary of one party's folder for its owner

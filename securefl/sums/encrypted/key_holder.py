@@ -32,7 +32,7 @@ MOST_INTEGERS = 2**28
 
 
 class Opening(Protocol):
-    """The key holder's use of its key (`way.KeyHolderPart`)."""
+    """The key holder's use of its key (`scheme.KeyHolderPart`)."""
 
     def open(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """One reply per blinded total. The reply to an item that it refuses is empty."""
@@ -63,8 +63,8 @@ class Ready:
 class SumKeyHolder:
     """The key holder's machine of one encrypted sum.
 
-    It opens one total of a query's sum, for signatures of at least `least` members over one agreement. It
-    cannot verify that the total contains exactly their inputs.
+    It opens one total for each sum of a query, for signatures of at least `least` members over one agreement.
+    It cannot verify that the total contains exactly their inputs.
 
     agreement: from its own plan and the pinned keys. The task is the one that the members signed.
     """

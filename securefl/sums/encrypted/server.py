@@ -23,7 +23,7 @@ from securefl.sums.scheme import Opened, Unopened
 
 
 class Arithmetic(Protocol):
-    """The server's arithmetic under encryption (`way.ServerPart`)."""
+    """The server's arithmetic under encryption (`scheme.ServerPart`)."""
 
     def add(self, name: str, total: Any, message: bytes, sender: str) -> Any:
         """The total (or None) with one more message.

@@ -1,4 +1,4 @@
-"""The key holder of a two-server sum: it sends one sum of pads per query's sum, for clients that signed.
+"""The key holder of a two-server sum: it sends one sum of pads for each sum, for clients that signed.
 
 It opens the boxes of a set that signed, and names the members whose boxes do not open. It records the set
 before it answers. It answers the same request with the same bytes. Its record refuses every other request for
@@ -34,7 +34,7 @@ Seeds = Sequence[SecretKey]
 
 
 class Holding(Protocol):
-    """The key holder's use of its secrets (`way.KeyHolderPart`)."""
+    """The key holder's use of its secrets (`scheme.KeyHolderPart`)."""
 
     def open(self, agreed: Agreement, request: PadRequest) -> tuple[Seeds | None, ...]:
         """The seeds of each member. None for a member whose boxes do not open."""
@@ -88,8 +88,8 @@ class Ready:
 class PadKeyHolder:
     """The key holder's machine of one two-server sum.
 
-    It sums the pads of a query's sum once, for at least `least` members that signed one agreement, their
-    boxes and their padded vectors. It never sees a vector.
+    It sums the pads of each sum of a query once, for at least `least` members that signed one agreement,
+    their boxes and their padded vectors. It never sees a vector.
 
     agreement: from its own plan and the pinned keys. The task is the one that the members signed.
     Results: "opened", "refused", "unused".

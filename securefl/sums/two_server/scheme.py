@@ -158,7 +158,7 @@ class KeyHolderPart:
         return seal(agreed.server, summed, asked, secret=derived(self.secret, b"two-server seals"))
 
     def noise(self, agreed: Agreement, asked: bytes) -> dict[str, NDArray[np.int64]]:
-        """The plan's noise on each sum, by name, if the key holder adds it: one draw per query's sum.
+        """The plan's noise on each sum, by name, if the key holder adds it: one draw for each sum.
 
         The noise is derived from the sum's place and from the one request on record for it. If the record
         were lost, another set would get independent noise. Under the same noise, the difference of two totals
