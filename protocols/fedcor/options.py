@@ -250,7 +250,7 @@ class FedCor:
             )
 
     def build(self, problem: Problem) -> Algorithm:
-        # one contribution, so that a trial asks for the very value that clients offer
+        # one contribution, so that a trial asks for the very value that clients contribute
         count = cohort_size(self.fraction, problem.clients)
         update = Update(problem, sampling(count, "partial", trials=self.updates))
         schedule = Schedule(

@@ -189,7 +189,7 @@ class FedProf:
             raise ConfigError(
                 f"Expected one alpha for each of {problem.clients} clients, got {len(self.alpha)}."
             )
-        # one contribution, so that the selection asks for the very value that clients offer
+        # one contribution, so that the selection asks for the very value that clients contribute
         most: int | Literal["schedule"] = "schedule" if self.max_releases is None else self.max_releases
         profile = RepresentationProfile(problem, self.variant, self.bounds, self.clip, self.refresh, most)
         selection = ByProfile(problem, self.alpha, profile, self.replacement)

@@ -277,10 +277,9 @@ class ByDraws:
             raise LocalProtocolError(f"Expected at least one draw of each client, got {dict(self.draws)}.")
 
     def weight(self, client: int, spec: ValueSpec) -> float:
-        """The client's draws over all draws K, or over the most draws of one client if noise is possible.
+        """The client's draws over all draws, K. With a sensitivity: over the most draws of any one client.
 
-        The second applies to a value with a sensitivity. The noise is sized for a weight of 1, so division by
-        K would shrink the values and not the noise.
+        The noise is sized for a weight of 1, so division by K would shrink the values and not the noise.
         """
         return self.whole_weight((client,), spec)
 
