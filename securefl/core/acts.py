@@ -80,7 +80,22 @@ class RecordAct:
 
 
 def entering(client: str, agreement: Agreement, signers: int) -> Begin:
-    """Return the order to enter the attempt of this agreement."""
+    """Return the order to enter the attempt of this agreement. Raises nothing.
+
+    Args:
+        client: the name of the client that enters.
+        agreement: the agreement of the attempt.
+        signers: the attempt opens a sum only if at least this many clients sign.
+
+    >>> from securefl.secagg import Roster, Vector
+    >>> from securefl.sums import Agreement, Header, Identity, entering
+    >>> roster = Roster((Identity.generate("client-0000").member(),))
+    >>> place = Header(session=bytes(32), round=1, attempt=1, stage=0)
+    >>> vector = Vector(name="update", length=4, bits=32, bound=100)
+    >>> agreed = Agreement(header=place, roster=roster, vectors=(vector,), plan=bytes(32), task=bytes(32))
+    >>> entering("client-0000", agreed, signers=1).members
+    ('client-0000',)
+    """
     return Begin(
         client=client,
         header=agreement.header,

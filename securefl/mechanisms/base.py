@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import ClassVar, Final, Protocol
 
 from securefl.accounting.events import NON_PRIVATE
@@ -251,6 +252,11 @@ class BaseMechanism:
         """The standard deviation of all promised noise, in grid units."""
         return self.plan.noise_multiplier * self.sensitivity_on_grid
 
+    @property
+    def _by_each_client(self) -> bool:
+        """Whether each client adds all of the noise to its own value."""
+        return self.total_by is None and not self.mutual
+
     def check(self) -> None:
         pass
 
@@ -259,8 +265,7 @@ class BaseMechanism:
 
     def headroom(self) -> Headroom:
         # A client that adds all of the noise by itself may cut what it noised to the grid.
-        alone = self.total_by is None and not self.mutual
-        return Headroom(share=None) if alone else Headroom()
+        return Headroom(share=None) if self._by_each_client else Headroom()
 
     def client_noise(self, size: int, source: Source) -> Integers | None:
         return None
@@ -269,4 +274,6 @@ class BaseMechanism:
         return None
 
     def deviation(self, contributions: int) -> float:
-        return self.plan.noise_multiplier * self.sensitivity
+        # Independent noises of all clients: the variances add up.
+        noises = contributions if self._by_each_client else 1
+        return self.plan.noise_multiplier * self.sensitivity * sqrt(noises)

@@ -5,7 +5,6 @@ PROOF.md beside this file has the proof.
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import ClassVar, Final
 
 from dp_accounting import GaussianDpEvent, NoOpDpEvent
@@ -28,9 +27,6 @@ class Local(BaseMechanism):
 
     def client_noise(self, size: int, source: Source) -> Integers:
         return rounded(size, self.sigma, source)
-
-    def deviation(self, contributions: int) -> float:
-        return super().deviation(contributions) * sqrt(contributions)
 
     def learns(self, party: str) -> str:
         return ", with noise" if party == SERVER else ""

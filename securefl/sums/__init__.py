@@ -14,7 +14,7 @@ from securefl.core.lazy import lazy
 TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
 
 if TYPE_CHECKING:
-    from securefl.core.acts import RecordAct
+    from securefl.core.acts import RecordAct, entering
     from securefl.core.agreement import Agreement, Directory, Identity
     from securefl.core.hiding import ComputeAndConceal, Concealed
     from securefl.core.machine import Expects, Machine, Need, Outgoing, Step
@@ -44,6 +44,7 @@ __all__ = [
     "Step",
     "SumScheme",
     "Unopened",
+    "entering",
     "message",
     "names",
     "scheme_of",
@@ -68,6 +69,7 @@ _HOMES = {
     "Step": "core.machine",
     "SumScheme": "sums.scheme",
     "Unopened": "sums.scheme",
+    "entering": "core.acts",
     "message": "core.wire",
     "names": "sums.registry",
     "scheme_of": "sums.registry",
