@@ -6,8 +6,8 @@
     own Profile, KeyHolder, Evaluator     encrypted matching of profiles between three parties
 
 Each is imported when it is first used. The other faces: `algorithm`, `mechanisms`, `sums`, `linear`,
-`accounting`, `dp`, `secagg`, `matching`, `training`, `data`, `deployment`, `flower`, `errors`. All else is
-private.
+`accounting`, `dp`, `secagg`, `matching`, `training`, `data`, `published`, `deployment`, `flower`, `errors`.
+All else is private.
 """
 
 from securefl.core.lazy import lazy

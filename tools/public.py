@@ -29,6 +29,7 @@ FACES = (
     "securefl.matching",
     "securefl.training",
     "securefl.data",
+    "securefl.published",
     "securefl.deployment",
     "securefl.flower",
     "securefl.errors",

@@ -14,7 +14,14 @@ from securefl.study.config import Study, parse, slug
 
 
 class Measure(StrEnum):
-    """A column of a table. All but the best accuracy count until a run first reaches its target."""
+    """A column of a table. All but the best accuracy count until a run first reaches its target.
+
+    Raises ValueError for a value that is no column.
+
+    >>> from securefl.published import Measure
+    >>> Measure("rounds") is Measure.ROUNDS
+    True
+    """
 
     BEST = "best accuracy"
     ROUNDS = "rounds"
@@ -33,6 +40,12 @@ class Figure:
     """A published mean over runs, and its deviation if the paper prints one.
 
     mean: None if the paper says that some runs never reached the target ("N/A").
+
+    Raises nothing.
+
+    >>> from securefl.published import Figure
+    >>> Figure(mean=94.8, deviation=18.4).mean
+    94.8
     """
 
     mean: float | None
@@ -45,6 +58,12 @@ class Row:
 
     label: the paper's name of the system. arm: the name of the arm that runs it. figures: as printed.
     options: the paper's values of the system's options, by their names here.
+
+    Raises nothing.
+
+    >>> from securefl.published import Figure, Measure, Row
+    >>> Row(label="FedCor", arm="ours", figures={Measure.ROUNDS: Figure(mean=94.8)}).arm
+    'ours'
     """
 
     label: str
@@ -62,6 +81,11 @@ class Part:
     runs, None if the paper does not say.
 
     Raises ValueError if `ours` or a row names no arm of the study.
+
+    >>> from securefl.published import Part, Row
+    >>> text = '[[arm]]\\nname = "ours"\\nprotocol = "fedcor"'
+    >>> Part(name="2SPC", text=text, rows=(Row(label="FedCor", arm="ours"),), ours="ours").name
+    '2SPC'
     """
 
     name: str
@@ -93,6 +117,12 @@ class Table:
     version; None if it is none.
 
     Raises ValueError for parts that would share a folder.
+
+    >>> from securefl.published import Measure, Part, Table
+    >>> part = Part(name="2SPC", text='[[arm]]\\nname = "ours"', rows=(), ours="ours")
+    >>> Table(title="FedCor", source="Tang 2022, Table 1", parts=(part,), measures=(Measure.ROUNDS,),
+    ...       minutes=90).minutes
+    90
     """
 
     title: str

@@ -1,0 +1,167 @@
+"""CONTRIBUTING.md: its examples are installed as one package, with its own lines of entry points, and run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import public
+import pytest
+from support.command_line import securefl
+from support.outside import installed
+from support.tiny_study import FEDAVG, FEDPROF, run, study, text, with_privacy
+
+from securefl import Plan
+from securefl.algorithm import ValueSpec
+from securefl.errors import BudgetExceeded, ConfigError
+from securefl.mechanisms import mechanism_of
+from securefl.published.catalogue import table_named
+from securefl.study.config import parse
+from securefl.study.session import run_study
+from securefl.study.world import build
+from securefl.sums import scheme_of
+
+PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+KINDS = ("protocol", "mechanism", "sum", "linear query", "command", "published table", "data set")
+SCREEN = 45
+"""The most lines of an example."""
+FILES = dict(
+    re.findall(r"^```python\n# (my_package/\w+\.py)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+)
+STUDY = text(FEDAVG, FEDPROF, seeds="[1]", rounds=1)
+
+
+def points() -> dict[str, str]:
+    """The page's lines of entry points, a text for each group."""
+    blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    groups = [tomllib.loads(block)["project"]["entry-points"] for block in blocks]
+    return {
+        group: "\n".join(f"{name} = {value}" for name, value in lines.items())
+        for one in groups
+        for group, lines in one.items()
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    modules = FILES | {"my_package/__init__.py": "", "my_package/digits.toml": STUDY}
+    with installed(tmp_path_factory.mktemp("site"), modules, points()):
+        yield
+
+
+def test_each_kind_has_one_example() -> None:
+    for kind in KINDS:
+        section = PAGE.partition(f"### A {kind}\n")[2].partition("\n### ")[0]
+        assert section.count("```python") == 1, kind
+    assert PAGE.count("```python") == len(FILES) == len(KINDS)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_an_example_fits_a_screen_and_imports_from_faces_alone(path: str) -> None:
+    lines = FILES[path].splitlines()
+    assert len(lines) < SCREEN
+    assert max(map(len, lines)) <= 110
+    for node in ast.walk(ast.parse(FILES[path])):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("securefl"):
+            assert node.module in public.faces()
+            # a face of pieces may state no names yet
+            stated = getattr(import_module(node.module), "__all__", None)
+            assert stated is None or {alias.name for alias in node.names} <= set(stated)
+
+
+def test_lines_of_the_page_fit() -> None:
+    assert max(len(line) for line in PAGE.splitlines() if not line.startswith("|")) <= 120
+
+
+def test_the_protocol_selects_the_slowest(tmp_path: Path) -> None:
+    of = study('[[arm]]\nname = "Slowest"\nprotocol = "slowest"\nfraction = 0.5\n', rounds=1)
+    here = build(of, of.study.seeds[0])
+    selected = run(of, tmp_path, here=here).records[0]["selected"]
+    assert selected == sorted(here.population().seconds.argsort()[-3:])
+
+
+NOISED = {
+    "noise": '"discrete-local"',
+    "epsilon": "4.0",
+    "delta": "1e-5",
+    "adjacency": '"add-remove"',
+    "unit": '"client"',
+    "non_private": "[]",
+}
+
+
+def test_the_mechanism_noises_each_value() -> None:
+    spec = ValueSpec(name="own", reduction="sum", reveals="it", sensitivity={("record", "add-remove"): 1.0})
+    plan = Plan(
+        noise="discrete-local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1
+    )
+    mechanism = mechanism_of(plan, spec)
+    assert mechanism.deviation(9) == 6.0
+    assert mechanism.learns("server") == ", with discrete noise of its own"
+
+
+def test_a_study_takes_the_mechanism(tmp_path: Path) -> None:
+    written = with_privacy(text(FEDAVG + "clip = 1.0\n", rounds=1), NOISED)
+    found, _ = run_study(parse(written), tmp_path, lambda arm, seed, record: None)
+    assert found.summary[0].epsilon["server"] == pytest.approx(4.0, rel=0.01)
+
+
+HIDDEN = {
+    "sum": '"distrustful"',
+    "dropout": "0.0",
+    "corrupt": "0.0",
+    "min_cohort_size": "3",
+    "max_cohort_size": "3",
+}
+
+
+def test_the_sum_opens_and_refuses_a_plan_that_trusts_the_server(tmp_path: Path) -> None:
+    written = with_privacy(text(FEDAVG, rounds=1), HIDDEN)
+    record = run(parse(written), tmp_path).records[0]
+    assert len(record["answered"]) == 3
+    sizes = {"min_cohort_size": 4, "max_cohort_size": 4, "min_honest": 2, "max_client_weight": 0.5}
+    trusting = Plan(sum="distrustful", secagg="semi-honest", corrupt=0.0, delta=1e-5, max_rounds=1, **sizes)
+    scheme = scheme_of(trusting)
+    assert scheme is not None
+    with pytest.raises(ConfigError, match='Expected secagg = "active"'):
+        scheme.check(ValueSpec(name="step", reduction="sum", reveals="a step"), 4)
+
+
+def test_the_linear_query_is_the_weighted_sum_once(tmp_path: Path) -> None:
+    own = import_module("my_package.weighted_means")
+    clients = [(np.full((4, 2), (k / 4, -0.5)), np.zeros(4)) for k in range(3)]
+    weights = np.array([0.6, 0.8])
+    found = own.weighted_means(clients, weights, tmp_path / "ledger.sqlite")
+    assert found == pytest.approx({k: 0.6 * k / 4 - 0.4 for k in range(3)}, abs=1e-3)
+    with pytest.raises(BudgetExceeded):
+        own.weighted_means(clients, weights, tmp_path / "ledger.sqlite")
+
+
+def test_the_command_prints(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("noise", "--epsilon", "1", "--delta", "1e-5", "--releases", "10")
+    code, printed, _ = securefl(capfd, *arguments, "--json")
+    assert code == 0
+    found = json.loads(printed)["noise_multiplier"]
+    assert securefl(capfd, *arguments)[1] == f"noise multiplier {found:.4f}\n"
+    assert "Example:  securefl noise" in securefl(capfd, "noise", "--help")[1]
+
+
+def test_the_table_is_reproduced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert table_named("digits_by_profile").title == "Selection on digits"
+    code, printed, _ = securefl(capfd, "reproduce", "digits_by_profile", "--out", tmp_path, "--workers", 1)
+    assert code == 0
+    assert "By profile" in printed
+    assert "- study.rounds = 1; published is 500." in printed
+
+
+def test_a_study_takes_the_data_set(tmp_path: Path) -> None:
+    of = parse(text(FEDAVG, rounds=1, clients=4).replace('source = "digits"', 'source = "rings"'))
+    here = build(of, 3)
+    assert (here.problem.clients, here.problem.shape, len(here.problem.server_y)) == (4, (2,), 100)
+    assert len(run(of, tmp_path, here=here).records) == 1
