@@ -15,7 +15,8 @@ import public
 import pytest
 from support.command_line import securefl
 from support.outside import installed
-from support.tiny_study import FEDAVG, FEDPROF, run, study, text, with_privacy
+from support.private_studies import client_level
+from support.tiny_study import FEDAVG, FEDPROF, run, spied, study, text, with_privacy
 
 from securefl import Plan
 from securefl.algorithm import ValueSpec
@@ -76,7 +77,7 @@ def test_an_example_fits_a_screen_and_imports_from_faces_alone(path: str) -> Non
 
 
 def test_lines_of_the_page_fit() -> None:
-    assert max(len(line) for line in PAGE.splitlines() if not line.startswith("|")) <= 120
+    assert max(len(line) for line in PAGE.splitlines()) <= 120
 
 
 def test_the_protocol_selects_the_slowest(tmp_path: Path) -> None:
@@ -84,16 +85,6 @@ def test_the_protocol_selects_the_slowest(tmp_path: Path) -> None:
     here = build(of, of.study.seeds[0])
     selected = run(of, tmp_path, here=here).records[0]["selected"]
     assert selected == sorted(here.population().seconds.argsort()[-3:])
-
-
-NOISED = {
-    "noise": '"discrete-local"',
-    "epsilon": "4.0",
-    "delta": "1e-5",
-    "adjacency": '"add-remove"',
-    "unit": '"client"',
-    "non_private": "[]",
-}
 
 
 def test_the_mechanism_noises_each_value() -> None:
@@ -107,9 +98,10 @@ def test_the_mechanism_noises_each_value() -> None:
 
 
 def test_a_study_takes_the_mechanism(tmp_path: Path) -> None:
-    written = with_privacy(text(FEDAVG + "clip = 1.0\n", rounds=1), NOISED)
-    found, _ = run_study(parse(written), tmp_path, lambda arm, seed, record: None)
-    assert found.summary[0].epsilon["server"] == pytest.approx(4.0, rel=0.01)
+    found, _ = run_study(
+        client_level(noise='"discrete-local"', rounds=1), tmp_path, lambda arm, seed, record: None
+    )
+    assert found.summary[0].epsilon["server"] == pytest.approx(8.0, rel=0.01)
 
 
 HIDDEN = {
@@ -117,14 +109,14 @@ HIDDEN = {
     "dropout": "0.0",
     "corrupt": "0.0",
     "min_cohort_size": "3",
-    "max_cohort_size": "3",
 }
 
 
 def test_the_sum_opens_and_refuses_a_plan_that_trusts_the_server(tmp_path: Path) -> None:
-    written = with_privacy(text(FEDAVG, rounds=1), HIDDEN)
-    record = run(parse(written), tmp_path).records[0]
-    assert len(record["answered"]) == 3
+    written = text(FEDAVG + 'aggregation = "partial"\n', rounds=1)
+    clear, _ = spied(parse(written), tmp_path / "clear")
+    hidden, _ = spied(parse(with_privacy(written, HIDDEN)), tmp_path / "hidden")
+    assert np.array_equal(clear.states[-1].broadcast, hidden.states[-1].broadcast)
     sizes = {"min_cohort_size": 4, "max_cohort_size": 4, "min_honest": 2, "max_client_weight": 0.5}
     trusting = Plan(sum="distrustful", secagg="semi-honest", corrupt=0.0, delta=1e-5, max_rounds=1, **sizes)
     scheme = scheme_of(trusting)
@@ -156,7 +148,7 @@ def test_the_table_is_reproduced(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert table_named("digits_by_profile").title == "Selection on digits"
     code, printed, _ = securefl(capfd, "reproduce", "digits_by_profile", "--out", tmp_path, "--workers", 1)
     assert code == 0
-    assert "By profile" in printed
+    assert "Ours" in printed
     assert "- study.rounds = 1; published is 500." in printed
 
 

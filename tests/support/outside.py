@@ -27,6 +27,8 @@ def installed(folder: Path, modules: Mapping[str, str], points: Mapping[str, str
     about = folder / "outside-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n", encoding="utf-8")
+    top = sorted({Path(path).parts[0].removesuffix(".py") for path in modules})
+    (about / "top_level.txt").write_text("\n".join(top) + "\n", encoding="utf-8")
     lines = "\n".join(f"[{group}]\n{line}" for group, line in points.items())
     (about / "entry_points.txt").write_text(lines + "\n", encoding="utf-8")
     before = set(sys.modules)
