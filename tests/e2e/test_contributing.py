@@ -20,6 +20,8 @@ from support.tiny_study import FEDAVG, FEDPROF, run, spied, study, text, with_pr
 
 from securefl import Plan
 from securefl.algorithm import ValueSpec
+from securefl.core.keys import SecretKey
+from securefl.dp import Source
 from securefl.errors import BudgetExceeded, ConfigError
 from securefl.mechanisms import mechanism_of
 from securefl.published.catalogue import table_named
@@ -94,6 +96,9 @@ def test_the_mechanism_noises_each_value() -> None:
     )
     mechanism = mechanism_of(plan, spec)
     assert mechanism.deviation(9) == 6.0
+    noise = mechanism.client_noise(10_000, Source(SecretKey(b"a secret of the test's own".rjust(32))))
+    assert noise is not None
+    assert float(noise.std() * spec.grid.step) == pytest.approx(2.0, rel=0.05)  # 7 deviations
     assert mechanism.learns("server") == ", with discrete noise of its own"
 
 
