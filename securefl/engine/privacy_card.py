@@ -13,8 +13,11 @@ from securefl.mechanisms.registry import mechanism_of
 from securefl.sums.registry import scheme_of
 
 
-def learns(plan: Plan, specs: Sequence[ValueSpec], party: str) -> str:
-    """What `party` learns of clients that send these values under this plan, as the privacy card says it."""
+def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: bool = True) -> str:
+    """What `party` learns of clients that send these values under this plan, as the privacy card says it.
+
+    assumptions: whether the words say what a hidden sum is secure against.
+    """
     encrypted = [s for s in specs if plan.scores != CLEAR and s.reveals_encrypted]
     match party:
         case "server":
@@ -24,7 +27,9 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str) -> str:
                 f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in specs if s not in single
             ]
             told = ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
-            return f"{told} ({_held(plan, [s for s in specs if s not in single])})" if summed else told
+            if not summed or not assumptions:
+                return told
+            return f"{told} ({_held(plan, [s for s in specs if s not in single])})"
         case "key-holder":
             scheme = scheme_of(plan) if any(s.reduction == "sum" for s in specs) else None
             seen = [key_holder_learns(plan.scores)] if encrypted else []

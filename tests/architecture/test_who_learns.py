@@ -1,0 +1,53 @@
+"""The tables of who learns what are those that the privacy card makes."""
+
+from __future__ import annotations
+
+import pytest
+import who_learns
+
+from securefl.engine import privacy_card
+from securefl.linear.ckks import Ckks
+from securefl.mechanisms import charges
+from securefl.mechanisms.local import Local
+from securefl.sums.two_server import TwoServer
+
+TEXTS = {page: (who_learns.ROOT / page).read_text(encoding="utf-8") for page in who_learns.PAGES}
+
+
+@pytest.mark.parametrize("page", who_learns.PAGES)
+def test_a_page_has_the_words_of_the_card(page: str) -> None:
+    """If this fails, run `python tools/who_learns.py --write`."""
+    assert TEXTS[page] == who_learns.filled(page, TEXTS[page])
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "words"),
+    [
+        (privacy_card, "_told", lambda plan, spec, reveals: f"all of {reveals}"),
+        (Local, "learns", lambda self, party: ""),
+        (Ckks, "key_holder_learns", "everything"),
+        (TwoServer, "key_holder_learns", "everything"),
+    ],
+    ids=["server", "noise", "key holder of scores", "key holder of sums"],
+)
+def test_other_words_of_the_card_are_found(
+    owner: object, name: str, words: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, words)
+    assert TEXTS["README.md"] != who_learns.filled("README.md", TEXTS["README.md"])
+
+
+def test_another_charge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = charges.charge_of(*who_learns.composed(who_learns.CASES[-2]))
+    monkeypatch.setattr(charges, "charge_of", lambda plan, spec: none)
+    assert TEXTS["README.md"] != who_learns.filled("README.md", TEXTS["README.md"])
+
+
+def test_every_case_is_on_the_page_of_threats() -> None:
+    assert all(who_learns.MODEL in case.pages for case in who_learns.CASES)
+    assert len([case for case in who_learns.CASES if who_learns.README in case.pages]) <= 20
+
+
+def test_a_page_without_its_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"once each in README\.md"):
+        who_learns.filled("README.md", "no marker")
