@@ -161,7 +161,7 @@ CASES = (
         "update, masked, distributed noise, per client", _NO_README, sum=_MASKED, noise='"distributed"'
     ),
     Case("map (ADDS), clear", "map", _ADDS, {}),
-    Case("map (ADDS), masked", "map", _ADDS, {"sum": _MASKED}),
+    Case("map (ADDS), masked", "map", _ADDS, {"sum": _MASKED}, _NO_README),
     Case("map (ADDS), clear, noise per client", "map", _ADDS, _PER_CLIENT, _MODEL, bound=True),
     _profile('profile, `scores = "clear"`', '"clear"'),
     _profile('profile, `scores = "ckks"`', '"ckks"'),
@@ -192,6 +192,7 @@ CASES = (
         "size",
         f"{_LOSS}\nloss_bound = 5.0",
         {**_NOISED, "noise": '"local"'},
+        _NO_README,
     ),
 )
 
@@ -250,7 +251,7 @@ def table(page: str) -> str:
     others = privacy_card.learns(plan, [spec], OTHERS)
     lines = ["| a client's | server | key holder | other clients |", "|---|---|---|---|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return f"Other clients learn {others}. Their column has the charge of that.\n\n" + "\n".join(lines)
+    return f"Other clients learn {others}. Their column is its charge.\n\n" + "\n".join(lines)
 
 
 def filled(page: str, text: str) -> str:
