@@ -251,7 +251,7 @@ def test_openings_of_pads_are_counted_and_capped_and_of_sums_alone() -> None:
             holder.open(evaluator._sign(b"open", bytes(body)))
     item = first.request[:-64][-25:]
     for items in (b"", item * (few.block + 1), item + b"\0"):
-        with pytest.raises(RemoteProtocolError, match="places and one polynomial"):
+        with pytest.raises(RemoteProtocolError, match="one polynomial and 1 to"):
             holder.open(evaluator._sign(b"open", first.request[: -64 - 50] + items))
 
 
