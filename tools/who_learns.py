@@ -33,8 +33,7 @@ BEGIN = "<!-- who learns what: made by python tools/who_learns.py --write -->"
 END = "<!-- end -->"
 README, FEDERATION, MODEL = "README.md", "docs/federation.md", "docs/threat-model.md"
 PAGES = (README, FEDERATION, MODEL)
-_ALL, _NO_README = frozenset(PAGES), frozenset({FEDERATION, MODEL})
-_NO_FLOWER, _MODEL = frozenset({README, MODEL}), frozenset({MODEL})
+_BOTH, _MODEL = frozenset({README, MODEL}), frozenset({MODEL})
 
 _HEAD = """
 [study]
@@ -91,7 +90,7 @@ class Case:
         value: the name of the value in the ledger.
         arm: the lines of the study's arm.
         privacy: lines of [privacy] that differ from a study without protection.
-        pages: the pages that have the row.
+        pages: the pages that have the row. `OVER_FLOWER` names the rows of the federation's page.
         bound: `update_bound` in [local].
         dpsgd: whether clients train privately.
     """
@@ -100,7 +99,7 @@ class Case:
     value: str
     arm: str
     privacy: Mapping[str, str]
-    pages: frozenset[str] = _ALL
+    pages: frozenset[str] = _BOTH
     bound: bool = False
     dpsgd: bool = False
 
@@ -127,19 +126,19 @@ class Case:
         return f'{_HEAD}{bound}\n[privacy]\n{section}\n{private}\n[[arm]]\nname = "x"\n{self.arm}\n'
 
 
-def _update(row: str, pages: frozenset[str] = _ALL, dpsgd: bool = False, **privacy: str) -> Case:
+def _update(row: str, pages: frozenset[str] = _BOTH, dpsgd: bool = False, **privacy: str) -> Case:
     return Case(row, "update", _AVERAGING, privacy, pages, dpsgd=dpsgd)
 
 
-def _per_client(row: str, pages: frozenset[str] = _ALL, **privacy: str) -> Case:
+def _per_client(row: str, pages: frozenset[str] = _BOTH, **privacy: str) -> Case:
     return Case(row, "update", _AVERAGING, {**_PER_CLIENT, **privacy}, pages, bound=True)
 
 
 def _profile(row: str, scores: str, more: str = "", **privacy: str) -> Case:
-    return Case(row, "profile", f"{_PROFILE}\n{more}", {"scores": scores, **privacy}, _NO_FLOWER)
+    return Case(row, "profile", f"{_PROFILE}\n{more}", {"scores": scores, **privacy}, _BOTH)
 
 
-def _statistic(row: str, pages: frozenset[str] = _ALL, arm: str = "fedlog", **privacy: str) -> Case:
+def _statistic(row: str, pages: frozenset[str] = _BOTH, arm: str = "fedlog", **privacy: str) -> Case:
     return Case(row, "statistic", f'protocol = "{arm}"', {**_NOISED, **privacy}, pages)
 
 
@@ -154,14 +153,12 @@ CASES = (
     _update('update, `sum = "ckks"`', sum=_CKKS),
     _update('update, `sum = "two-server"`', sum=_SERVERS),
     _update("update, clear, `[dpsgd]`", dpsgd=True, adjacency='"add-remove"'),
-    _update("update, masked, `[dpsgd]`", _NO_README, dpsgd=True, sum=_MASKED, adjacency='"add-remove"'),
+    _update("update, masked, `[dpsgd]`", _MODEL, dpsgd=True, sum=_MASKED, adjacency='"add-remove"'),
     _per_client("update, clear, local noise, per client"),
-    _per_client("update, masked, local noise, per client", _NO_README, sum=_MASKED),
-    _per_client(
-        "update, masked, distributed noise, per client", _NO_README, sum=_MASKED, noise='"distributed"'
-    ),
+    _per_client("update, masked, local noise, per client", _MODEL, sum=_MASKED),
+    _per_client("update, masked, distributed noise, per client", _MODEL, sum=_MASKED, noise='"distributed"'),
     Case("map (ADDS), clear", "map", _ADDS, {}),
-    Case("map (ADDS), masked", "map", _ADDS, {"sum": _MASKED}, _NO_README),
+    Case("map (ADDS), masked", "map", _ADDS, {"sum": _MASKED}, _MODEL),
     Case("map (ADDS), clear, noise per client", "map", _ADDS, _PER_CLIENT, _MODEL, bound=True),
     _profile('profile, `scores = "clear"`', '"clear"'),
     _profile('profile, `scores = "ckks"`', '"ckks"'),
@@ -192,9 +189,19 @@ CASES = (
         "size",
         f"{_LOSS}\nloss_bound = 5.0",
         {**_NOISED, "noise": '"local"'},
-        _NO_README,
+        _MODEL,
     ),
 )
+OVER_FLOWER = (
+    'update, `sum = "clear"`',
+    'update, `sum = "masked"`',
+    'update, `sum = "ckks"`',
+    'update, `sum = "two-server"`',
+    'profile, `scores = "clear"`',
+    'profile, `scores = "ckks"`',
+    "statistic, masked, distributed noise",
+)
+"""The values that `test_flower_studies.py` and `test_flower_strategies.py` send over Flower."""
 
 
 @cache
@@ -244,9 +251,14 @@ def cells(case: Case, page: str) -> tuple[str, str, str, str]:
     return case.row, server, holder, _cost(charge[OTHERS])
 
 
+def pages_of(case: Case) -> frozenset[str]:
+    """The pages that have the row of this case."""
+    return case.pages | ({FEDERATION} if case.row in OVER_FLOWER else set())
+
+
 def table(page: str) -> str:
     """The whole part of a page between its markers."""
-    rows = [cells(case, page) for case in CASES if page in case.pages]
+    rows = [cells(case, page) for case in CASES if page in pages_of(case)]
     plan, spec = composed(CASES[0])
     others = privacy_card.learns(plan, [spec], OTHERS)
     lines = ["| a client's | server | key holder | other clients |", "|---|---|---|---|"]

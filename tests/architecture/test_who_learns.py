@@ -46,6 +46,7 @@ def test_another_charge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_case_is_on_the_page_of_threats() -> None:
     assert all(who_learns.MODEL in case.pages for case in who_learns.CASES)
     assert len([case for case in who_learns.CASES if who_learns.README in case.pages]) <= 20
+    assert {case.row for case in who_learns.CASES} >= set(who_learns.OVER_FLOWER)
 
 
 def test_a_page_without_its_markers_is_refused() -> None:

@@ -46,7 +46,7 @@ def test_features_are_read_as_written(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     run_as_written(PIXELS, {})
     text = text_of("heads_digits").partition("[sweep.grid]")[0]
-    text = text.replace('source = "digits"', 'source = "digits.npz"\nclasses = 10\npublic_count = 60')
+    text = text.replace('source = "digits"', 'source = "digits.npz"\nclasses = 10\npublic_num_examples = 60')
     assert world.build(parse(text, home=tmp_path), 1).problem.shape == (64,)
     Path("digits.npz").rename("cifar10.npz")
     with np.load("cifar10.npz") as file:
