@@ -143,7 +143,7 @@ def python_plans(source: str) -> Iterator[tuple[Plan, ValueSpec]]:
             value = literal(keyword.value, known)
             words |= value or {} if keyword.arg is None else {keyword.arg: value}
         taken = {k: v for k, v in words.items() if v is not None and not k.startswith(("noise", "scores"))}
-        plan = Plan(**{"delta": 1e-5, "schedule": 1, **taken})
+        plan = Plan(**{"delta": 1e-5, "max_rounds": 1, **taken})
         if plan.hidden:
             for name in plan.weights or ("step",):
                 yield plan, ValueSpec(name=name, reduction="sum", reveals="it")
