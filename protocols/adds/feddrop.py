@@ -51,18 +51,18 @@ class FedDrop:
     Raises ValueError unless 0 < fraction <= 1 and 0 < keep <= 1.
 
     >>> from securefl.protocols.adds import FedDrop
-    >>> FedDrop(fraction=0.1).new_state
+    >>> FedDrop(fraction=0.1).keep
     0.75
     """
 
     fraction: float
-    new_state: float = 0.75
+    keep: float = 0.75
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
-        if not 0 < self.new_state <= 1:
+        if not 0 < self.keep <= 1:
             raise ValueError(
-                f"Expected 0 < keep <= 1, got {self.new_state}: a layer without units passes nothing."
+                f"Expected 0 < keep <= 1, got {self.keep}: a layer without units passes nothing."
             )
 
     def build(self, problem: Problem) -> Algorithm:
@@ -71,7 +71,7 @@ class FedDrop:
             selection=Uniform(),
             fraction=self.fraction,
             aggregation="partial",
-            part=Dropped(supernet_of(problem), self.new_state),
+            part=Dropped(supernet_of(problem), self.keep),
         )
 
 
@@ -80,7 +80,7 @@ class Dropped:
     """The same subnet of random units for the whole cohort. The other entries keep their values."""
 
     supernet: Supernet
-    new_state: float
+    keep: float
 
     @property
     def initial(self) -> Float32s:
@@ -115,7 +115,7 @@ class Dropped:
         """The units (J,) of one round: ceil(keep C) of each layer."""
         units = np.zeros(self.supernet.units, np.bool_)
         for layer in self.supernet.sampled:
-            count = max(1, ceil(self.new_state * layer.units - 1e-9))
+            count = max(1, ceil(self.keep * layer.units - 1e-9))
             units[layer.own.start + rng.permutation(layer.units)[:count]] = True
         return units
 

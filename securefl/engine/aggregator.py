@@ -142,7 +142,7 @@ class SecureAggregator:
     def _reserve(
         self, shared: Path | str, plan: Plan, charges: Mapping[str, int], people: Sequence[Records]
     ) -> None:
-        own = Allotment(run=self.ledger.identity, what="a door", charges=charges)
+        own = Allotment(run=self.ledger.identity, what="an aggregator", charges=charges)
         with SharedLedger(shared, shared_terms(plan.terms()), digest_of_records(people)) as together:
             together.reserve([own])
 

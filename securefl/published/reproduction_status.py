@@ -11,7 +11,7 @@ from securefl.published.table import Part, Table
 from securefl.storage.texts import read_text
 from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import rounds_in
-from securefl.study.config import says_the_same, slug
+from securefl.study.config import in_older_words, slug
 from securefl.study.folder import CONFIG
 
 
@@ -58,7 +58,8 @@ def require_own(table: Table, folder: Path) -> None:
     """Raises ConfigError if the folder holds runs of another version of the table."""
     for part in table.parts:
         config = home(folder, part) / CONFIG
-        if not config.is_file() or says_the_same(found := read_text(config), part.text):
+        found = read_text(config) if config.is_file() else part.text
+        if found == part.text or in_older_words(found, part.text):
             continue
         lines = zip_longest(part.text.splitlines(), found.splitlines(), fillvalue="nothing")
         expected, came = next((pair for pair in lines if pair[0] != pair[1]), ("", "other line ends"))

@@ -286,9 +286,13 @@ def with_new_names(table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def says_the_same(text: str, other: str) -> bool:
-    """Whether two texts are one study, or one sweep, and differ in older words alone."""
-    return with_new_names(toml(text)) == with_new_names(toml(other))
+def in_older_words(text: str, other: str) -> bool:
+    """Whether the first text is the second one, a study or a sweep, in older words.
+
+    Two texts of one table that differ otherwise, such as in a comment, are not: files are bound to the text.
+    """
+    stored, now = toml(text), toml(other)
+    return stored != now and with_new_names(stored) == now
 
 
 def _require_at_home(table: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> None:

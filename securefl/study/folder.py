@@ -25,7 +25,7 @@ from securefl.storage.files import write
 from securefl.storage.folder_lock import require_idle
 from securefl.storage.private_folder import require_layout
 from securefl.storage.texts import read_text
-from securefl.study.config import Brought, Study, home_of, note_home, parse, says_the_same
+from securefl.study.config import Brought, Study, home_of, in_older_words, note_home, parse
 from securefl.study.split_key import Keeper
 from securefl.training.devices import Gpu, Hardware, chosen
 
@@ -40,7 +40,7 @@ def as_begun(study: Study, folder: Path) -> Study:
     if (
         not config.exists()
         or (text := read_text(config)) == study.text
-        or not says_the_same(text, study.text)
+        or not in_older_words(text, study.text)
     ):
         return study
     return replace(study, text=text)

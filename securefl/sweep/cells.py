@@ -30,7 +30,7 @@ from securefl.core.reading import convert, near
 from securefl.dp.choice import Trials
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
-from securefl.study.config import Arm, Brought, Study, note_home, parse, says_the_same, slug
+from securefl.study.config import Arm, Brought, Study, in_older_words, note_home, parse, slug
 
 CONFIG = "sweep.toml"
 _LONGEST = 100
@@ -217,7 +217,7 @@ def as_begun(sweep: Sweep, out: Path) -> Sweep:
     if (
         not config.exists()
         or (text := read_text(config)) == sweep.text
-        or not says_the_same(text, sweep.text)
+        or not in_older_words(text, sweep.text)
     ):
         return sweep
     brought = sweep.cells[0].study.brought

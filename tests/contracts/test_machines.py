@@ -763,7 +763,7 @@ class TestSumKeyHolder(Contract):
             agreed = dataclasses.replace(
                 AGREED,
                 header=dataclasses.replace(PLACE, round=number),
-                vectors=(dataclasses.replace(AGREED.vectors[0], once=True, query=query),),
+                vectors=(dataclasses.replace(AGREED.vectors[0], once=True, ask=query),),
             )
             machine = dataclasses.replace(self.machine, agreement=agreed)
             step = machine.receive(machine.begin().state, "server", requested(0, 2, agreed=agreed))

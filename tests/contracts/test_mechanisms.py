@@ -465,7 +465,7 @@ def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
     most: int | None, held: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, defect(participation=None if most is None else Participation(most=most)))
-    plan = planned("twice", "clear", releases=held)
+    plan = planned("twice", "clear", max_releases=held)
     assert charge_of(plan, SPEC)
     assert (plan.terms().max_rounds or {}).get("own", 0) <= (most or 0)
     if most is not None:

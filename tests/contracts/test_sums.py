@@ -209,7 +209,9 @@ def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pyt
         composition(certain, certain.arms[0], world(certain))
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', how)
     choose = averaging.sample_without_replacement
-    monkeypatch.setattr(averaging, "gumbel_top_k", lambda chances, count, rng: choose(chances, 1, rng))
+    monkeypatch.setattr(
+        averaging, "sample_without_replacement", lambda chances, count, rng: choose(chances, 1, rng)
+    )
     finished = run(of, tmp_path)
     assert [len(record["answered"]) for record in finished.records] == [0, 0]
     assert "1 clients are left, a sum needs 3" in finished.records[0]["abstained"]["server"]

@@ -212,7 +212,7 @@ def test_the_server_hears_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         told.append({*log.abstained, *log.blank})
         return answers
 
-    monkeypatch.setattr(server, "ask", asked)
+    monkeypatch.setattr(server, "query", asked)
     played(here, noted)
     assert set().union(*heard) <= {SERVER}
     # Its number of records is public here, so that one is answered as it is.

@@ -183,7 +183,7 @@ def _watch(patch: pytest.MonkeyPatch, seen: Seen) -> None:
         return played
 
     patch.setattr(Driver, "_read", reading)
-    patch.setattr(InProcess, "ask", asking)
+    patch.setattr(InProcess, "query", asking)
     patch.setattr(Turn, "play", playing)
 
 

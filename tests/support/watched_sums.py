@@ -24,7 +24,7 @@ class Watched:
         self.asked: list[tuple[Header, CohortQuery, Answers]] = []
         self._left: dict[tuple[int, int, str, int], NDArray[np.int64]] = {}
         self._ask, self._protect = InProcess.query, contributing.protect
-        patch.setattr(InProcess, "ask", lambda engine, *asked: self.query(engine, *asked))
+        patch.setattr(InProcess, "query", lambda engine, *asked: self.query(engine, *asked))
         patch.setattr(contributing, "protect", self.protect)
 
     def left(self, header: Header, name: str, answers: Answers) -> list[NDArray[np.int64]]:

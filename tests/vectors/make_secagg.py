@@ -20,7 +20,7 @@ from support import second_secagg as second
 from support.second_secagg import Agreed, Client, Dealing, Delivery, Entry, Refused, Server, Vector, u32
 
 FOLDER = Path(__file__).parent / "secagg"
-ClientFunction = dict[str, Any]
+Given = dict[str, Any]
 NAMES = ("session", "round", "attempt", "stage", "active", "ordered", "corrupt", "neighbours", "threshold")
 
 
@@ -28,7 +28,7 @@ def drawn(*labels: str | int, count: int = 32) -> bytes:
     return hashlib.shake_256("/".join(map(str, labels)).encode()).digest(count)
 
 
-def cohort(label: str, clients: int, *, closed: Sequence[int], **parameters: Any) -> ClientFunction:
+def cohort(label: str, clients: int, *, closed: Sequence[int], **parameters: Any) -> Given:
     kinds = ("identity", "channel", "mask", "nonce", "seed")
     members = [
         {"name": f"client-{n:03d}"} | {kind: drawn(label, kind, n) for kind in kinds} for n in range(clients)
@@ -42,7 +42,7 @@ def cohort(label: str, clients: int, *, closed: Sequence[int], **parameters: Any
     ]
     place = {"session": drawn(label, "session"), "round": 7, "attempt": 1, "stage": 2}
     told = {"plan": drawn(label, "plan"), "task": drawn(label, "task")}
-    found: ClientFunction = plain(
+    found: Given = plain(
         place | parameters | told | {"members": members, "vectors": vectors, "closed": list(closed)}
     )
     return found
@@ -84,17 +84,17 @@ COHORTS = {
 }  # fmt: skip
 
 
-def keys(given: ClientFunction, number: int) -> dict[str, bytes]:
+def keys(given: Given, number: int) -> dict[str, bytes]:
     member = terms_of(given)["members"][number]
     return {kind: bytes.fromhex(one) for kind, one in member.items() if kind != "name"}
 
 
-def terms_of(given: ClientFunction) -> ClientFunction:
+def terms_of(given: Given) -> Given:
     """The cohort, with what the case changes of it."""
     return {**COHORTS[given["cohort"]], **given.get("instead", {})}
 
 
-def agreed(given: ClientFunction) -> Agreed:
+def agreed(given: Given) -> Agreed:
     of = terms_of(given)
     identity = Ed25519PrivateKey.from_private_bytes
     members = [
@@ -111,7 +111,7 @@ def agreed(given: ClientFunction) -> Agreed:
     return Agreed(members=tuple(members), vectors=vectors, **digests, **rest)
 
 
-def randomness(given: ClientFunction, number: int) -> Callable[[int], bytes]:
+def randomness(given: Given, number: int) -> Callable[[int], bytes]:
     """The secrets of the cohort in the order they are drawn, then anything."""
     own = keys(given, number)
     fixed, calls = [own["mask"], own["nonce"], own["seed"]], iter(range(10**6))
@@ -120,28 +120,28 @@ def randomness(given: ClientFunction, number: int) -> Callable[[int], bytes]:
     )
 
 
-def client(given: ClientFunction, number: int) -> Client:
+def client(given: Given, number: int) -> Client:
     own = keys(given, number)
     return Client(agreed(given), number, own["identity"], own["channel"], randomness(given, number))
 
 
-def entries(given: ClientFunction) -> list[Entry]:
+def entries(given: Given) -> list[Entry]:
     return [client(given, number).advertise() for number in COHORTS[given["cohort"]]["closed"]]
 
 
-def dealt(given: ClientFunction) -> tuple[list[Client], dict[int, Dealing]]:
+def dealt(given: Given) -> tuple[list[Client], dict[int, Dealing]]:
     clients = [client(given, number) for number in COHORTS[given["cohort"]]["closed"]]
     closed = [one.advertise() for one in clients]
     return clients, {one.own: one.deal(closed) for one in clients}
 
 
-def server(given: ClientFunction) -> Server:
+def server(given: Given) -> Server:
     one = Server(agreed(given))
     one.close(entries(given))
     return one
 
 
-def ready(given: ClientFunction, number: int) -> Client:
+def ready(given: Given, number: int) -> Client:
     one = client(given, number)
     one.advertise()
     one.deal(entries(given))
@@ -151,51 +151,51 @@ def ready(given: ClientFunction, number: int) -> Client:
 # The kinds of cases ------------------------------------------------------------------------------------
 
 
-def agreement(given: ClientFunction) -> Any:
+def agreement(given: Given) -> Any:
     of = agreed(given)
     digests = {"parameters": of.parameter_digest(), "roster": of.roster_digest(), "context": of.context()}
     return digests | {"signers": of.signers(), "questions": of.questions()}
 
 
-def channel(given: ClientFunction) -> Any:
+def channel(given: Given) -> Any:
     own, other = given["own"], given["other"]
     return second.channel_secret(agreed(given), own, keys(given, own)["channel"], other)
 
 
-def advertise(given: ClientFunction) -> Any:
+def advertise(given: Given) -> Any:
     return client(given, given["own"]).advertise()
 
 
-def close(given: ClientFunction) -> Any:
+def close(given: Given) -> Any:
     one = client(given, given["own"])
     one.advertise()
     one.deal([Entry(**entry) for entry in raw(given)["entries"]])
     return one.CONTEXT
 
 
-def offsets(given: ClientFunction) -> Any:
+def offsets(given: Given) -> Any:
     return sorted(second.graph_offsets(given["members"], given["neighbours"]))
 
 
-def graph(given: ClientFunction) -> Any:
+def graph(given: Given) -> Any:
     return second.graph(raw(given)["CONTEXT"], given["members"], given["neighbours"])
 
 
-def split(given: ClientFunction) -> Any:
+def split(given: Given) -> Any:
     return second.split(raw(given)["secret"], given["holders"], [int(c, 16) for c in given["coefficients"]])
 
 
-def combine(given: ClientFunction) -> Any:
+def combine(given: Given) -> Any:
     return second.combine(raw(given)["shares"], given["threshold"])
 
 
-def marks(given: ClientFunction) -> Any:
+def marks(given: Given) -> Any:
     of = raw(given)
     both = second.marks(of["CONTEXT"], of["dealer"], of["holder"], *of["opened"])
     return {"marks": both, "seed mark": second.seed_mark(of["CONTEXT"], of["dealer"], of["seed"])}
 
 
-def seal(given: ClientFunction) -> Any:
+def seal(given: Given) -> Any:
     of, one = raw(given), ready(given, given["dealer"])
     pair = of["dealer"], of["holder"]
     key = second.share_key(one.CONTEXT, one.channel_secret(pair[1]), *pair)
@@ -203,7 +203,7 @@ def seal(given: ClientFunction) -> Any:
     return {"share key": key, "sealed": sealed}
 
 
-def dealing(given: ClientFunction) -> Any:
+def dealing(given: Given) -> Any:
     of, one = raw(given), server(given)
     said = Dealing(**of["dealing"])
     one.check_dealing(of["dealer"], said)
@@ -213,47 +213,47 @@ def dealing(given: ClientFunction) -> Any:
     return {"signed": text, "evidence": {h: one.box(of["dealer"], h).evidence for h in said.sealed}}
 
 
-def receive(given: ClientFunction) -> Any:
+def receive(given: Given) -> Any:
     of, one = raw(given), ready(given, given["own"])
     boxes = {dealer: Delivery(**box) for dealer, box in of["boxes"].items()}
     shown = one.receive(of["dealers"], boxes)
     return {"complaints": [u32(dealer) + key for dealer, key in shown.items()]}
 
 
-def judge(given: ClientFunction) -> Any:
+def judge(given: Given) -> Any:
     of, one = raw(given), server(given)
     one.dealings = {of["dealer"]: Dealing(**of["dealing"])}
     return one.judge(of["dealer"], of["holder"], of["key"])
 
 
-def leaf(given: ClientFunction) -> Any:
+def leaf(given: Given) -> Any:
     of = raw(given)
     return second.leaf(of["holder"], of["marks"], of["sealed"])
 
 
-def encrypted(given: ClientFunction) -> Any:
+def encrypted(given: Given) -> Any:
     text = second.encrypted_text(agreed(given).context_under(b""), given["own"], raw(given)["ciphertexts"])
     return {"signed": text, "signature": second.sign(keys(given, given["own"])["identity"], text)}
 
 
-def keystream(given: ClientFunction) -> Any:
+def keystream(given: Given) -> Any:
     return second.keystream(raw(given)["seed"], given["vector"], given["length"], given["bits"])
 
 
-def pack(given: ClientFunction) -> Any:
+def pack(given: Given) -> Any:
     return second.pack(given["values"], given["bits"])
 
 
-def unpack(given: ClientFunction) -> Any:
+def unpack(given: Given) -> Any:
     return second.unpack(raw(given)["packed"], given["length"], given["bits"])
 
 
-def pair(given: ClientFunction) -> Any:
+def pair(given: Given) -> Any:
     one = ready(given, given["own"])
     return second.pair_seed(one.CONTEXT, one.secret, one.keys[given["other"]], given["own"], given["other"])
 
 
-def masked(given: ClientFunction) -> Any:
+def masked(given: Given) -> Any:
     of, one = raw(given), ready(given, given["own"])
     one.receive(of["dealers"], {dealer: Delivery(**box) for dealer, box in of["boxes"].items()})
     packed, signature = one.masked(given["x"])
@@ -261,7 +261,7 @@ def masked(given: ClientFunction) -> Any:
     return {"packed": packed, "signed": signed, "signature": signature}
 
 
-def survivors(given: ClientFunction) -> Any:
+def survivors(given: Given) -> Any:
     one = ready(given, given["own"])
     one.dealers = given["dealers"]
     signature = one.accept(given["survivors"], given["dropped"])
@@ -269,14 +269,14 @@ def survivors(given: ClientFunction) -> Any:
     return {"signed": signed, "signature": signature, "record": one.digest()}
 
 
-def quorum(given: ClientFunction) -> Any:
+def quorum(given: Given) -> Any:
     of, one = raw(given), ready(given, given["own"])
     one.dealers, one.survivors = given["dealers"], given["survivors"]
     one.confirm(of["signers"], of["inputs"])
     return "enough"
 
 
-def aggregate(given: ClientFunction) -> Any:
+def aggregate(given: Given) -> Any:
     of, one = raw(given), Server(agreed(given))
     one.close([Entry(**entry) for entry in of["entries"]])
     one.deliver({dealer: Dealing(**said) for dealer, said in of["dealings"].items()})
@@ -286,7 +286,7 @@ def aggregate(given: ClientFunction) -> Any:
     return {"survivors": one.survivors, "totals": one.sum(of["answers"])}
 
 
-SECOND: dict[str, Callable[[ClientFunction], Any]] = {
+SECOND: dict[str, Callable[[Given], Any]] = {
     of.__name__: of
     for of in (
         agreement, channel, advertise, close, offsets, graph, split, combine, marks, seal, leaf, dealing,
@@ -298,12 +298,12 @@ SECOND: dict[str, Callable[[ClientFunction], Any]] = {
 # The cases ---------------------------------------------------------------------------------------------
 
 
-def case(name: str, kind: str, **given: Any) -> ClientFunction:
+def case(name: str, kind: str, **given: Any) -> Given:
     asked = plain(given)
     return {"name": name, "kind": kind, "given": asked, "expected": plain(SECOND[kind](asked))}
 
 
-def derivations() -> list[ClientFunction]:
+def derivations() -> list[Given]:
     context, secret = drawn("context", count=104), drawn("secret")
     coefficients = [
         f"{int.from_bytes(drawn('coefficient', n, count=64)) % second.PRIME:066x}" for n in range(3)
@@ -349,7 +349,7 @@ def derivations() -> list[ClientFunction]:
     return found
 
 
-def values(given: ClientFunction, number: int) -> list[list[int]]:
+def values(given: Given, number: int) -> list[list[int]]:
     """A client's integers; the first one is at the bound."""
     found = []
     for name, length, _, bound, *_ in COHORTS[given["cohort"]]["vectors"]:
@@ -358,7 +358,7 @@ def values(given: ClientFunction, number: int) -> list[list[int]]:
     return found
 
 
-def round_of(name: str, silent: int, missing: Sequence[int]) -> list[ClientFunction]:
+def round_of(name: str, silent: int, missing: Sequence[int]) -> list[Given]:
     """One aggregation in which `silent` does not deal and `missing` send no input."""
     given = {"cohort": name}
     clients, dealings = dealt(given)
@@ -366,7 +366,7 @@ def round_of(name: str, silent: int, missing: Sequence[int]) -> list[ClientFunct
     dealings = {dealer: said for dealer, said in dealings.items() if dealer != silent}
     one = server(given)
     boxes = one.deliver(dealings)
-    found, inputs, signed, answers = [], dict[int, ClientFunction](), {}, {}
+    found, inputs, signed, answers = [], dict[int, Given](), {}, {}
     for client in clients:
         client.receive(one.dealers, boxes[client.own])
         if client.own not in missing:
@@ -408,7 +408,7 @@ def round_of(name: str, silent: int, missing: Sequence[int]) -> list[ClientFunct
     return found
 
 
-def complaints() -> list[ClientFunction]:
+def complaints() -> list[Given]:
     """Dealer 3 seals for holder 1 what does not match its marks, and signs it."""
     given = {"cohort": "five"}
     clients, dealings = dealt(given)
@@ -439,9 +439,7 @@ def complaints() -> list[ClientFunction]:
     return found
 
 
-def resigned(
-    given: ClientFunction, dealer: int, said: Dealing, context: bytes, holders: Sequence[int]
-) -> Dealing:
+def resigned(given: Given, dealer: int, said: Dealing, context: bytes, holders: Sequence[int]) -> Dealing:
     root = second.levels([second.leaf(h, said.marks[h], said.sealed[h]) for h in holders])[-1][0]
     text = second.dealing_text(context, dealer, said.seed_mark, root)
     return dataclasses.replace(said, signature=second.sign(keys(given, dealer)["identity"], text))
@@ -450,9 +448,9 @@ def resigned(
 # What is refused ---------------------------------------------------------------------------------------
 
 
-def changed(base: ClientFunction, changes: Sequence[tuple[Sequence[str | int], Any]]) -> ClientFunction:
+def changed(base: Given, changes: Sequence[tuple[Sequence[str | int], Any]]) -> Given:
     """The given of `base` with values put in some places; None takes the place away."""
-    given: ClientFunction = copy.deepcopy(base["given"])
+    given: Given = copy.deepcopy(base["given"])
     for places, value in changes:
         inside: Any = given
         for place in places[:-1]:
@@ -470,13 +468,13 @@ def flipped(text: str, byte: int = 0) -> str:
     return data.hex()
 
 
-def refused(accepted: Sequence[ClientFunction]) -> list[ClientFunction]:
+def refused(accepted: Sequence[Given]) -> list[Given]:
     by = {one["name"]: one for one in accepted}
 
     def g(name: str) -> Any:
         return by[name]["given"]
 
-    found: list[ClientFunction] = []
+    found: list[Given] = []
     odd = [*COHORTS["five"]["vectors"][:3], ["odd", 4, 13, 820, 0, 0, False, 0]]
     twice = [*COHORTS["five"]["members"][:4], COHORTS["five"]["members"][3] | {"name": "client-004"}]
 
@@ -819,7 +817,7 @@ def other_dealing() -> Dealing:
     )
 
 
-def lonely(base: ClientFunction) -> ClientFunction:
+def lonely(base: Given) -> Given:
     """Drop neighbours of one member until it has too few."""
     given = base["given"]
     one = ready(given, given["own"])
@@ -841,17 +839,17 @@ def lonely(base: ClientFunction) -> ClientFunction:
     raise AssertionError("nobody can be made lonely")
 
 
-def neighbour_with(cast: ClientFunction) -> str:
+def neighbour_with(cast: Given) -> str:
     near = ready(cast, cast["own"]).graph[cast["own"]]
     return str(next(n for n in cast["signers"] if int(n) in near))
 
 
-def neighbour_without(cast: ClientFunction) -> str:
+def neighbour_without(cast: Given) -> str:
     near = ready(cast, cast["own"]).graph[cast["own"]]
     return str(next(n for n in cast["inputs"] if int(n) in near))
 
 
-def misdealt(whole: ClientFunction, dealer: int) -> list[tuple[list[str], Any]]:
+def misdealt(whole: Given, dealer: int) -> list[tuple[list[str], Any]]:
     """The dealer shares other secrets than it promised; marks, signature and answers agree."""
     given = {"cohort": "five"}
     cheat = ready(given, dealer)
@@ -874,7 +872,7 @@ def misdealt(whole: ClientFunction, dealer: int) -> list[tuple[list[str], Any]]:
     return changes
 
 
-def weak(whole: ClientFunction) -> list[tuple[list[Any], Any]]:
+def weak(whole: Given) -> list[tuple[list[Any], Any]]:
     text = second.advertise_text(agreed(whole).context(), 1, bytes(32), bytes(32))
     signature = second.sign(keys(whole, 1)["identity"], text)
     entry = {"number": 1, "mask_key": bytes(32), "nonce": bytes(32), "signature": signature}

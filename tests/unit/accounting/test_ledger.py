@@ -324,7 +324,7 @@ def test_showing_epsilon() -> None:
         {"unit": "client"},
         {"adjacency": "add-remove"},
         {"budget": 8.0},
-        {"against": (SERVER,)},
+        {"adversaries": (SERVER,)},
     ],
     ids=str,
 )
@@ -343,7 +343,7 @@ def test_the_terms_are_fixed_when_the_ledger_is_made(path: Path, other: dict[str
         {"delta": math.nan},
         {"budget": -1.0},
         {"budget": math.nan},
-        {"against": ("x",)},
+        {"adversaries": ("x",)},
     ],
     ids=str,
 )
@@ -359,8 +359,8 @@ import os, random, signal, sys, time, traceback
 import numpy as np
 from securefl.accounting.figures import brief
 from securefl.accounting.ledger import Asked, Ledger, Terms
-from securefl.core.messages import Contribution
-from securefl.accounting.events import UNPROTECTED
+from securefl.core.messages import ContributionMessage
+from securefl.accounting.events import NON_PRIVATE
 from securefl.core.release import Release, ReleaseKey
 from securefl.core.wire import Header
 
@@ -370,9 +370,9 @@ def work(path, holder, numbers, told):
     ledger = Ledger(path, TERMS)
     for number in numbers:
         key = ReleaseKey(holder, bytes(32), number, 0, 0, "update")
-        ledger.reserve([(key, UNPROTECTED)])
-        release = Release(key=key, unit="record", form="open", charge=UNPROTECTED, _numbers=np.ones(1))
-        ledger.send([(Header(bytes(32), number, 0, 0), Contribution(releases=(release,)))])
+        ledger.reserve([(key, NON_PRIVATE)])
+        release = Release(key=key, unit="record", form="open", charge=NON_PRIVATE, _numbers=np.ones(1))
+        ledger.send([(Header(bytes(32), number, 0, 0), ContributionMessage(releases=(release,)))])
         os.write(told, b"%s %d\\n" % (holder.encode(), number))
         os.fsync(told)
 

@@ -113,7 +113,7 @@ def _terms(path: Path) -> dict[str, str]:
         {"adjacency": "replace-one"},
         {"delta": 1e-6},
         {"budget": 3.0},
-        {"against": (SERVER,)},
+        {"adversaries": (SERVER,)},
     ],
 )
 def test_another_promise_is_refused(path: Path, other: dict[str, Any]) -> None:

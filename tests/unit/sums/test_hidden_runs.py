@@ -531,7 +531,7 @@ def opened_inputs(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         found.extend((client_name(k), header.round) for k in answers.survivors if answers.totals)
         return answers, log
 
-    patch.setattr(InProcess, "ask", watched)
+    patch.setattr(InProcess, "query", watched)
     return found
 
 

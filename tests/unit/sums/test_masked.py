@@ -113,7 +113,7 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
             network._tamper = lambda sender, to, data: b"" if sender == "client-0003" else data
         return exchange(self, query, header, network)
 
-    monkeypatch.setattr(InProcess, "ask", without)
+    monkeypatch.setattr(InProcess, "query", without)
     expected, _ = spied(parse(clear(rounds=2, protocol=protocol)), tmp_path / "clear")
     for one, other in zip(spy.states, expected.states, strict=True):
         assert np.array_equal(one.broadcast, other.broadcast)

@@ -19,8 +19,8 @@ from securefl.protocols.adds.feddrop import UNITS, Dropped
 from securefl.protocols.contributions import Sampling
 
 
-def part(new_state: float = 0.5) -> Dropped:
-    return FedDrop(fraction=1.0, new_state=new_state).build(problem(MLP)).part  # type: ignore[attr-defined, no-any-return]
+def part(keep: float = 0.5) -> Dropped:
+    return FedDrop(fraction=1.0, keep=keep).build(problem(MLP)).part  # type: ignore[attr-defined, no-any-return]
 
 
 def ordered(own: Dropped, seed: int = 0, **changes: Any) -> ClientContext:
@@ -36,7 +36,7 @@ def test_units_are_drawn_in_every_layer() -> None:
     first, second = (own.drawn(np.random.default_rng(seed)) for seed in (0, 1))
     assert not np.array_equal(first, second)
     assert [first[layer.own].sum() for layer in own.supernet.sampled] == [6, 3]
-    assert part(new_state=0.01).drawn(np.random.default_rng(0)).sum() == 2
+    assert part(keep=0.01).drawn(np.random.default_rng(0)).sum() == 2
 
 
 def test_only_the_subnet_travels_and_moves(tmp_path: Path) -> None:
@@ -77,6 +77,6 @@ def test_orders_that_do_not_fit_are_refused(defect: str) -> None:
 
 
 def test_a_share_out_of_range_is_refused() -> None:
-    for new_state in (0.0, 1.1):
+    for keep in (0.0, 1.1):
         with pytest.raises(ValueError, match="0 < keep <= 1"):
-            FedDrop(fraction=1.0, new_state=new_state)
+            FedDrop(fraction=1.0, keep=keep)
