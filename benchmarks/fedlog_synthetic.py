@@ -236,7 +236,7 @@ class Experiment:
                 by.weight(client, statistic.spec) if isinstance(by, ByDraws) else 1.0
                 for client in question.cohort
             ]
-            kept.extend(value.keep or {} for value in values)
+            kept.extend(value.new_state or {} for value in values)
             numbers.extend((len(question.broadcast), len(floats)) for floats in sent)
             total = sum((w * v for w, v in zip(weights, sent, strict=True)), np.zeros(6))
             return Answers(

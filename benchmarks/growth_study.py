@@ -28,8 +28,8 @@ from securefl.training.task import Problem
 
 SIZE, LATE = 610, 1000
 NOISES = {
-    "none": 'noise = "none"\nbudget = inf\nunprotected = ["update"]\n',
-    "local": 'noise = "local"\nepsilon = 8.0\nbudget = 8.0\nunprotected = []\n',
+    "none": 'noise = "none"\nbudget = inf\nnon_private = ["update"]\n',
+    "local": 'noise = "local"\nepsilon = 8.0\nbudget = 8.0\nnon_private = []\n',
 }
 STUDY = f"""
 [study]

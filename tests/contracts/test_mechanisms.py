@@ -467,7 +467,7 @@ def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
     install(monkeypatch, defect(participation=None if most is None else Participation(most=most)))
     plan = planned("twice", "clear", max_releases=held)
     assert charge_of(plan, SPEC)
-    assert (plan.terms().max_rounds or {}).get("own", 0) <= (most or 0)
+    assert (plan.terms().max_releases or {}).get("own", 0) <= (most or 0)
     if most is not None:
         with pytest.raises(ConfigError, match="that a ledger enforces"):
             charge_of(replace(plan, max_releases={"own": 4}), SPEC)

@@ -330,7 +330,9 @@ def kind(event: Any) -> str:
 
 
 def work(asked: Any) -> str:
-    return f"*{asked if isinstance(asked, str) else asked.__name__.lower()}*"
+    # The specification says "hide" of this order, in words of its own.
+    name = asked if isinstance(asked, str) else asked.__name__.lower()
+    return f"*{'hide' if name == 'computeandconceal' else name}*"
 
 
 if __name__ == "__main__":

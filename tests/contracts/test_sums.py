@@ -130,7 +130,9 @@ def test_distributed_noise_in_a_hidden_sum_has_the_epsilon_of_the_sum(how: str, 
     finished = run(of, tmp_path)
     for party in ("server", "others"):
         assert finished.records[-1]["epsilon"][party] == pytest.approx(2.0, abs=1e-6)
-    terms = Terms(unit="record", adjacency="add-remove", delta=of.privacy.delta, max_rounds={"statistic": 1})
+    terms = Terms(
+        unit="record", adjacency="add-remove", delta=of.privacy.delta, max_releases={"statistic": 1}
+    )
     with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
         assert len(ledger.rows()) == 7
         assert {row[7] for row in ledger.rows()} == {"committed"}

@@ -151,7 +151,7 @@ def test_from_python_alone(cancer: pd.DataFrame) -> None:
     ]
     named = STUDY[STUDY.index("source") : STUDY.index("[dpsgd]")]
     study = STUDY.replace('model = { kind = "net:Net" }\n', "").replace(
-        named, "classes = 2\npublic_count = 140\n"
+        named, "classes = 2\npublic_num_examples = 140\n"
     )
     spent = securefl.forecast(study, data=clients, model=names["Net"], progress=False)
     run = securefl.run(study, data=clients, model=names["Net"], out="run", workers=1)

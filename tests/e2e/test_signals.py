@@ -20,7 +20,7 @@ from securefl.study.config import read
 ROUNDS = 3
 MASKED = text(
     FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"'), clients=4, rounds=ROUNDS
-).replace('sum = "clear"', 'sum = "masked"\nspare = 0\ndropout = 0.25\ncorrupt = 0.0')
+).replace('sum = "clear"', 'sum = "masked"\nmax_retries = 0\ndropout = 0.25\ncorrupt = 0.0')
 """An attempt at a hidden sum that was lost would cost its round: there is no other."""
 SOON = "Stopping after this round; once more to stop at once."
 

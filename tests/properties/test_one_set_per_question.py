@@ -324,7 +324,7 @@ class Holder:
         if REFUSED not in said.items:
             [vector] = agreement.vectors
             question = vector.question(agreement.header)
-            at = ("once",) if vector.once else (question.round, question.query)
+            at = ("once",) if vector.once else (question.round, question.ask)
             key = (question.name, question.again, *at)
             self.opened.setdefault(key, set()).add(agreement.context + request.items[0])
             known = self.replies.setdefault((agreement.context, request), said)

@@ -281,9 +281,9 @@ def _privacy(case: Case, unit: str, adjacency: str) -> str:
         "budget = inf",
         f"adversaries = [{adversaries}]",
         "non_private = []",
-        f"min_cohort_size = {CLIENTS}\nleast_honest = 2\nlargest_share = 0.6",
+        f"min_cohort_size = {CLIENTS}\nmin_honest = 2\nmax_client_weight = 0.6",
         "dropout = 0.0\ncorrupt = 0.0" if together else "",
-        f"min_num_examples = {EACH // 2}\nlargest_count = {EACH}" if together else "",
+        f"min_num_examples = {EACH // 2}\nmax_num_examples = {EACH}" if together else "",
     ]
     return "\n".join(line for line in lines if line)
 

@@ -162,7 +162,7 @@ def _watch(patch: pytest.MonkeyPatch, seen: Seen) -> None:
     from securefl.engine.inprocess import InProcess
     from securefl.study.run import Turn
 
-    read, query, run_round = Driver._read, InProcess.query, Turn.run_round
+    read, query, play = Driver._read, InProcess.query, Turn.play
 
     def reading(drive: Driver, parcel: Any, expects: Any) -> Any:
         body = read(drive, parcel, expects)
@@ -178,7 +178,7 @@ def _watch(patch: pytest.MonkeyPatch, seen: Seen) -> None:
         return answers, log
 
     def playing(turn: Turn, number: int, state: Any) -> Any:
-        played = run_round(turn, number, state)
+        played = play(turn, number, state)
         seen.models[(number, 99), "model"] = np.asarray(played[0].broadcast, np.float64)
         return played
 
@@ -295,7 +295,7 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
         KeyHolderPart,
         "_source",
         lambda part, question, asked: Source(
-            drawn("key-holder", question.round, question.query, question.again, question.name)
+            drawn("key-holder", question.round, question.ask, question.again, question.name)
         ),
     )
     _couple_splits(patch, drawn)

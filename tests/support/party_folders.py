@@ -95,7 +95,7 @@ class Asking:
         entered, self.rejected_from = enter_all(self.exchange, self.enter_frame, self.parties)
         return entered
 
-    def run_round(self, number: int) -> list[int]:
+    def play(self, number: int) -> list[int]:
         """Play a round. Returns the clients in its sum."""
         of = made(self.study)
 

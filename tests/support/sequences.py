@@ -258,5 +258,5 @@ class Play:
 def asked(attempt: Attempt) -> tuple[Any, ...]:
     """What is the same in all attempts at one question."""
     question = attempt.vector.question(attempt.header)
-    at = ("once",) if attempt.vector.once else (question.round, question.query)
+    at = ("once",) if attempt.vector.once else (question.round, question.ask)
     return (question.name, question.again, *at)

@@ -78,7 +78,7 @@ class Clients:
 
         Put anew it is another number: the noise on it is fresh.
         """
-        asked = (0, 0) if vector.once else (0 if vector.query else number, vector.query)
+        asked = (0, 0) if vector.once else (0 if vector.ask else number, vector.ask)
         label = f"{client}|{vector.name}|{asked[0]}|{asked[1]}|{vector.again}"
         return int.from_bytes(hashlib.sha256(label.encode()).digest()[:2], "little")
 
@@ -379,7 +379,7 @@ class Attempt:
         self, view: View, own: int, dealers: tuple[int, ...], keys: set[bytes]
     ) -> dict[Unknown, int]:
         question, closed = self.vector.question(self.header), view.closed
-        asked = ("once",) if self.vector.once else (question.round, question.query)
+        asked = ("once",) if self.vector.once else (question.round, question.ask)
         row: dict[Unknown, int] = {("x", self.members[own], question.name, question.again, *asked): 1}
         if own not in view.told(view.seeds):
             row["seed", closed.context, own] = 1
@@ -401,13 +401,13 @@ def call(
     stage: int = 0,
     ordered: int | None = None,
     name: str = "update",
-    query: int = 0,
+    ask: int = 0,
     again: int = 0,
     once: bool = False,
     tasks: Mapping[int, bytes] | None = None,
 ) -> Attempt:
     """An attempt over some clients, in the order of their names."""
-    vector = Vector(name=name, length=1, bits=32, bound=2**16, ask=query, again=again, once=once)
+    vector = Vector(name=name, length=1, bits=32, bound=2**16, ask=ask, again=again, once=once)
     header = Header(SESSION, number, attempt, stage)
     chosen = tuple(sorted(members, key=client_name))
     return Attempt(clients, chosen, header, vector, ordered or len(chosen), tasks or {})

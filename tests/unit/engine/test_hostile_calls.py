@@ -107,7 +107,7 @@ def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: p
     for number in (1, 2):
         at = replace(PLACE, round=number)
         holder(whole).call([KEY_HOLDER], encode_call(at, scores(length=number)))
-    with pytest.raises(RemoteProtocolError, match="at most 2 kinds"):
+    with pytest.raises(RemoteProtocolError, match="at most 2 sets of bounds"):
         holder(whole).call([KEY_HOLDER], encode_call(replace(PLACE, round=3), scores(length=3)))
     assert holder(whole).call([KEY_HOLDER], encode_call(replace(PLACE, round=3), scores(length=2)))
 

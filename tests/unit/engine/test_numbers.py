@@ -298,9 +298,9 @@ def test_an_ask_is_an_introduction_or_has_a_number() -> None:
 def test_a_vector_is_of_an_introduction_or_has_a_number() -> None:
     vector = Vector(name="step", length=1, bits=8, bound=3, number=2)
     question = vector.question(place(4))
-    assert (question.round, question.query) == (4, 2)
-    introduced = replace(vector, query=2, number=0)
-    assert (introduced.question(place(4)).round, introduced.question(place(4)).query) == (0, 2)
+    assert (question.round, question.ask) == (4, 2)
+    introduced = replace(vector, ask=2, number=0)
+    assert (introduced.question(place(4)).round, introduced.question(place(4)).ask) == (0, 2)
     assert vector.encoded() != introduced.encoded()
-    with pytest.raises(ConfigError, match="`query` or `number`"):
-        replace(vector, query=1)
+    with pytest.raises(ConfigError, match="`ask` or `number`"):
+        replace(vector, ask=1)

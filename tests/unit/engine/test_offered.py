@@ -98,7 +98,7 @@ def test_a_sum_is_not_asked_of_each_nor_a_number_in_a_sum(tmp_path: Path) -> Non
         )
     with (
         opened(tmp_path, spec=per_client) as aggregator,
-        pytest.raises(LocalProtocolError, match="question for 'sum'"),
+        pytest.raises(LocalProtocolError, match="query of reduction 'sum'"),
     ):
         aggregator.query(query(per_client))
 

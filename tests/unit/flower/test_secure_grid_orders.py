@@ -38,7 +38,7 @@ def asking(**changes: Any) -> Iterator[None]:
     def lies(**words: Any) -> CohortQuery:
         return CohortQuery(**{**words, **changes})
 
-    with mock.patch.object(secure_grid, "Ask", lies), mock.patch.object(server, "require_allowed"):
+    with mock.patch.object(secure_grid, "CohortQuery", lies), mock.patch.object(server, "require_allowed"):
         yield
 
 

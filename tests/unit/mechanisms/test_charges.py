@@ -131,7 +131,7 @@ def test_a_declared_zero_costs_nothing_and_a_value_that_reads_nothing_only_where
 
 def test_a_client_s_bound_holds_whatever_was_trained() -> None:
     client = replace(PLAN, unit="client", adjacency="zero-out")
-    for more in ({}, {"training": TRAINING}, {"reads": "trained"}):
+    for more in ({}, {"training": TRAINING}, {"depends_on": "trained-state"}):
         assert charge_of(client, replace(SUM, sensitivity=CLIENT, **more)).server == GAUSS  # type: ignore[arg-type]
 
 

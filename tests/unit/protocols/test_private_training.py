@@ -33,7 +33,7 @@ def ledger(of: Study, folder: Path, max_rounds: dict[str, int] | None = None) ->
         delta=privacy.delta,
         budget=None if privacy.budget == np.inf else privacy.budget,
         adversaries=privacy.adversaries,
-        max_rounds=max_rounds,
+        max_releases=max_rounds,
     )
     return Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms)
 

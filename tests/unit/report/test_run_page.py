@@ -195,7 +195,7 @@ def test_all_parts_of_the_report_are_there() -> None:
 
 
 def test_unprotected_parties_are_marked() -> None:
-    marked = [a for _, a in Page(render(report())).tags if "non_private" in (a.get("class") or "")]
+    marked = [a for _, a in Page(render(report())).tags if "unprotected" in (a.get("class") or "")]
     assert len(marked) == 2, "one row of the privacy card, one arm"
 
 

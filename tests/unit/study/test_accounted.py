@@ -128,7 +128,9 @@ def test_a_stopped_run_goes_on_and_is_charged_once(tmp_path: Path) -> None:
 def test_other_records_and_another_promise_are_refused(tmp_path: Path) -> None:
     run(shared(tmp_path), tmp_path / "a")
     other = shared(tmp_path, epsilon="0.5")
-    other = parse(other.text.replace('source = "digits"', "classes = 2\npublic_count = 100"), brought=BROUGHT)
+    other = parse(
+        other.text.replace('source = "digits"', "classes = 2\npublic_num_examples = 100"), brought=BROUGHT
+    )
     with pytest.raises(ConfigError, match="got others"):
         securefl.run(other, data=DATA, out=tmp_path / "b", progress=False)
     with pytest.raises(ConfigError, match="expected delta = "):
@@ -150,7 +152,7 @@ def test_records_are_the_same_under_any_seed_partition_and_draw(tmp_path: Path) 
 
 def test_the_digest_of_the_records_is_in_no_report(tmp_path: Path) -> None:
     written = shared(tmp_path, epsilon="0.5").text.replace(
-        'source = "digits"', "classes = 2\npublic_count = 100"
+        'source = "digits"', "classes = 2\npublic_num_examples = 100"
     )
     study = parse(written, brought=BROUGHT)
     found = securefl.run(study, out=tmp_path / "a", progress=False)

@@ -52,7 +52,7 @@ class Centred(nn.Module):
 
 
 def study(model: Callable[[], nn.Module]) -> Study:
-    data = "\n[data]\nclasses = 2\nclients = 4\npublic_count = 10\npartition = { kind = 'iid' }\n"
+    data = "\n[data]\nclasses = 2\nclients = 4\npublic_num_examples = 10\npartition = { kind = 'iid' }\n"
     x = np.random.default_rng(0).normal(size=(60, 3))
     brought = Brought(data=(x, (x.sum(1) > 0).astype(int)), model=model)
     return parse(written(data=data, model="", extra=DPSGD, rounds=1), brought=brought)
@@ -80,7 +80,7 @@ def test_what_cannot_be_trained_so_is_refused(model: Callable[[], nn.Module], me
 
 
 def test_a_plan_says_how_records_are_kept_apart(tmp_path: Path) -> None:
-    of = folder(tmp_path, data=DATA.replace("[data]\n", "[data]\npublic_count = 15\n"), extra=DPSGD)
+    of = folder(tmp_path, data=DATA.replace("[data]\n", "[data]\npublic_num_examples = 15\n"), extra=DPSGD)
     said = CliRunner().invoke(cli, ["plan", str(of)])
     assert said.exit_code == 0, said.output
     told = " ".join(said.output.split())

@@ -83,7 +83,7 @@ def test_one_ledger_counts_what_leaves_in_every_session_and_study(tmp_path: Path
 
 def test_a_schedule_of_one_study_does_not_bar_the_next() -> None:
     terms = plan_file.HolderTerms.of(made(CLEAR).plan).ledger()
-    scheduled = replace(terms, max_rounds={"update": 2})
+    scheduled = replace(terms, max_releases={"update": 2})
     assert terms.bears(scheduled)
     assert terms.bears(terms)
     assert not scheduled.bears(terms)
@@ -96,7 +96,7 @@ def test_a_study_in_other_terms_is_refused(tmp_path: Path, changed: str) -> None
     others = {
         "delta = 1e-4": "delta = 0.00001",
         'adjacency = "replace-one"': 'adjacency = "add-remove"',
-        "budget = inf": "budget = 3.0\nagainst = []",
+        "budget = inf": "budget = 3.0\nadversaries = []",
     }
     study = CLEAR.replace(changed, others[changed])
     if "adversaries = []" in study:

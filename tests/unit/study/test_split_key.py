@@ -65,7 +65,9 @@ def moved(one: dict[str, Counter[bytes]], other: dict[str, Counter[bytes]]) -> i
     return sum(((one[key] - other[key]) + (other[key] - one[key])).total() for key in one)
 
 
-@pytest.mark.parametrize("data", [OWN, OWN.replace("public_num_examples", "holdout = 0.3\npublic_count")])
+@pytest.mark.parametrize(
+    "data", [OWN, OWN.replace("public_num_examples", "holdout = 0.3\npublic_num_examples")]
+)
 def test_a_record_that_goes_moves_no_other(data: str) -> None:
     # The attack: by place, one record fewer exchanged 1,453 of 4,000 between training and test.
     frame = people(400)

@@ -25,7 +25,7 @@ from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.choice import choose, cost, require_choosable
 
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
-NOISED = {"noise": '"local"', "against": '["server", "others"]', "budget": "3.0", "epsilon": "1.0"}
+NOISED = {"noise": '"local"', "adversaries": '["server", "others"]', "budget": "3.0", "epsilon": "1.0"}
 GRID = '[sweep.grid]\n"local.learning_rate" = [0.05, 0.2]\n'
 CHOSEN = '[sweep]\nchoice = { trials = "poisson", mean = 3 }\n' + GRID
 

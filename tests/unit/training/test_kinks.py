@@ -105,7 +105,7 @@ def test_records_on_a_kink_do_not_flip_together(kind: str, threads: int) -> None
 class Fixed:
     """A body that is there: what FedLog's statistic is of."""
 
-    reads: Literal["records", "trained"] = "records"
+    depends_on: Literal["records", "trained-state"] = "records"
     initial_queries = 0
     once = True
     training: DpEvent | None = None

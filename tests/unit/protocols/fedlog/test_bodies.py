@@ -41,7 +41,7 @@ def ledger(of: Study, folder: Path, max_rounds: dict[str, int] | None) -> Ledger
         adjacency=of.privacy.adjacency,
         delta=1e-5,
         adversaries=of.privacy.adversaries,
-        max_rounds=max_rounds,
+        max_releases=max_rounds,
     )
     return Ledger(folder / "private" / "arms" / "fedlog" / "seed-0" / "ledger.sqlite", terms)
 

@@ -189,7 +189,7 @@ def test_epsilon_is_what_was_asked_for_when_the_schedule_ends(
         adjacency=adjacency,
         delta=1e-5,
         adversaries=("server", "others"),
-        max_rounds={"statistic": 1},
+        max_releases={"statistic": 1},
     )
     with Ledger(tmp_path / "private" / "arms" / "fedlog" / "seed-1" / "ledger.sqlite", terms) as ledger:
         assert len(ledger.rows()) == 20

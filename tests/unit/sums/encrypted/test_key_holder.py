@@ -36,9 +36,9 @@ FEWER = EVERYBODY[:-1]
 
 
 def agreement(
-    attempt: int = 1, *, number: int = 1, stage: int = 0, once: bool = False, query: int = 0, again: int = 0
+    attempt: int = 1, *, number: int = 1, stage: int = 0, once: bool = False, ask: int = 0, again: int = 0
 ) -> Agreement:
-    vector = Vector(name="update", length=3, bits=32, bound=100, once=once, ask=query, again=again)
+    vector = Vector(name="update", length=3, bits=32, bound=100, once=once, ask=ask, again=again)
     return Agreement(
         header=Header(SESSION, number, attempt, stage),
         roster=Roster(tuple(identity(k).member() for k in EVERYBODY)),
@@ -177,7 +177,7 @@ def test_another_request_for_the_same_members_is_another_total(
 
 
 def test_other_questions_are_opened_and_rounds_go_up(holder: Holder) -> None:
-    for of in (agreement(), agreement(2, again=1), agreement(query=1), agreement(number=2)):
+    for of in (agreement(), agreement(2, again=1), agreement(ask=1), agreement(number=2)):
         assert not refused(holder.asked(of, request(of)))
     assert refused(holder.asked(agreement(3), request(agreement(3), FEWER))), "round 1 is over"
 
@@ -185,7 +185,7 @@ def test_other_questions_are_opened_and_rounds_go_up(holder: Holder) -> None:
 def test_a_value_that_cannot_change_is_opened_once_in_a_session(holder: Holder) -> None:
     first = agreement(once=True)
     assert not refused(holder.asked(first, request(first)))
-    for of in (agreement(number=2, once=True), agreement(number=3, query=1, once=True)):
+    for of in (agreement(number=2, once=True), agreement(number=3, ask=1, once=True)):
         assert refused(holder.asked(of, request(of, FEWER)))
     assert len(holder.decrypted) == 1
 

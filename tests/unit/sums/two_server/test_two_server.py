@@ -716,7 +716,7 @@ def test_one_machine_answers_one_request(holder: Holder) -> None:
 
 
 def test_other_questions_are_answered_and_rounds_go_up(holder: Holder) -> None:
-    for of in (agreement(), agreement(2, again=1), agreement(query=1), agreement(number=2)):
+    for of in (agreement(), agreement(2, again=1), agreement(ask=1), agreement(number=2)):
         assert not refused(holder.asked(of, requested(of)))
     assert refused(holder.asked(agreement(3), requested(agreement(3), FEWER))), "round 1 is over"
 
@@ -724,7 +724,7 @@ def test_other_questions_are_answered_and_rounds_go_up(holder: Holder) -> None:
 def test_a_value_that_cannot_change_is_opened_once_in_a_session(holder: Holder) -> None:
     first = agreement(once=True)
     assert not refused(holder.asked(first, requested(first)))
-    for of in (agreement(number=2, once=True), agreement(number=3, query=1, once=True)):
+    for of in (agreement(number=2, once=True), agreement(number=3, ask=1, once=True)):
         assert refused(holder.asked(of, requested(of, FEWER)))
 
 
@@ -853,7 +853,7 @@ def test_the_noise_is_drawn_once_for_a_question(tmp_path: Path) -> None:
     first = noised_total(at(), Journal(tmp_path / "acts.sqlite"))
     np.testing.assert_array_equal(first, noised_total(at(), Journal(tmp_path / "acts.sqlite")))
     np.testing.assert_array_equal(first, noised_total(at()), "it follows from the stored secret")
-    others = [at(number=2), at(again=1), at(query=1), at(attempt=2)]
+    others = [at(number=2), at(again=1), at(ask=1), at(attempt=2)]
     drawn = [first, *(noised_total(other) for other in others)]
     for i, one in enumerate(drawn):
         for other in drawn[:i]:
