@@ -210,7 +210,7 @@ def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     epsilon = ", ".join(f"{party} {spent}" for party, spent in card["privacy"]["epsilon"].items())
     whose = {
         "whole": "the model that all clients have",
-        "shared": "what all clients share; the rest stayed with each",
+        "shared": "what all clients share; each client keeps the rest",
         "client": f"the model of client {card['client']}",
     }
     return [

@@ -44,6 +44,6 @@ def test_predictions_are_as_good_as_the_record_says(protocol: str, options: str,
     else:
         parts = [(trained(of, tmp_path, k), *here.tests[k]) for k in range(5)]
         found = float(np.mean(np.concatenate([model.predict(x) == y for model, x, y in parts])))
-        with pytest.raises(ConfigError, match="the rest stayed with each"):
+        with pytest.raises(ConfigError, match="each client keeps the rest"):
             trained(of, tmp_path)
     assert found == pytest.approx(last["accuracy"], abs=1e-12)
