@@ -14,7 +14,7 @@ from securefl.accounting.chain import Head, first, move, replay, whole
 from securefl.accounting.note import noted, noted_in
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES, Adjacency, ReleaseKey, Unit
-from securefl.core.renamed import formerly
+from securefl.core.renamed import formerly, renamed
 from securefl.storage.database import Database, Kind
 
 KIND = Kind(
@@ -160,8 +160,8 @@ def _agree(db: Database, terms: Terms) -> None:
     for name, asked in written(terms).items():
         if stored[name] != asked:
             raise ConfigError(
-                f"Expected {name} = {stored[name]}, with which this ledger was made, got {asked}. Use the "
-                "old value, or a new ledger for the new terms."
+                f"Expected {renamed(Terms).get(name, name)} = {stored[name]}, with which this ledger was made, "
+                f"got {asked}. Use the old value, or a new ledger for the new terms."
             )
 
 
