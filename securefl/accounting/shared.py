@@ -360,10 +360,11 @@ def _entries(rows: _Rows, before: Head | None) -> tuple[Entry, ...]:
 def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
     for name, asked in written(terms).items():
         if stored[name] != asked:
+            word = renamed(Terms).get(name, name)
             raise ConfigError(
-                f"{path}: expected {name} = {stored[name]}, with which this shared ledger was made, got "
+                f"{path}: expected {word} = {stored[name]}, with which this shared ledger was made, got "
                 f"{asked}: epsilons under different terms cannot be added. Set [privacy] "
-                f"{renamed(Terms).get(name, name)} to the old "
+                f"{word} to the old "
                 "value. A new ledger would forget what these records have spent."
             )
 

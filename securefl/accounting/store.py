@@ -160,8 +160,8 @@ def _agree(db: Database, terms: Terms) -> None:
     for name, asked in written(terms).items():
         if stored[name] != asked:
             raise ConfigError(
-                f"Expected {renamed(Terms).get(name, name)} = {stored[name]}, with which this ledger was made, "
-                f"got {asked}. Use the old value, or a new ledger for the new terms."
+                f"Expected {renamed(Terms).get(name, name)} = {stored[name]}, with which this ledger was "
+                f"made, got {asked}. Use the old value, or a new ledger for the new terms."
             )
 
 
