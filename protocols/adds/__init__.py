@@ -12,6 +12,8 @@ options         the keys of an arm
 feddrop         federated dropout: one random subnet a round
 """
 
+from securefl.core.lazy import lazy
+
 TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
@@ -31,26 +33,13 @@ __all__ = [
     "gates",
 ]
 _HOMES = {
-    "Adds": "options",
-    "FedDrop": "feddrop",
-    "Gate": "subnet_search",
-    "Search": "subnet_search",
-    "Subnet": "subnet_search",
-    "Supernet": "supernet",
-    "bilevel": "subnet_search",
-    "gates": "subnet_search",
+    "Adds": "protocols.adds.options",
+    "FedDrop": "protocols.adds.feddrop",
+    "Gate": "protocols.adds.subnet_search",
+    "Search": "protocols.adds.subnet_search",
+    "Subnet": "protocols.adds.subnet_search",
+    "Supernet": "protocols.adds.supernet",
+    "bilevel": "protocols.adds.subnet_search",
+    "gates": "protocols.adds.subnet_search",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'securefl.protocols.adds' has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"securefl.protocols.adds.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -4,6 +4,8 @@
 options of an arm.
 """
 
+from securefl.core.lazy import lazy
+
 TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
@@ -17,22 +19,9 @@ __all__ = [
     "most_informative",
 ]
 _HOMES = {
-    "FedCor": "options",
-    "covariance": "process",
-    "fit": "process",
-    "most_informative": "process",
+    "FedCor": "protocols.fedcor.options",
+    "covariance": "protocols.fedcor.process",
+    "fit": "protocols.fedcor.process",
+    "most_informative": "protocols.fedcor.process",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'securefl.protocols.fedcor' has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"securefl.protocols.fedcor.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _HOMES)

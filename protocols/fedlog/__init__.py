@@ -3,6 +3,8 @@
 `statistic` and `solve` are functions on arrays, for any training loop. `FedLog` is the options of an arm.
 """
 
+from securefl.core.lazy import lazy
+
 TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
@@ -22,27 +24,14 @@ __all__ = [
     "statistic",
 ]
 _HOMES = {
-    "Clipping": "contribution",
-    "FedLog": "options",
-    "Prior": "head",
-    "gradient": "head",
-    "objective": "head",
-    "probabilities": "head",
-    "sensitivities": "contribution",
-    "solve": "head",
-    "statistic": "contribution",
+    "Clipping": "protocols.fedlog.contribution",
+    "FedLog": "protocols.fedlog.options",
+    "Prior": "protocols.fedlog.head",
+    "gradient": "protocols.fedlog.head",
+    "objective": "protocols.fedlog.head",
+    "probabilities": "protocols.fedlog.head",
+    "sensitivities": "protocols.fedlog.contribution",
+    "solve": "protocols.fedlog.head",
+    "statistic": "protocols.fedlog.contribution",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'securefl.protocols.fedlog' has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"securefl.protocols.fedlog.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _HOMES)

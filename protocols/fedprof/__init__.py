@@ -4,6 +4,8 @@
 `FedProf` is the options of an arm.
 """
 
+from securefl.core.lazy import lazy
+
 TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
@@ -19,24 +21,11 @@ __all__ = [
     "profile_value",
 ]
 _HOMES = {
-    "ByProfile": "options",
-    "Clip": "statistic",
-    "FedProf": "options",
-    "log_weights": "options",
-    "profile_spec": "statistic",
-    "profile_value": "statistic",
+    "ByProfile": "protocols.fedprof.options",
+    "Clip": "protocols.fedprof.statistic",
+    "FedProf": "protocols.fedprof.options",
+    "log_weights": "protocols.fedprof.options",
+    "profile_spec": "protocols.fedprof.statistic",
+    "profile_value": "protocols.fedprof.statistic",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'securefl.protocols.fedprof' has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"securefl.protocols.fedprof.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -4,6 +4,8 @@
 arm.
 """
 
+from securefl.core.lazy import lazy
+
 TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
@@ -28,31 +30,18 @@ __all__ = [
     "statistic",
 ]
 _HOMES = {
-    "Blocks": "blocks",
-    "Bounding": "contribution",
-    "Choice": "options",
-    "Heads": "options",
-    "Parts": "blocks",
-    "choose": "options",
-    "grid_of": "blocks",
-    "lda": "solvers",
-    "prototypes": "solvers",
-    "ridge": "solvers",
-    "sensitivities": "contribution",
-    "solve": "solvers",
-    "statistic": "contribution",
+    "Blocks": "protocols.heads.blocks",
+    "Bounding": "protocols.heads.contribution",
+    "Choice": "protocols.heads.options",
+    "Heads": "protocols.heads.options",
+    "Parts": "protocols.heads.blocks",
+    "choose": "protocols.heads.options",
+    "grid_of": "protocols.heads.blocks",
+    "lda": "protocols.heads.solvers",
+    "prototypes": "protocols.heads.solvers",
+    "ridge": "protocols.heads.solvers",
+    "sensitivities": "protocols.heads.contribution",
+    "solve": "protocols.heads.solvers",
+    "statistic": "protocols.heads.contribution",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'securefl.protocols.heads' has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"securefl.protocols.heads.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import inspect
 import json
 import re
@@ -167,6 +168,22 @@ def test_a_face_loads_nothing_before_it_is_asked(face: str) -> None:
     assert said.strip() == "[]"
 
 
+@pytest.mark.parametrize("face", [face for face in FACES if face != "securefl.protocols.averaging"])
+def test_a_type_checker_sees_the_names_that_a_face_has(face: str) -> None:
+    module = importlib.import_module(face)
+    homes = {
+        alias.name: node.module
+        for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module != "securefl.core.lazy"
+        for alias in node.names
+    }
+    assert {name: f"securefl.{home}" for name, home in module._HOMES.items()} == homes
+    assert set(homes) == set(module.__all__) - {"__version__"}
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
 def renamed() -> Iterator[tuple[str, str, str]]:
     for face in FACES:
         module = sys.modules.get(face) or __import__(face, fromlist=["__all__"])
@@ -193,6 +210,7 @@ INSIDE = {
     "securefl.commands.telling": "commands of a system",
     "securefl.storage.texts": "commands of a system",
     "securefl.sweep.cells": "commands of a system",
+    "securefl.core.lazy": "the table of a face, which `securefl.protocols.fedlog` and others are",
     "securefl.core.logs": "the package's logger",
 }
 """What the systems still import from below a face. It is to shrink."""

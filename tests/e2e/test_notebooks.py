@@ -112,8 +112,7 @@ def test_the_foreign_loop_changes_in_about_thirty_lines() -> None:
         tag: cell.source for cell in code(notebook("foreign_loop")) for tag in cell.metadata.get("tags", ())
     }
     new = changed(cells["before"], cells["after"])
-    # The field's names are longer than those of before: lines break, and 36 became 49. To be shortened.
-    assert 20 <= len(new) <= 50, "\n".join(new)
+    assert 20 <= len(new) <= 36, "\n".join(new)
     assert "securefl" not in cells["before"]
     assert "protocols" not in cells["before"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
 import inspect
 import subprocess
@@ -21,21 +20,6 @@ SLOW = ("torch", "numpy", "pandas", "matplotlib", "dp_accounting", "tenseal")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All examples run in one folder, where a finished run is not run again."""
     return tmp_path_factory.mktemp("examples")
-
-
-def test_the_names_are_those_that_a_type_checker_sees() -> None:
-    tree = ast.parse(Path(securefl.__file__).read_text(encoding="utf-8"))
-    homes = {
-        alias.name: node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        and str(node.module).startswith("securefl.")
-        and node.module != "securefl.core.lazy"
-        for alias in node.names
-    }
-    assert sorted(homes) == securefl.__all__
-    assert {name: f"securefl.{home}" for name, home in securefl._HOMES.items()} == homes
-    assert set(securefl.__all__) <= set(dir(securefl))
 
 
 def test_no_name_is_a_rooms() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
 import inspect
 import subprocess
@@ -45,23 +44,6 @@ SLOW = ("torch", "numpy", "scipy", "dp_accounting")
 def test_the_names_of_the_table_are_public(room: str) -> None:
     assert set(TABLE[room].split()) <= set(FACES[room].__all__)
     assert FACES[room].__all__ == sorted(FACES[room].__all__)
-
-
-@pytest.mark.parametrize("room", LAZY)
-def test_a_face_has_the_names_that_a_type_checker_sees(room: str) -> None:
-    face = FACES[room]
-    tree = ast.parse(Path(str(face.__file__)).read_text(encoding="utf-8"))
-    homes = {
-        alias.name: node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("securefl.")
-        for alias in node.names
-    }
-    assert {name: f"securefl.protocols.{room}.{home}" for name, home in face._HOMES.items()} == homes
-    assert sorted(homes) == face.__all__
-    assert set(face.__all__) <= set(dir(face))
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        face.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("room", LAZY)
