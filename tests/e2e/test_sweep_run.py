@@ -190,7 +190,7 @@ def test_plan_tells_every_cell_that_cannot_run(tmp_path: Path) -> None:
     result = CliRunner().invoke(plan, [str(toml), "--json"])
     assert result.exit_code == 1
     assert str(result.exception) == (
-        f"{toml}: 1 of 2 cells cannot run: clients = 5000. Mend them, or leave them out."
+        f"{toml}: 1 of 2 cells cannot run: clients = 5000. Fix them, or leave them out."
     )
     found = json.loads(result.stdout, parse_constant=refuse)
     bad, good = found["cells"]

@@ -21,6 +21,7 @@ from securefl.algorithm.queries import ClientState
 from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError, SecureFLError
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
+from securefl.core.renamed import with_new_words
 from securefl.engine.apart.entering import ENTERED, Enter, is_enter, unpack_enter
 from securefl.engine.apart.frames import REFUSED
 from securefl.engine.apart.host import Host
@@ -178,8 +179,11 @@ class PartySession:
                 sender=SERVER,
             ) from None
         found = differences(
-            {**json.loads(self._plan.text()), **_digests(self._pinned.digest, self._work)},
-            {**enter.table(sender=SERVER), **_digests(enter.roster, enter.work)},
+            {
+                **with_new_words(Plan, json.loads(self._plan.text())),
+                **_digests(self._pinned.digest, self._work),
+            },
+            {**with_new_words(Plan, enter.table(sender=SERVER)), **_digests(enter.roster, enter.work)},
         )
         if found:
             raise RemoteProtocolError(
