@@ -43,7 +43,7 @@ def test_another_plan_is_refused_and_each_difference_named() -> None:
     assert reply == REFUSED
     why = deployment.why("client-0001")
     assert 'secagg: "active" here, "semi-honest" at the server' in why
-    assert "spare: 0 here, 3 at the server" in why
+    assert "max_retries: 0 here, 3 at the server" in why
     assert "delta: 1e-05 here, 0.001 at the server" in why
     assert "corrupt" not in why
 
