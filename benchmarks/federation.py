@@ -42,9 +42,9 @@ from flwr.serverapp import Grid
 
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
+from securefl.deployment.local import LocalDeployment
+from securefl.deployment.updates import UPDATE
 from securefl.engine.aggregator import SecureAggregator
-from securefl.engine.apart.local_deployment import LocalDeployment
-from securefl.engine.apart.updates import UPDATE
 
 PAYLOADS = {"262 kB": 65_536, "4 MB": 1_048_576}
 FIELDS = ["carrier", "sum", "payload", "cpu_ms", "wall_ms"]

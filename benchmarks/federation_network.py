@@ -18,7 +18,7 @@ from federation_rounds import Mark
 
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER
-from securefl.engine.apart.local_deployment import socket_of
+from securefl.deployment.local import socket_of
 from securefl.flower.secure_app import PARTY, SOCKET
 
 HERE = Path(__file__).resolve().parent

@@ -16,8 +16,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from securefl.algorithm.plan import Plan
-from securefl.engine.apart.local_deployment import LocalDeployment
-from securefl.engine.apart.updates import UPDATE, Updates
+from securefl.deployment.local import LocalDeployment
+from securefl.deployment.updates import UPDATE, Updates
 from securefl.flower.secure_grid import SecureGrid
 
 SUMS = ("plain", "clear", "masked", "two-server")

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from grid_app.terms import PLAN, UPDATES
 
-from securefl.engine.apart import roster
-from securefl.engine.apart.local_deployment import UpdateParty, served
-from securefl.engine.apart.serving import listening
-from securefl.study.parties import keys
+from securefl.deployment import keys, roster
+from securefl.deployment.local import UpdateParty, served
+from securefl.deployment.server import listening
 
 
 def enrol(folder: Path, name: str) -> str:

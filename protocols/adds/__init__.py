@@ -33,13 +33,13 @@ __all__ = [
     "gates",
 ]
 _HOMES = {
-    "Adds": "protocols.adds.options",
-    "FedDrop": "protocols.adds.feddrop",
-    "Gate": "protocols.adds.subnet_search",
-    "Search": "protocols.adds.subnet_search",
-    "Subnet": "protocols.adds.subnet_search",
-    "Supernet": "protocols.adds.supernet",
-    "bilevel": "protocols.adds.subnet_search",
-    "gates": "protocols.adds.subnet_search",
+    "Adds": "securefl.protocols.adds.options",
+    "FedDrop": "securefl.protocols.adds.feddrop",
+    "Gate": "securefl.protocols.adds.subnet_search",
+    "Search": "securefl.protocols.adds.subnet_search",
+    "Subnet": "securefl.protocols.adds.subnet_search",
+    "Supernet": "securefl.protocols.adds.supernet",
+    "bilevel": "securefl.protocols.adds.subnet_search",
+    "gates": "securefl.protocols.adds.subnet_search",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -19,9 +19,9 @@ __all__ = [
     "most_informative",
 ]
 _HOMES = {
-    "FedCor": "protocols.fedcor.options",
-    "covariance": "protocols.fedcor.process",
-    "fit": "protocols.fedcor.process",
-    "most_informative": "protocols.fedcor.process",
+    "FedCor": "securefl.protocols.fedcor.options",
+    "covariance": "securefl.protocols.fedcor.process",
+    "fit": "securefl.protocols.fedcor.process",
+    "most_informative": "securefl.protocols.fedcor.process",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -24,14 +24,14 @@ __all__ = [
     "statistic",
 ]
 _HOMES = {
-    "Clipping": "protocols.fedlog.contribution",
-    "FedLog": "protocols.fedlog.options",
-    "Prior": "protocols.fedlog.head",
-    "gradient": "protocols.fedlog.head",
-    "objective": "protocols.fedlog.head",
-    "probabilities": "protocols.fedlog.head",
-    "sensitivities": "protocols.fedlog.contribution",
-    "solve": "protocols.fedlog.head",
-    "statistic": "protocols.fedlog.contribution",
+    "Clipping": "securefl.protocols.fedlog.contribution",
+    "FedLog": "securefl.protocols.fedlog.options",
+    "Prior": "securefl.protocols.fedlog.head",
+    "gradient": "securefl.protocols.fedlog.head",
+    "objective": "securefl.protocols.fedlog.head",
+    "probabilities": "securefl.protocols.fedlog.head",
+    "sensitivities": "securefl.protocols.fedlog.contribution",
+    "solve": "securefl.protocols.fedlog.head",
+    "statistic": "securefl.protocols.fedlog.contribution",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

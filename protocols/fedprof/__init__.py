@@ -21,11 +21,11 @@ __all__ = [
     "profile_value",
 ]
 _HOMES = {
-    "ByProfile": "protocols.fedprof.options",
-    "Clip": "protocols.fedprof.statistic",
-    "FedProf": "protocols.fedprof.options",
-    "log_weights": "protocols.fedprof.options",
-    "profile_spec": "protocols.fedprof.statistic",
-    "profile_value": "protocols.fedprof.statistic",
+    "ByProfile": "securefl.protocols.fedprof.options",
+    "Clip": "securefl.protocols.fedprof.statistic",
+    "FedProf": "securefl.protocols.fedprof.options",
+    "log_weights": "securefl.protocols.fedprof.options",
+    "profile_spec": "securefl.protocols.fedprof.statistic",
+    "profile_value": "securefl.protocols.fedprof.statistic",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -24,15 +24,15 @@ __all__ = [
     "steps_event",
 ]
 _HOMES = {
-    "Charge": "core.release",
-    "Ledger": "accounting.ledger",
-    "NON_PRIVATE": "accounting.events",
-    "NO_COST": "accounting.events",
-    "Statement": "accounting.statements",
-    "Terms": "accounting.store",
-    "compose": "accounting.composition",
-    "statement": "accounting.statements",
-    "steps_event": "accounting.events",
+    "Charge": "securefl.core.release",
+    "Ledger": "securefl.accounting.ledger",
+    "NON_PRIVATE": "securefl.accounting.events",
+    "NO_COST": "securefl.accounting.events",
+    "Statement": "securefl.accounting.statements",
+    "Terms": "securefl.accounting.store",
+    "compose": "securefl.accounting.composition",
+    "statement": "securefl.accounting.statements",
+    "steps_event": "securefl.accounting.events",
 }
 _RENAMED = {
     "UNPROTECTED": "NON_PRIVATE",

@@ -1,6 +1,6 @@
 """Lazy faces: a package's public names, each imported when it is first used.
 
-    __getattr__, __dir__ = lazy(__name__, {"Ledger": "accounting.ledger"})
+    __getattr__, __dir__ = lazy(__name__, {"Ledger": "securefl.accounting.ledger"})
 
 An eager face would load a homomorphic library or an accountant for a caller of its neighbour.
 """
@@ -19,14 +19,14 @@ def lazy(
 
     Args:
         face: the module's own name.
-        homes: the module below `securefl` that each public name lives in.
+        homes: the module that each public name lives in.
         renamed: the new name of each name that the face had before. It gives the same object, and warns.
     """
     older = renamed or {}
 
     def get(name: str) -> object:
         if name in homes:
-            found: object = getattr(import_module(f"securefl.{homes[name]}"), name)
+            found: object = getattr(import_module(homes[name]), name)
             setattr(sys.modules[face], name, found)
             return found
         if name in older:

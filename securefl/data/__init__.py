@@ -29,14 +29,14 @@ __all__ = [
     "require_files",
 ]
 _HOMES = {
-    "Corruption": "data.corruptions",
-    "Dataset": "data.dataset",
-    "NAMES": "data.sources",
-    "Partition": "data.partitions",
-    "Split": "data.dataset",
-    "data_folder": "data.files",
-    "fetch": "data.fetching",
-    "load": "data.sources",
-    "require_files": "data.sources",
+    "Corruption": "securefl.data.corruptions",
+    "Dataset": "securefl.data.dataset",
+    "NAMES": "securefl.data.sources",
+    "Partition": "securefl.data.partitions",
+    "Split": "securefl.data.dataset",
+    "data_folder": "securefl.data.files",
+    "fetch": "securefl.data.fetching",
+    "load": "securefl.data.sources",
+    "require_files": "securefl.data.sources",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -1,6 +1,35 @@
-"""Parties that live apart: their rosters, their sessions, sockets to reach them, and an engine over them.
+"""Deployment: parties in processes of their own, and the server's session with them.
 
-The code is in `engine.apart` and `study.parties`. This face names what others import.
+A wave is one request and one reply of bytes for each party.
+
+frames            binary frames: a kind, and parts with their lengths
+turns             the frames of a wave: a server's request to a party, and the party's reply
+entering          the first request of a session: plan, roster and nonce, signed by the server
+roster            the parties and their public keys, in a file that is made out of band
+host              a party's side of one session: a request in, a reply out
+party             a long-running party, which joins one session after the other
+session_store     a party's store of sessions, refusals, fingerprints of records, and client state
+computing         training or evaluation in another process, by the app that carries a party's frames
+updates           model updates of a caller's own app, and the mean of their sum
+local             the party of such updates, and a local deployment of all parties for simulations
+server_session    a server's session with parties that share no study with it
+connection        the connection over a Unix socket between a party and the carrier of its frames
+limits            a party's limits: connections, and memory for their frames
+server            a party's side of its socket: access by user, and one request at a time
+files             a party's files on disk, which one process holds
+engine            the engine that runs a server's queries over waves
+transport         the server's transport over `exchange({party: bytes}) -> {party: bytes}`
+
+A party of a study has a folder:
+
+plan_file         the file `party.toml`: name, arm, seed, ledger terms, plan and pinned roster
+keys              a party's long-term keys, and their rotation
+folder            creates a party's folder, gives it another plan, and opens it
+pinning           pins the roster that a party agreed to, and replaces its keys
+party_setup       builds the study's algorithm, plan and records for one party, and the party itself
+folder_party      the process of a folder's party, which answers requests on a socket
+coordinator       runs the study on the server, over any transport that reaches the parties
+status            a summary of one party's folder for its owner
 """
 
 from securefl.core.lazy import lazy
@@ -8,15 +37,15 @@ from securefl.core.lazy import lazy
 TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
 
 if TYPE_CHECKING:
-    from securefl.engine.apart.connection import send
-    from securefl.engine.apart.engine import RemoteEngine
-    from securefl.engine.apart.local_deployment import LocalDeployment
-    from securefl.engine.apart.party_session import PartySession
-    from securefl.engine.apart.remote_transport import SendAndReceive
-    from securefl.engine.apart.roster import PinnedRoster
-    from securefl.engine.apart.serving import serve
-    from securefl.engine.apart.updates import Updates
-    from securefl.study.parties.asking import run_deployed
+    from securefl.deployment.connection import send
+    from securefl.deployment.coordinator import run_deployed
+    from securefl.deployment.engine import RemoteEngine
+    from securefl.deployment.local import LocalDeployment
+    from securefl.deployment.party import PartySession
+    from securefl.deployment.roster import PinnedRoster
+    from securefl.deployment.server import serve
+    from securefl.deployment.transport import SendAndReceive
+    from securefl.deployment.updates import Updates
 
 __all__ = [
     "LocalDeployment",
@@ -30,15 +59,15 @@ __all__ = [
     "serve",
 ]
 _HOMES = {
-    "LocalDeployment": "engine.apart.local_deployment",
-    "PartySession": "engine.apart.party_session",
-    "PinnedRoster": "engine.apart.roster",
-    "RemoteEngine": "engine.apart.engine",
-    "SendAndReceive": "engine.apart.remote_transport",
-    "Updates": "engine.apart.updates",
-    "run_deployed": "study.parties.asking",
-    "send": "engine.apart.connection",
-    "serve": "engine.apart.serving",
+    "LocalDeployment": "securefl.deployment.local",
+    "PartySession": "securefl.deployment.party",
+    "PinnedRoster": "securefl.deployment.roster",
+    "RemoteEngine": "securefl.deployment.engine",
+    "SendAndReceive": "securefl.deployment.transport",
+    "Updates": "securefl.deployment.updates",
+    "run_deployed": "securefl.deployment.coordinator",
+    "send": "securefl.deployment.connection",
+    "serve": "securefl.deployment.server",
 }
 _RENAMED = {
     "Apart": "RemoteEngine",

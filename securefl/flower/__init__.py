@@ -29,11 +29,11 @@ __all__ = [
     "serve_node",
 ]
 _HOMES = {
-    "GridExchange": "flower.exchange",
-    "SecureGrid": "flower.secure_grid",
-    "StudyStrategy": "flower.study_strategy",
-    "relay": "flower.exchange",
-    "secure": "flower.secure_app",
-    "serve_node": "flower.installed",
+    "GridExchange": "securefl.flower.exchange",
+    "SecureGrid": "securefl.flower.secure_grid",
+    "StudyStrategy": "securefl.flower.study_strategy",
+    "relay": "securefl.flower.exchange",
+    "secure": "securefl.flower.secure_app",
+    "serve_node": "securefl.flower.installed",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

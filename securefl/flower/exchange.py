@@ -32,7 +32,7 @@ _log = logger(__name__)
 
 
 class GridExchange:
-    """An `exchange` over Flower's Grid, for `engine.apart.remote_transport.RemoteTransport`: frames to
+    """An `exchange` over Flower's Grid, for `deployment.transport.RemoteTransport`: frames to
     parties, replies back.
 
         >>> from securefl.flower import GridExchange

@@ -21,8 +21,8 @@ from flwr.clientapp import ClientApp
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.engine.apart.computing import Compute, Computed, answered
-from securefl.engine.apart.connection import reached
+from securefl.deployment.computing import Compute, Computed, answered
+from securefl.deployment.connection import reached
 from securefl.flower.exchange import relay
 from securefl.flower.records import Task
 
@@ -53,7 +53,7 @@ def in_house(folder: Path, clients: int) -> Beside:
     # node in a deployment does not need it.
     from securefl.core.messages import client_name
     from securefl.core.release import KEY_HOLDER
-    from securefl.engine.apart.local_deployment import socket_of
+    from securefl.deployment.local import socket_of
 
     def beside(context: Context) -> tuple[str, Path]:
         number = int(context.node_config["partition-id"])

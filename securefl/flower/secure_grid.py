@@ -43,8 +43,8 @@ from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engine.apart.asking import ServerSession, ServerSide
-from securefl.engine.apart.updates import EVALUATION, UPDATE, Mean, Updates, as_public
+from securefl.deployment.server_session import ServerSession, ServerSide
+from securefl.deployment.updates import EVALUATION, UPDATE, Mean, Updates, as_public
 from securefl.flower.exchange import GridExchange, found
 from securefl.flower.records import Layout, Task
 

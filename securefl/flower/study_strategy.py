@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
-from securefl.engine.apart.remote_transport import SendAndReceive
+from securefl.deployment.transport import SendAndReceive
 from securefl.flower.exchange import GridExchange, found
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -42,7 +42,7 @@ class StudyStrategy(Strategy):
 
     Args:
         names: the parties beside the server.
-        play: see `Play`; for a server's folder, `securefl.study.parties.asking.playing` makes it.
+        play: see `Play`; for a server's folder, `securefl.deployment.coordinator.playing` makes it.
         deadline: seconds that a wave may take. A party that has not replied by then is silent.
         patience: seconds within which the parties' nodes must connect. Later nodes are left out.
 

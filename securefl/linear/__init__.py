@@ -40,14 +40,14 @@ __all__ = [
     "scheme_of",
 ]
 _HOMES = {
-    "Encryptor": "linear.encryptor",
-    "LinearBounds": "core.linear",
-    "LinearEvaluator": "linear.evaluator",
-    "LinearQuery": "core.linear",
-    "LinearScheme": "linear.scheme",
-    "LinearTerms": "linear.terms",
-    "Opener": "linear.opener",
-    "scheme_of": "linear.registry",
+    "Encryptor": "securefl.linear.encryptor",
+    "LinearBounds": "securefl.core.linear",
+    "LinearEvaluator": "securefl.linear.evaluator",
+    "LinearQuery": "securefl.core.linear",
+    "LinearScheme": "securefl.linear.scheme",
+    "LinearTerms": "securefl.linear.terms",
+    "Opener": "securefl.linear.opener",
+    "scheme_of": "securefl.linear.registry",
 }
 _RENAMED = {
     "Way": "LinearScheme",

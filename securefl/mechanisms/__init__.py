@@ -32,15 +32,15 @@ __all__ = [
     "protect",
 ]
 _HOMES = {
-    "BaseMechanism": "mechanisms.base",
-    "Charge": "core.release",
-    "Headroom": "mechanisms.base",
-    "Mechanism": "mechanisms.base",
-    "Participation": "mechanisms.base",
-    "charge_of": "mechanisms.charges",
-    "mechanism_of": "mechanisms.registry",
-    "names": "mechanisms.registry",
-    "protect": "mechanisms.protecting",
+    "BaseMechanism": "securefl.mechanisms.base",
+    "Charge": "securefl.core.release",
+    "Headroom": "securefl.mechanisms.base",
+    "Mechanism": "securefl.mechanisms.base",
+    "Participation": "securefl.mechanisms.base",
+    "charge_of": "securefl.mechanisms.charges",
+    "mechanism_of": "securefl.mechanisms.registry",
+    "names": "securefl.mechanisms.registry",
+    "protect": "securefl.mechanisms.protecting",
 }
 _RENAMED = {
     "GaussianMechanism": "BaseMechanism",

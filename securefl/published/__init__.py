@@ -18,10 +18,10 @@ __all__ = [
     "Table",
 ]
 _HOMES = {
-    "Figure": "published.table",
-    "Measure": "published.table",
-    "Part": "published.table",
-    "Row": "published.table",
-    "Table": "published.table",
+    "Figure": "securefl.published.table",
+    "Measure": "securefl.published.table",
+    "Part": "securefl.published.table",
+    "Row": "securefl.published.table",
+    "Table": "securefl.published.table",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -29,19 +29,19 @@ PAGES = (
 )
 PROGRAMS = sorted((ROOT / "examples").rglob("*.py"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-_PARTS = "parts of parties apart, until `securefl.deployment` has a room of its own"
+_PARTS = "parts of a deployment that no face names"
 _RUN = "a look inside a run: studies and sweeps have no face"
 PRIVATE = {
-    "securefl.engine.apart.asking": _PARTS,
-    "securefl.engine.apart.local_deployment": _PARTS,
-    "securefl.engine.apart.serving": _PARTS,
+    "securefl.deployment.server_session": _PARTS,
+    "securefl.deployment.local": _PARTS,
+    "securefl.deployment.server": _PARTS,
     "securefl.core.release": _PARTS,
     "securefl.flower.exchange": _PARTS,
     "securefl.flower.secure_app": _PARTS,
     "securefl.storage.journal": _PARTS,
     "securefl.storage.own_record": _PARTS,
-    "securefl.study.parties": _PARTS,
-    "securefl.study.parties.asking": _PARTS,
+    "securefl.deployment": _PARTS,
+    "securefl.deployment.coordinator": _PARTS,
     "securefl.commands.main": "a program that types commands",
     "securefl.study": _RUN,
     "securefl.study.config": _RUN,
@@ -53,7 +53,6 @@ PRIVATE = {
     "securefl.matching.document": "reads and writes the files that the commands exchange",
     "securefl.core.streams": "a stream for made-up records",
     "securefl.accounting.figures": "an epsilon in words",
-    "securefl.engine.apart": _PARTS,
 }
 """What documents still import from below a face, and why."""
 
@@ -177,7 +176,7 @@ def test_a_type_checker_sees_the_names_that_a_face_has(face: str) -> None:
         if isinstance(node, ast.ImportFrom) and node.module != "securefl.core.lazy"
         for alias in node.names
     }
-    assert {name: f"securefl.{home}" for name, home in module._HOMES.items()} == homes
+    assert homes == module._HOMES
     assert set(homes) == set(module.__all__) - {"__version__"}
     assert set(module.__all__) <= set(dir(module))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

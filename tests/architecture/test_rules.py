@@ -49,7 +49,7 @@ HOLDS_SECRETS = (
     "securefl/dp/noise.py",
     "securefl/matching/evaluator.py",
     "securefl/matching/key_holder.py",
-    "securefl/study/parties/keys.py",
+    "securefl/deployment/keys.py",
     "securefl/study/split_key.py",
     "securefl/data/sides.py",
 )
@@ -65,7 +65,7 @@ REPR = {
     "securefl/api/running.py": "for people",
     "securefl/storage/database.py": "the digits of a number",
     "securefl/study/own_code.py": "how torch prints a brought model, whose fields are not ours",
-    "securefl/study/parties/folder.py": "for people",
+    "securefl/deployment/folder.py": "for people",
     "securefl/sweep/check.py": "groups cells in one process",
     "securefl/sweep/page.py": "groups cells in one process",
     "securefl/sweep/cells.py": "compares cells in one process",

@@ -26,7 +26,7 @@ OTHERWISE = {
     ("key-holder", "securefl/core/release.py"): PARTY,
     ("key-holder", "securefl/core/wire/kinds.py"): "who sends a message",
     ("key-holder", "securefl/core/messages.py"): "who sends a message",
-    ("key-holder", "securefl/study/parties/plan_file.py"): PARTY,
+    ("key-holder", "securefl/deployment/plan_file.py"): PARTY,
     ("key-holder", "securefl/study/privacy.py"): PARTY,
     ("key-holder", "securefl/sums/two_server/messages.py"): "who sends a message",
 }

@@ -21,7 +21,7 @@ from support.hidden_studies import hidden
 
 from securefl.core.agreement import Identity
 from securefl.core.release import SERVER
-from securefl.engine.apart.turns import Turn, pack, unpack
+from securefl.deployment.turns import Turn, pack, unpack
 from securefl.flower.records import unwrapped, wrapped
 
 VICTIM, EVERYBODY, OTHERS = "client-0002", (0, 1, 2, 3), (0, 1, 3)

@@ -22,9 +22,9 @@ from support.tiny_study import with_privacy
 from securefl.core.messages import Broadcast, Order
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit, decode, encode, peek
-from securefl.engine.apart.engine import RemoteEngine
-from securefl.engine.apart.frames import REFUSED
-from securefl.engine.apart.turns import Turn, pack, unpack, unpack_sent
+from securefl.deployment.engine import RemoteEngine
+from securefl.deployment.frames import REFUSED
+from securefl.deployment.turns import Turn, pack, unpack, unpack_sent
 from securefl.engine.calls import SumCall
 from securefl.flower.exchange import GridExchange
 from securefl.flower.records import unwrapped, wrapped

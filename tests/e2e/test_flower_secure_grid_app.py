@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from support.grid_double import GridDouble
 
-from securefl.engine.apart.local_deployment import LocalDeployment
+from securefl.deployment.local import LocalDeployment
 from securefl.flower.secure_grid import SecureGrid
 
 APP = Path(__file__).parents[2] / "examples" / "flower_secure_grid"

@@ -17,16 +17,16 @@ from support.tiny_study import text
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.roster import line_of, parse
+from securefl.deployment import folder, keys, pinning
+from securefl.deployment.coordinator import others_of, playing
+from securefl.deployment.folder_party import resident_of
+from securefl.deployment.party import PartySession
+from securefl.deployment.party_setup import Made
+from securefl.deployment.roster import line_of, parse
 from securefl.flower.exchange import relay
 from securefl.flower.study_strategy import StudyStrategy
 from securefl.study import config
 from securefl.study.export import taken
-from securefl.study.parties import folder, keys, pinning
-from securefl.study.parties.asking import others_of, playing
-from securefl.study.parties.party_setup import Made
-from securefl.study.parties.serving import resident_of
 from securefl.study.session import run_study
 
 CLIENTS = 4

@@ -16,9 +16,9 @@ from support.tiny_study import text
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES, SERVER
+from securefl.deployment.coordinator import OwnMachines
 from securefl.flower.exchange import GridExchange
 from securefl.study.arm import ArmRun
-from securefl.study.parties.asking import OwnMachines
 from securefl.study.run import run_arm
 
 CLIENTS, ROUNDS = 4, 2

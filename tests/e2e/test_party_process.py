@@ -17,12 +17,12 @@ import pytest
 from support.party_folders import MASKED, Asking, enrolled, made
 
 from securefl.core.errors import RemoteProtocolError
-from securefl.engine.apart.connection import send
-from securefl.engine.apart.turns import Turn, pack
-from securefl.study.parties import folder as folders
-from securefl.study.parties.party_setup import Made
-from securefl.study.parties.serving import answering, resident_of
-from securefl.study.parties.status import status
+from securefl.deployment import folder as folders
+from securefl.deployment.connection import send
+from securefl.deployment.folder_party import answering, resident_of
+from securefl.deployment.party_setup import Made
+from securefl.deployment.status import status
+from securefl.deployment.turns import Turn, pack
 
 APART = "client-0001"
 
@@ -110,6 +110,6 @@ def hostile(path: Path) -> None:
 
 
 def refused(path: Path) -> None:
-    from securefl.engine.apart.turns import unpack_sent
+    from securefl.deployment.turns import unpack_sent
 
     unpack_sent(send(path, pack(Turn()), timeout=30), sender=APART)

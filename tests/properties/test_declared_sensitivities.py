@@ -19,8 +19,8 @@ import securefl
 import securefl.protocols
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.engine.apart.computing import Computed
-from securefl.engine.apart.updates import Updates
+from securefl.deployment.computing import Computed
+from securefl.deployment.updates import Updates
 
 _LOOSE = {
     "statistic client/replace-one": 0.4,  # counts are positive, so two clients are never opposite

@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from securefl.algorithm.plan import Plan
-from securefl.engine.apart.local_deployment import LocalDeployment
-from securefl.engine.apart.updates import Updates
+from securefl.deployment.local import LocalDeployment
+from securefl.deployment.updates import Updates
 from securefl.flower.secure_app import in_house, secure
 from securefl.flower.secure_grid import SecureGrid
 from support.grid_double import GridDouble

@@ -23,11 +23,12 @@ from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engine.apart.engine import RemoteEngine
-from securefl.engine.apart.entering import Enter
-from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.roster import PinnedRoster
-from securefl.engine.apart.session_store import SessionStore
+from securefl.deployment.engine import RemoteEngine
+from securefl.deployment.entering import Enter
+from securefl.deployment.party import PartySession
+from securefl.deployment.party_setup import Made, data_of
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.session_store import SessionStore
 from securefl.engine.engine import Engine
 from securefl.engine.inprocess import InProcess
 from securefl.engine.party.clients import ClientParty
@@ -36,7 +37,6 @@ from securefl.flower.exchange import GridExchange, relay
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse
-from securefl.study.parties.party_setup import Made, data_of
 from support.grid_double import GridDouble
 
 NONCE = bytes(32)

@@ -14,14 +14,14 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engine.apart.entering import Enter, enter_all
-from securefl.engine.apart.remote_transport import RemoteTransport
-from securefl.engine.apart.roster import line_of, parse
+from securefl.deployment import folder, keys, pinning, plan_file
+from securefl.deployment.entering import Enter, enter_all
+from securefl.deployment.party_setup import Made
+from securefl.deployment.roster import line_of, parse
+from securefl.deployment.transport import RemoteTransport
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse as parse_study
-from securefl.study.parties import folder, keys, pinning, plan_file
-from securefl.study.parties.party_setup import Made
 from support.hidden_studies import counts
 from support.tiny_study import text, with_privacy
 

@@ -17,11 +17,11 @@ from securefl.core.agreement import Identity
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.engine.apart.entering import Enter, enter_all
-from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.remote_transport import RemoteTransport
-from securefl.engine.apart.roster import PinnedRoster
-from securefl.engine.apart.session_store import SessionStore
+from securefl.deployment.entering import Enter, enter_all
+from securefl.deployment.party import PartySession
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.session_store import SessionStore
+from securefl.deployment.transport import RemoteTransport
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty

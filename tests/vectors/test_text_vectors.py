@@ -18,15 +18,15 @@ import pytest
 from securefl.accounting.store import Terms
 from securefl.accounting.store import written as ledger_words
 from securefl.algorithm.plan import Plan
-from securefl.engine.apart.updates import Updates
+from securefl.deployment import plan_file
+from securefl.deployment.plan_file import HolderTerms, PlanFile
+from securefl.deployment.updates import Updates
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
 from securefl.matching.options import Options
 from securefl.matching.profiles import Anchor, Bounds, Variant
 from securefl.storage.folder_lock import Holder
-from securefl.study.parties import plan_file
-from securefl.study.parties.plan_file import HolderTerms, PlanFile
 from securefl.sums.encrypted.terms import Place, SumTerms
 from securefl.training.heads import Bounded, Projection
 

@@ -11,7 +11,7 @@ from federation_rounds import UPDATES, of_all_processes, plan_of, rounds_of
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from securefl.engine.apart.local_deployment import LocalDeployment
+from securefl.deployment.local import LocalDeployment
 
 app = ServerApp()
 

@@ -11,10 +11,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from securefl.deployment import run_deployed
+from securefl.deployment.coordinator import others_of
 from securefl.flower import GridExchange
 from securefl.flower.exchange import found
 from securefl.study.config import Arm
-from securefl.study.parties.asking import others_of
 
 app = ServerApp()
 

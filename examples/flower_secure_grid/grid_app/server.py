@@ -16,13 +16,11 @@ from flwr.serverapp.strategy import FedAvg, Result
 from grid_app.task import CLIENTS, start
 from grid_app.terms import PLAN, UPDATES
 from securefl.core.release import SERVER
-from securefl.deployment import LocalDeployment
-from securefl.engine.apart import roster
-from securefl.engine.apart.asking import ServerSide
+from securefl.deployment import LocalDeployment, keys, roster
+from securefl.deployment.server_session import ServerSide
 from securefl.flower import SecureGrid
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
-from securefl.study.parties import keys
 
 app = ServerApp()
 

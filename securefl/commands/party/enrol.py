@@ -15,8 +15,8 @@ def enrol(folder: Path) -> None:
     Send the line to the maker of the roster, and tell them the fingerprint over another channel, such as a
     telephone. Otherwise an attacker that changes the line on its way can impersonate the party.
     """
-    from securefl.engine.apart.roster import fingerprint, line_of
-    from securefl.study.parties import keys, plan_file
+    from securefl.deployment import keys, plan_file
+    from securefl.deployment.roster import fingerprint, line_of
 
     own = keys.read(folder, plan_file.read(folder).name).member()
     click.echo(line_of(own))

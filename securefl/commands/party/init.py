@@ -63,8 +63,8 @@ def init(
     """
     from securefl.core.errors import ConfigError
     from securefl.core.messages import client_name
-    from securefl.study.parties import folder as folders
-    from securefl.study.parties.party_setup import Made
+    from securefl.deployment import folder as folders
+    from securefl.deployment.party_setup import Made
     from securefl.training import single_thread
 
     if (client is not None) + key_holder + server != 1:

@@ -22,9 +22,9 @@ def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:
     one.
     """
     from securefl.core.errors import ConfigError
-    from securefl.engine.apart.roster import LARGEST, fingerprint, parse
+    from securefl.deployment import pinning
+    from securefl.deployment.roster import LARGEST, fingerprint, parse
     from securefl.storage.texts import read_text
-    from securefl.study.parties import pinning
 
     text = read_text(roster, LARGEST)
     pinned = parse(text, str(roster))

@@ -20,7 +20,7 @@ def recount(folder: Path, yes: bool) -> None:
     not changed.
     """
     from securefl.core.errors import ConfigError
-    from securefl.study.parties import folder as folders
+    from securefl.deployment import folder as folders
 
     ask = "Is this folder the newest state of the party, never restored from a backup?"
     if not yes and not agreed(ask):

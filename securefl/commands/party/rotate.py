@@ -15,8 +15,8 @@ def rotate(folder: Path) -> None:
     The old keys are deleted. The party takes part in no session until all parties have pinned a roster with
     the new line. It refuses sessions of the old roster. Its ledger continues.
     """
-    from securefl.engine.apart.roster import fingerprint, line_of
-    from securefl.study.parties import pinning
+    from securefl.deployment import pinning
+    from securefl.deployment.roster import fingerprint, line_of
 
     own = pinning.rotate(folder).member()
     click.echo(line_of(own))

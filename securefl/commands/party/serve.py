@@ -31,9 +31,9 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
     that --allow names. It notes refusals for `securefl party status`.
     """
     from securefl.core.errors import ConfigError
+    from securefl.deployment import folder as folders
+    from securefl.deployment.folder_party import serve as serve_party
     from securefl.study.interruption import Interrupted, Interruption
-    from securefl.study.parties import folder as folders
-    from securefl.study.parties.serving import serve as serve_party
     from securefl.training import single_thread
 
     single_thread()

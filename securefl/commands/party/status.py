@@ -19,7 +19,7 @@ def status(folder: Path, as_json: bool) -> None:
 
     The party may run meanwhile. Nothing of this is ever sent, above all not the fingerprint of the records.
     """
-    from securefl.study.parties.status import status as found
+    from securefl.deployment.status import status as found
 
     said = found(folder)
     if as_json:

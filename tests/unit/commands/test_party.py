@@ -11,8 +11,8 @@ from support.party_folders import CLEAR, made
 
 from securefl.commands.party import party
 from securefl.core.errors import ConfigError
-from securefl.engine.apart.roster import parse
-from securefl.study.parties.party_setup import Made
+from securefl.deployment.party_setup import Made
+from securefl.deployment.roster import parse
 
 
 @pytest.fixture(autouse=True)

@@ -40,7 +40,7 @@ def test_no_page_of_help_loads_what_takes_seconds() -> None:
 
 def test_who_only_reads_keys_and_plans_does_not_wait_for_the_accountant() -> None:
     code = (
-        "import sys; from securefl.study.parties import keys, pinning, status; "
+        "import sys; from securefl.deployment import keys, pinning, status; "
         "print('dp_accounting' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -164,7 +164,7 @@ def test_a_client_tells_all_its_records_and_trains_on_some(tmp_path: Path) -> No
         for k, ((x, _), (held, _)) in enumerate(zip(here.records, here.held, strict=True))
     }
     model = here.problem.initial
-    losses = next(answers.per_client["loss"] for _, answers in spy.asks if "loss" in answers.each)
+    losses = next(answers.per_client["loss"] for _, answers in spy.asks if "loss" in answers.per_client)
     for client, (x, y) in enumerate(here.held):
         assert losses[client] == pytest.approx(mean_loss(here.problem.module(model), x, y))
 
@@ -176,7 +176,7 @@ def test_a_client_without_held_out_records_tells_the_loss_of_its_training(tmp_pa
     assert here.held is not None
     held = [(x[: 0 if k == 3 else None], y[: 0 if k == 3 else None]) for k, (x, y) in enumerate(here.held)]
     spy, finished = spied(of, tmp_path, replace(here, held=held))
-    told = [answers.per_client["loss"] for _, answers in spy.asks if "loss" in answers.each]
+    told = [answers.per_client["loss"] for _, answers in spy.asks if "loss" in answers.per_client]
     assert [sorted(own) for own in told] == [list(range(6))] * 2
     of_training = mean_loss(here.problem.module(here.problem.initial), *here.records[3])
     assert told[0][3] == pytest.approx(of_training)
@@ -194,7 +194,7 @@ def test_a_client_without_any_record_abstains_from_the_loss(tmp_path: Path) -> N
         for records in (here.held, here.records)
     ]
     spy, finished = spied(of, tmp_path, replace(here, held=none[0], records=none[1]))
-    told = [answers.per_client["loss"] for _, answers in spy.asks if "loss" in answers.each]
+    told = [answers.per_client["loss"] for _, answers in spy.asks if "loss" in answers.per_client]
     assert [sorted(own) for own in told] == [[0, 1, 2, 4, 5]]
     assert "at least one record" in finished.records[0]["abstained"]["client-0003"]
 
@@ -206,7 +206,7 @@ def test_noised_losses_do_not_tell_who_holds_none_out(tmp_path: Path) -> None:
     assert here.held is not None
     held = [(x[:0], y[:0]) for x, y in here.held]
     spy, finished = spied(noised, tmp_path, replace(here, held=held))
-    told = [answers.per_client["loss"] for _, answers in spy.asks if "loss" in answers.each]
+    told = [answers.per_client["loss"] for _, answers in spy.asks if "loss" in answers.per_client]
     assert [len(own) for own in told] == [6]
     assert not finished.records[0]["abstained"]
 

@@ -34,9 +34,9 @@ from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.engine.apart.local_deployment import LocalDeployment, socket_of
-from securefl.engine.apart.session_store import SessionStore
-from securefl.engine.apart.updates import Updates
+from securefl.deployment.local import LocalDeployment, socket_of
+from securefl.deployment.session_store import SessionStore
+from securefl.deployment.updates import Updates
 from securefl.flower.exchange import FRAME, UNANSWERED
 from securefl.flower.records import wrapped
 from securefl.flower.secure_app import in_house, secure

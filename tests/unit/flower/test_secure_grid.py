@@ -27,7 +27,7 @@ from flwr.serverapp.strategy import (
 from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, grid_of, plain, secured, start
 
 from securefl.core.errors import ConfigError, LocalProtocolError
-from securefl.engine.apart.local_deployment import LocalDeployment
+from securefl.deployment.local import LocalDeployment
 from securefl.flower.exchange import FRAME, HELLO
 from securefl.flower.secure_grid import SecureGrid, admitted
 

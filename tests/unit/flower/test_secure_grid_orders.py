@@ -17,8 +17,8 @@ from support.flower_apps import CLIENTS, MASKED, TWO, UPDATES, grid_of, inner, s
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByCount, ByDraws, CohortQuery
+from securefl.deployment.local import LocalDeployment
 from securefl.engine import server
-from securefl.engine.apart.local_deployment import LocalDeployment
 from securefl.flower import secure_grid
 
 OWN = replace(UPDATES, evaluation=())

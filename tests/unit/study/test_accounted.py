@@ -211,7 +211,7 @@ def test_the_ledger_says_its_runs(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
 
 def test_parties_apart_have_ledgers_of_their_own(tmp_path: Path) -> None:
-    from securefl.study.parties.party_setup import Made
+    from securefl.deployment.party_setup import Made
 
     study = shared(tmp_path)
     with pytest.raises(ConfigError, match="Expected no `ledger` if parties run on machines of their own"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from securefl.engine.apart.frames import other, packed, parts_of
+from securefl.deployment.frames import other, packed, parts_of
 from securefl.engine.drive import Packet
 
 _TURN, _SENT = b"T", b"S"

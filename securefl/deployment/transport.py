@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.turns import Turn, TurnReply, grouped, pack, unpack_sent
+from securefl.deployment.turns import Turn, TurnReply, grouped, pack, unpack_sent
 from securefl.engine.drive import Driver, Packet, Traffic
 
 SendAndReceive = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]

@@ -28,8 +28,8 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
+from securefl.deployment.computing import Compute, Computed, Kind, Outside
 from securefl.dp import clipping
-from securefl.engine.apart.computing import Compute, Computed, Kind, Outside
 from securefl.mechanisms.charges import charge_of
 
 UPDATE: Final = "update"

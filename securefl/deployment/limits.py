@@ -10,7 +10,7 @@ from math import inf
 from threading import Lock
 from time import monotonic
 
-from securefl.engine.apart.connection import refusal
+from securefl.deployment.connection import refusal
 
 
 @dataclass(eq=False)

@@ -13,9 +13,9 @@ from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.engine.apart.entering import Enter, enter_all
-from securefl.engine.apart.remote_transport import RemoteTransport, SendAndReceive
-from securefl.engine.apart.roster import PinnedRoster
+from securefl.deployment.entering import Enter, enter_all
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.transport import RemoteTransport, SendAndReceive
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
 

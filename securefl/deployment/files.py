@@ -10,7 +10,7 @@ from pathlib import Path
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
 from securefl.core.errors import DataError
-from securefl.engine.apart.session_store import DIARY, SessionStore
+from securefl.deployment.session_store import DIARY, SessionStore
 from securefl.storage.counter import Counter, Place, require_outside
 from securefl.storage.folder_lock import alone
 from securefl.storage.journal import Journal

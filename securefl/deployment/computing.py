@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError, RemoteProtocolError
-from securefl.engine.apart.frames import is_of, other, packed, parts_of
+from securefl.deployment.frames import is_of, other, packed, parts_of
 
 Kind = Literal["train", "evaluate"]
 CohortQuery = Callable[[bytes], bytes]

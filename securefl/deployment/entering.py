@@ -18,9 +18,9 @@ from securefl.core.agreement import fields as lengthened
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import PublicKey, Signature
 from securefl.core.signing import SIGNATURE_BYTES, verify
-from securefl.engine.apart.frames import is_of, other, packed, parts_of
-from securefl.engine.apart.remote_transport import SendAndReceive
-from securefl.engine.apart.roster import PinnedRoster
+from securefl.deployment.frames import is_of, other, packed, parts_of
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.transport import SendAndReceive
 
 _ENTER, _ENTERED = b"E", b"A"
 _LARGEST = 2**16

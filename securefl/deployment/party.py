@@ -22,11 +22,11 @@ from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError, 
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
 from securefl.core.renamed import with_new_words
-from securefl.engine.apart.entering import ENTERED, Enter, is_enter, unpack_enter
-from securefl.engine.apart.frames import REFUSED
-from securefl.engine.apart.host import Host
-from securefl.engine.apart.roster import PinnedRoster, differences
-from securefl.engine.apart.session_store import SessionStore
+from securefl.deployment.entering import ENTERED, Enter, is_enter, unpack_enter
+from securefl.deployment.frames import REFUSED
+from securefl.deployment.host import Host
+from securefl.deployment.roster import PinnedRoster, differences
+from securefl.deployment.session_store import SessionStore
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 
@@ -40,7 +40,7 @@ class PartySession:
 
         >>> from securefl import Plan
         >>> from securefl.deployment import PinnedRoster, PartySession
-        >>> from securefl.engine.apart.session_store import SessionStore
+        >>> from securefl.deployment.session_store import SessionStore
         >>> from securefl.sums import Identity
         >>> names = ("server", "client-0000")
         >>> roster = PinnedRoster({name: Identity.generate(name).member() for name in names})

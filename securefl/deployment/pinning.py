@@ -7,11 +7,11 @@ from pathlib import Path
 
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
-from securefl.engine.apart.roster import PinnedRoster, fingerprint, read
+from securefl.deployment import keys, plan_file
+from securefl.deployment.plan_file import PlanFile
+from securefl.deployment.roster import PinnedRoster, fingerprint, read
 from securefl.storage.files import write
 from securefl.storage.folder_lock import alone
-from securefl.study.parties import keys, plan_file
-from securefl.study.parties.plan_file import PlanFile
 
 ROSTER = "roster.jsonl"
 

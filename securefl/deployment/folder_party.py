@@ -7,14 +7,14 @@ from pathlib import Path
 
 from securefl.algorithm.queries import ClientState
 from securefl.core.release import KEY_HOLDER
-from securefl.engine.apart.connection import MOST, Connection
-from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.serving import listening
-from securefl.engine.apart.serving import serve as serve_line
+from securefl.deployment.connection import MOST, Connection
+from securefl.deployment.folder import Opened
+from securefl.deployment.party import PartySession
+from securefl.deployment.server import listening
+from securefl.deployment.server import serve as serve_line
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.own_record import OwnRecord
-from securefl.study.parties.folder import Opened
 
 
 def resident_of(party: Opened) -> PartySession:

@@ -11,10 +11,10 @@ from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueS
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, ReleaseKey
 from securefl.core.wire import Header
+from securefl.deployment.entering import Enter, enter_all
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.transport import RemoteTransport, SendAndReceive
 from securefl.engine.account import Asked
-from securefl.engine.apart.entering import Enter, enter_all
-from securefl.engine.apart.remote_transport import RemoteTransport, SendAndReceive
-from securefl.engine.apart.roster import PinnedRoster
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.server import ServerParty
@@ -30,7 +30,7 @@ class RemoteEngine:
         >>> import tempfile, securefl
         >>> from pathlib import Path
         >>> from securefl.deployment import RemoteEngine, LocalDeployment, Updates, send
-        >>> from securefl.engine.apart.entering import Enter
+        >>> from securefl.deployment.entering import Enter
         >>> from securefl.engine.server import ServerParty
         >>> plan, own = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1), Updates()
         >>> d = Path(tempfile.mkdtemp())

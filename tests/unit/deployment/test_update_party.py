@@ -15,11 +15,11 @@ from securefl.algorithm.plan import Plan
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
-from securefl.engine.apart.connection import send
-from securefl.engine.apart.entering import ENTERED, Enter, pack_enter
-from securefl.engine.apart.local_deployment import LocalDeployment, UpdateParty
-from securefl.engine.apart.roster import PinnedRoster
-from securefl.engine.apart.updates import Updates
+from securefl.deployment.connection import send
+from securefl.deployment.entering import ENTERED, Enter, pack_enter
+from securefl.deployment.local import LocalDeployment, UpdateParty
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.updates import Updates
 from securefl.storage.counter import Counter
 
 PLAN = hidden(Plan(delta=1e-5, max_rounds=9, non_private=("update",)), 3, sum="two-server", dropout=0.34)

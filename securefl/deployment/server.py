@@ -23,8 +23,8 @@ from time import sleep
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.engine.apart.connection import MOST, PATIENCE, Connection, refusal
-from securefl.engine.apart.limits import Guest, Limits
+from securefl.deployment.connection import MOST, PATIENCE, Connection, refusal
+from securefl.deployment.limits import Guest, Limits
 
 _PLACES = 16
 _FRAMES = 2

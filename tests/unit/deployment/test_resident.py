@@ -12,12 +12,12 @@ from support.residents import NAMES, Deployment, identities
 from securefl.algorithm.queries import Value
 from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.entering import ENTERED, Enter, pack_enter, unpack_enter
-from securefl.engine.apart.frames import REFUSED
-from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.roster import PinnedRoster
-from securefl.engine.apart.session_store import SessionStore
-from securefl.engine.apart.turns import Turn, pack
+from securefl.deployment.entering import ENTERED, Enter, pack_enter, unpack_enter
+from securefl.deployment.frames import REFUSED
+from securefl.deployment.party import PartySession
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.session_store import SessionStore
+from securefl.deployment.turns import Turn, pack
 
 TODAY, TOMORROW = bytes(32), bytes(31) + b"\1"
 EVERYONE = (*NAMES, KEY_HOLDER)

@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
-from securefl.engine.apart.engine import RemoteEngine
-from securefl.engine.apart.entering import Enter
-from securefl.engine.apart.remote_transport import SendAndReceive
-from securefl.engine.apart.roster import PinnedRoster
+from securefl.deployment import keys, plan_file
+from securefl.deployment.engine import RemoteEngine
+from securefl.deployment.entering import Enter
+from securefl.deployment.folder import STUDY
+from securefl.deployment.party_setup import work_of
+from securefl.deployment.pinning import pinned_of
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.transport import SendAndReceive
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
@@ -24,10 +28,6 @@ from securefl.study.config import Arm
 from securefl.study.export import taken
 from securefl.study.folder import study_of
 from securefl.study.interruption import Stop
-from securefl.study.parties import keys, plan_file
-from securefl.study.parties.folder import STUDY
-from securefl.study.parties.party_setup import work_of
-from securefl.study.parties.pinning import pinned_of
 from securefl.study.results import Results
 from securefl.study.session import run_study
 
@@ -38,7 +38,7 @@ class OwnMachines:
     Args:
         pinned: the server's roster.
         identity: the server's long-term keys, as the roster lists them.
-        exchange: see `engine.apart.remote_transport`.
+        exchange: see `deployment.transport`.
     """
 
     def __init__(self, pinned: PinnedRoster, identity: Identity, exchange: SendAndReceive) -> None:
@@ -128,7 +128,7 @@ def run_deployed(
         folder: the server's folder. `securefl party init --server` makes it; its roster must be pinned.
         out: the run folder.
         exchange: takes a request for each party by name, and returns the replies that came in time. See
-            `engine.apart.remote_transport`.
+            `deployment.transport`.
         tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
         stop: asked between rounds; it raises `Interrupted` if a request to stop came.
 

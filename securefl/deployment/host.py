@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import SERVER
-from securefl.engine.apart.turns import TurnReply, pack_sent, unpack
+from securefl.deployment.turns import TurnReply, pack_sent, unpack
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party import Party
 

@@ -9,10 +9,10 @@ from typing import Any
 from securefl.accounting.figures import plain
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.release import PARTIES
-from securefl.engine.apart.roster import fingerprint
-from securefl.engine.apart.session_store import DIARY, SessionStore
+from securefl.deployment import keys, plan_file
+from securefl.deployment.roster import fingerprint
+from securefl.deployment.session_store import DIARY, SessionStore
 from securefl.storage.counter import Counter
-from securefl.study.parties import keys, plan_file
 
 _SHOWN = 10
 
@@ -75,7 +75,7 @@ def _wrong(content: plan_file.PlanFile) -> str:
 def _spent(folder: Path, content: plan_file.PlanFile) -> dict[str, Any]:
     # The accountant takes seconds to load, and a party without a ledger does not need it.
     from securefl.accounting.statements import statement
-    from securefl.engine.apart.files import LEDGER
+    from securefl.deployment.files import LEDGER
 
     if not (folder / LEDGER).is_file():
         raise DataError(

@@ -27,14 +27,14 @@ from securefl.core.errors import DataError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart import files
-from securefl.engine.apart.asking import ServerSide
-from securefl.engine.apart.computing import Outside
-from securefl.engine.apart.connection import Connection
-from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.roster import PinnedRoster
-from securefl.engine.apart.serving import listening, serve
-from securefl.engine.apart.updates import Updates
+from securefl.deployment import files
+from securefl.deployment.computing import Outside
+from securefl.deployment.connection import Connection
+from securefl.deployment.party import PartySession
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.server import listening, serve
+from securefl.deployment.server_session import ServerSide
+from securefl.deployment.updates import Updates
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty

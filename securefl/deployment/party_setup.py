@@ -22,6 +22,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import client_stream
 from securefl.data.sides import HOLDOUT
+from securefl.deployment.plan_file import PlanFile
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.computing import Records
 from securefl.engine.party.key_holder import KeyHolderParty
@@ -34,7 +35,6 @@ from securefl.study import split_key
 from securefl.study.accounted import require_in_one_process
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
-from securefl.study.parties.plan_file import PlanFile
 from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
 from securefl.study.world import build

@@ -13,9 +13,9 @@ from support.four_clients import ASK, CLEAR, CLIENTS, MASKED, PLACE, SENDS, SESS
 from securefl.core.agreement import Directory
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.host import Host
-from securefl.engine.apart.remote_transport import RemoteTransport
-from securefl.engine.apart.turns import Turn, TurnReply, pack, pack_sent, unpack, unpack_sent
+from securefl.deployment.host import Host
+from securefl.deployment.transport import RemoteTransport
+from securefl.deployment.turns import Turn, TurnReply, pack, pack_sent, unpack, unpack_sent
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord

@@ -12,7 +12,7 @@ from securefl.core.agreement import Identity, Member
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import PublicKey
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.roster import PinnedRoster, fingerprint, line_of, parse, read
+from securefl.deployment.roster import PinnedRoster, fingerprint, line_of, parse, read
 
 KEYS = identities()
 LINES = [line_of(own.member()) for own in KEYS.values()]

@@ -17,15 +17,15 @@ from securefl.accounting.ledger import Ledger
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.engine.apart.party_session import PartySession
-from securefl.engine.apart.roster import line_of
+from securefl.deployment import folder as folders
+from securefl.deployment import keys, pinning, plan_file
+from securefl.deployment.folder_party import answering, resident_of
+from securefl.deployment.party import PartySession
+from securefl.deployment.party_setup import Made, OwnData
+from securefl.deployment.roster import line_of
+from securefl.deployment.status import status
 from securefl.engine.party.clients import ClientParty
 from securefl.study.backends import ArmContext, OneProcess
-from securefl.study.parties import folder as folders
-from securefl.study.parties import keys, pinning, plan_file
-from securefl.study.parties.party_setup import Made, OwnData
-from securefl.study.parties.serving import answering, resident_of
-from securefl.study.parties.status import status
 from securefl.training.cohorts import Batched
 
 SENT = 2
@@ -133,13 +133,13 @@ def test_an_init_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
         folders.init(home, of, part(of, "client-0000", tmp_path / "file"))
     for where in ("folder._write_study", "keys.make", "plan_file.write"):
         with monkeypatch.context() as failing:
-            failing.setattr(f"securefl.study.parties.{where}", fail)
+            failing.setattr(f"securefl.deployment.{where}", fail)
             with pytest.raises(DataError):
                 folders.init(home, of, part(of, "client-0000", counters))
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
     home.mkdir(parents=True)  # an empty folder of the owner's stays
     with monkeypatch.context() as failing:
-        failing.setattr("securefl.study.parties.plan_file.write", fail)
+        failing.setattr("securefl.deployment.plan_file.write", fail)
         with pytest.raises(DataError):
             folders.init(home, of, part(of, "client-0000", counters))
     assert list(home.iterdir()) == []
@@ -235,7 +235,7 @@ def test_what_a_request_costs_does_not_grow_with_the_sessions(
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0000") as party:
         answer, looked = answering(party, resident_of(party)), []
-        monkeypatch.setattr("securefl.engine.apart.session_store.check", lambda *parts: looked.append(parts))
+        monkeypatch.setattr("securefl.deployment.session_store.check", lambda *parts: looked.append(parts))
         for number in range(30):
             party.files.diary.enter(number.to_bytes(32, "big"), "a session")
             answer(b"anything")
@@ -465,7 +465,7 @@ def test_residents_are_what_is_served(tmp_path: Path) -> None:
 
 def test_a_party_trains_in_passes_of_the_shape_that_a_simulation_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its bits could be others than those of the study that was simulated before."""
-    monkeypatch.setattr("securefl.study.parties.party_setup.ClientParty", lambda *_, trainer, **__: trainer)
+    monkeypatch.setattr("securefl.deployment.party_setup.ClientParty", lambda *_, trainer, **__: trainer)
     monkeypatch.setattr("securefl.study.backends.simulated", lambda *_, trainer, **__: trainer)
     monkeypatch.setattr(ArmContext, "scores", None)
     of, nothing = made(CLEAR), cast(Any, None)

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.engine.apart.connection import Connection, send
-from securefl.engine.apart.serving import listening, serve
+from securefl.deployment.connection import Connection, send
+from securefl.deployment.server import listening, serve
 
 OWN = frozenset({os.getuid()})
 
@@ -322,8 +322,8 @@ def let_in(path: Path, frame: bytes, stack: ExitStack) -> socket.socket | None:
 def test_carriers_that_are_gone_keep_no_place_while_a_request_is_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("securefl.engine.apart.serving._MOST_ORDERS", 15 + 3)
-    monkeypatch.setattr("securefl.engine.apart.serving._HEARS", 0.02)
+    monkeypatch.setattr("securefl.deployment.server._MOST_ORDERS", 15 + 3)
+    monkeypatch.setattr("securefl.deployment.server._HEARS", 0.02)
     told: list[str] = []
     begun, go = Event(), Event()
     path = tmp_path / "run" / "s"
@@ -395,8 +395,8 @@ def test_the_seconds_of_a_request_are_for_all_of_it(
     timeout: float, comes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(b"abc")  # connecting, sending, and a head and a frame that come: sixteen seconds
-    monkeypatch.setattr("securefl.engine.apart.connection.monotonic", lambda: slow.now)
-    monkeypatch.setattr("securefl.engine.apart.connection.socket.socket", lambda *anything: slow)
+    monkeypatch.setattr("securefl.deployment.connection.monotonic", lambda: slow.now)
+    monkeypatch.setattr("securefl.deployment.connection.socket.socket", lambda *anything: slow)
     if comes:
         assert send("here", b"", timeout=timeout) == b"abc"
         return
@@ -437,7 +437,7 @@ def test_a_user_who_may_not_open_the_socket_is_told_what_lets_it_in(monkeypatch:
         raise PermissionError(errno.EACCES, "Permission denied")  # which root never gets
 
     monkeypatch.setattr(Slow, "connect", refuse)
-    monkeypatch.setattr("securefl.engine.apart.connection.socket.socket", lambda *anything: Slow(b""))
+    monkeypatch.setattr("securefl.deployment.connection.socket.socket", lambda *anything: Slow(b""))
     with pytest.raises(RemoteProtocolError, match=r"--allow"):
         send("here", b"", timeout=1)
 

@@ -22,19 +22,19 @@ from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
-from securefl.engine.apart.files import LEDGER, Files, begun, held
-from securefl.engine.apart.roster import PinnedRoster
-from securefl.engine.apart.session_store import SessionStore
+from securefl.deployment import keys, plan_file
+from securefl.deployment.files import LEDGER, Files, begun, held
+from securefl.deployment.party_setup import Made, OwnData, data_of
+from securefl.deployment.pinning import pinned_of
+from securefl.deployment.plan_file import HolderTerms, PlanFile
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.session_store import SessionStore
 from securefl.storage import counter as counters
 from securefl.storage.counter import Counter
 from securefl.storage.files import filling, write
 from securefl.storage.folder_lock import alone
 from securefl.study import config, split_key
 from securefl.study.config import Arm, Study, note_home
-from securefl.study.parties import keys, plan_file
-from securefl.study.parties.party_setup import Made, OwnData, data_of
-from securefl.study.parties.pinning import pinned_of
-from securefl.study.parties.plan_file import HolderTerms, PlanFile
 from securefl.study.split_key import Keeper
 
 STUDY = "study.toml"
