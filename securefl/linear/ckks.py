@@ -1,6 +1,8 @@
 """`scores = "ckks"`: one ciphertext per client, each opened alone, in one turn.
 
-Client, gate and key holder of `scores = "batches"` are here too, since both schemes share them.
+A score is the number that a linear query gives for one client. A turn is one request of the server to the key
+holder, and its reply. The client, the gate and the key holder of `scores = "batches"` are here too, since
+both schemes share them.
 """
 
 from __future__ import annotations
@@ -39,7 +41,11 @@ from securefl.linear.terms import LinearTerms
 from securefl.storage.own_record import Own
 
 MOST_KINDS: Final = 16
-"""The most sets of bounds in a session. Each has its own key, and the server chooses them."""
+"""The most sets of bounds in a session.
+
+Each set takes a key of its own. The server chooses the bounds, so without a limit it could have the key
+holder make keys without end.
+"""
 
 
 class Ckks:
@@ -133,9 +139,10 @@ class CkksServer:
 
 
 class CkksKeyHolder:
-    """The key holder's side: a key for each set of bounds, and its openings.
+    """The key holder's side: a key for each set of bounds, and the count of its openings.
 
-    Keys live as long as the process. After a restart there are new ones, and openings count from 0.
+    Keys live as long as the process. After a restart, the key holder makes new ones and counts openings from
+    0.
     """
 
     def __init__(self, scheme: Ckks, own: Own, tell: Tell) -> None:
@@ -149,7 +156,10 @@ class CkksKeyHolder:
         # One key per set of bounds: a key's flooding is sized for one set of bounds and one count.
         if asked.bounds not in self._known:
             if len(self._known) >= MOST_KINDS:
-                raise ConfigError(f"Expected at most {MOST_KINDS} sets of bounds in a session, got more.")
+                raise ConfigError(
+                    f"Expected at most {MOST_KINDS} sets of bounds in a session, got one more. Use the same "
+                    "bounds for several queries."
+                )
             pair = KeyPair.generate(terms.parameters)
             own, server = self._own, self._own.directory.server
             key = own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
@@ -216,7 +226,10 @@ class CiphertextScoring:
         return {name: self._baseline(query) for name, query in self.queries.items()}
 
     def _baseline(self, query: LinearQuery) -> Baseline:
-        """The query in the form that the evaluator multiplies by. In mode E its owner encrypts it first."""
+        """The query in the form that the evaluator multiplies by.
+
+        In mode E, with encrypted weights, the query's owner encrypts it first.
+        """
         if not self.terms.parameters.encrypted_baseline:
             return self.evaluator.baseline(query)
         owner = Encryptor(self.public, self.terms)
@@ -231,7 +244,8 @@ def _encrypted(encryptor: Encryptor, hidden: Floats) -> Concealed:
 class Match:
     """A work order of the server: multiply each ciphertext by its baseline, and blind the product.
 
-    baselines: those that are prepared already, by name. found: the numbers known before.
+    baselines: those that are prepared already, by name of the query. found: the numbers that earlier turns
+    opened.
     """
 
     part: CiphertextScoring
