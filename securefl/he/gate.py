@@ -78,14 +78,14 @@ def body(raw: bytes, expected: bytes, size: int, *, sender: str) -> bytes:
     """The `size` bytes after the tag. Refuses another length or another tag."""
     _exact(raw, TAG + size, "a message", sender)
     if raw[:TAG] != expected:
-        raise _refusal("Expected our tag, got one of another kind, key or set of terms", sender)
+        raise _refusal("Expected this message's tag, got one of another kind, key or set of terms", sender)
     return raw[TAG:]
 
 
 def not_transparent(residues: Residues, *, sender: str) -> None:
-    """Refuses a ciphertext whose second polynomial is zero modulo a prime: it would hide nothing."""
+    """Refuse a ciphertext whose second polynomial is zero modulo a prime: it would hide nothing."""
     if not residues[1].any(axis=-1).all():
-        raise _refusal("Expected a ciphertext or a key, got a transparent one", sender)
+        raise _refusal("Expected a ciphertext or a key, got a transparent one, which hides nothing", sender)
 
 
 def _exact(raw: bytes, size: int, what: str, sender: str) -> None:

@@ -87,7 +87,10 @@ class KeyPair:
         """The secret polynomial, shape (N,), values -1, 0, 1."""
         secret = np.frombuffer(self.secret.reveal(), dtype=np.uint8).astype(np.int64) - 1
         if len(secret) != self.public.parameters.poly_modulus_degree or secret.max() > 1:
-            raise LocalProtocolError("Expected a secret key of the public key's parameters.")
+            raise LocalProtocolError(
+                "Expected a secret key of the public key's parameters, got one of others. Read both from one "
+                "file."
+            )
         return secret
 
 

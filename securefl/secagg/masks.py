@@ -49,7 +49,10 @@ def apply_masks(
     array([1, 2], dtype=uint32)
     """
     if words.dtype not in (np.uint32, np.uint64) or words.ndim != 1 or not words.flags.c_contiguous:
-        raise LocalProtocolError(f"Expected a flat, contiguous uint32 or uint64 vector, got {words.dtype}.")
+        raise LocalProtocolError(
+            f"Expected a flat, contiguous uint32 or uint64 vector, got {words.dtype} of shape {words.shape}. "
+            "Make it with `words`."
+        )
     signed = [(seed, True) for seed in add] + [(seed, False) for seed in subtract]
     for start in range(0, len(signed), _AT_ONCE):
         _apply_some(words, [(_stream(seed, vector), plus) for seed, plus in signed[start : start + _AT_ONCE]])

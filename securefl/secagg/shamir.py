@@ -61,7 +61,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     weights = weights_at_zero(points)
     secret = sum(weight * value for weight, value in zip(weights, values, strict=True)) % PRIME
     if secret >= 1 << (8 * SECRET_BYTES):
-        raise CryptoError("These shares belong to no secret of 32 bytes.")
+        raise CryptoError(f"Expected shares of a secret of {SECRET_BYTES} bytes, got shares of no secret.")
     return secret.to_bytes(SECRET_BYTES, "little")
 
 
@@ -69,7 +69,10 @@ def parse(share: bytes) -> int:
     """The field element in a share. Raises CryptoError for other bytes."""
     value = int.from_bytes(share, "little")
     if len(share) != SHARE_BYTES or value >= PRIME:
-        raise CryptoError("A share has 33 bytes and is below the prime.")
+        raise CryptoError(
+            f"Expected a share of {SHARE_BYTES} bytes and a number below the prime, got {len(share)} bytes "
+            "or a larger number."
+        )
     return value
 
 

@@ -167,9 +167,9 @@ def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
 def _of_system(path: Path | str, kind: Kind, error: OSError) -> str:
     match error.errno:
         case errno.ELOOP:
-            return f"{path} is a link, and a {kind.name} is a file of its own. Remove the link."
+            return f"Expected a regular file for the {kind.name}; {path} is a link. Remove the link."
         case errno.ENOENT | errno.ENOTDIR:
-            return f"{Path(path).parent} is no folder, so there can be no {kind.name} in it."
+            return f"Expected a folder {Path(path).parent} for the {kind.name}, got none. Create the folder."
         case errno.ENOSPC | errno.EDQUOT:
             return _full(path, error)
         case None:
@@ -187,7 +187,7 @@ def _full(path: Path | str, error: Exception) -> str:
 def _not_writable(path: Path | str, error: Exception) -> str:
     return (
         f"{path} cannot be written ({error}), so nothing was released: the file or its folder is read-only, "
-        "or somebody else's. Permit writing, or choose another folder."
+        "or belongs to another user. Permit writing, or choose another folder."
     )
 
 
@@ -289,7 +289,7 @@ def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
     if version != kind.version:
         raise DataError(
             f"Expected {path} as a {kind.name} of version {kind.version}, which this release writes, got "
-            f"version {version}. Go on with the release that made it. It is not read, and never begun anew."
+            f"version {version}. Use the release that made it: this one neither reads nor replaces the file."
         )
     if _tables(db) != set(kind.tables):
         raise Damaged(f"its tables are not those of a {kind.name}")

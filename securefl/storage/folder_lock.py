@@ -79,8 +79,8 @@ def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None
         raise _refusal(folder, error) from None
     if file is None:
         raise ConfigError(
-            f"Expected a free folder: {folder} is in use by {_named(folder)}: one process at a time runs "
-            "there. Wait for it, stop it, or choose another folder."
+            f"Expected a folder that no process uses: {folder} is in use by {_named(folder)}. Wait for that "
+            "process, stop it, or choose another folder."
         )
     try:
         if (left := _noted(file.number)) is not None:
@@ -100,7 +100,10 @@ def require_idle(folder: Path) -> None:
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigError(f"{folder} is in use by {_named(folder)}; ask again when that has ended.") from None
+        raise ConfigError(
+            f"Expected a folder that no process uses: {folder} is in use by {_named(folder)}. Try again when "
+            "that process has ended."
+        ) from None
     except OSError:  # a file system without locks, where no process can run
         return
     finally:

@@ -42,8 +42,9 @@ KIND = Kind(
         "again INTEGER, digest BLOB NOT NULL, seal BLOB NOT NULL, "
         "PRIMARY KEY (party, session, round, name, ask, again)) STRICT",
     ),
-    lost="The acts of its parties in the round at hand are lost with it, and without it they could act "
-    "otherwise: restore the folder it is in from one backup, or begin a new run in another folder.",
+    lost="The record of its parties' acts in the current round is lost with it, and without that record they "
+    "could contradict themselves: restore its whole folder from one backup, or begin a new run in another "
+    "folder.",
 )
 _KEY = "party = ? AND session = ? AND round = ? AND name = ? AND ask = ? AND again = ?"
 _AT = "at_round = ? AND at_stage = ? AND at_attempt = ?"
@@ -262,7 +263,7 @@ class Journal:
     def _within(self, members: Sequence[str], cohort: bytes) -> bool:
         found = self._db.rows("SELECT members FROM cohorts WHERE digest = ?", (cohort,))
         if not found:
-            raise Damaged("a cohort is not there any more")
+            raise Damaged("a cohort is missing")
         ((written,),) = found
         if hashlib.sha256(written.encode()).digest() != cohort:
             raise Damaged("a cohort is not as it was written")

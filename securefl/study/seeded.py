@@ -68,7 +68,7 @@ class World:
 
     @cached_property
     def tests(self) -> Sequence[Records]:
-        """Test records (x, y) of each client, a share of the server's test records, for an observer's figures.
+        """Test records (x, y) of each client, for an observer's figures. They are dealt from the server's.
 
         The records of a class go to the clients that have this class, in proportion to their numbers of
         records of it. If targets are not classes, each client gets an equal share.

@@ -154,7 +154,7 @@ def train(
         rng: Draws the order of the records.
         round_number: The round, counted from 0. It decides the learning rate.
         penalty: Its mean over a mini-batch is added to the mean loss.
-        before: A function that is called before each mini-batch, for example to check for an interruption.
+        before: A function that is called before each mini-batch. ADDS takes a step of its search there.
 
     Raises:
         ConfigError: No parameter requires a gradient.
