@@ -1,9 +1,9 @@
 """Parameters of secure aggregation: the neighbours, shares and signatures that a cohort needs.
 
 The corrupt clients are fixed before the graph is known. The server, which may lie, sees the graph and then
-names the dropped clients. It can also *grind*: it tries many inputs to the seed of the graph, and takes the
-graph that suits it. The calculator grants it 2^grinding tries. Of n clients, c are corrupt and d may drop. t
-is the threshold and T the quorum (`Parameters`):
+names the dropped clients. It can also *grind*: it tries many rosters, each of which gives another graph, and
+takes the graph that suits it. The calculator grants it 2^grinding tries. Of n clients, c are corrupt and d
+may drop. t is the threshold and T the quorum (`Parameters`):
 
 - *complete graph*: semi-honest t > max(n/2, c); active 2t > n + c, and the quorum T = t.
 - *sparse graph*: three conditions hold.

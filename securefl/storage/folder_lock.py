@@ -29,13 +29,13 @@ from securefl.core.logs import to_stderr
 
 LOCK = ".lock"
 _LONGEST = 4096
-"""The number of bytes that are read of a note."""
+"""The number of bytes of a note that are read."""
 _SHOWN = 300
-"""The number of characters of a command line in a note, and of a note's texts that are shown."""
+"""The number of characters of a command line that a note has, and of a note's text that a message shows."""
 _PATIENCE = 0.3
 """Seconds to wait for the lock. A process that only asks whether a folder is in use holds it for a moment."""
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK
-"""A link is not followed, and a pipe not waited for."""
+"""The flags with which the lock file is opened: links are not followed, and a pipe does not block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Holder:
     since: str
 
     def words(self) -> dict[str, int | str]:
-        """Every field by its word in the lock file."""
+        """The fields by their names in the lock file."""
         return {"pid": self.pid, "host": self.host, "command": self.command, "since": self.since}
 
     @classmethod

