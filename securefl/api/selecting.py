@@ -130,14 +130,15 @@ def select_by_profile(
         non_private=(_NAME,),
         max_rounds=1,
     )
-    per_client = PerClient(spec, options.query(middle).linear(options.variant, options.bounds))
+    linear = options.query(middle).linear(options.variant, options.bounds)
+    per_client = PerClient(spec, linear)
     with ledger_of(ledger, plan, list(given)) as (path, numbers):
         names = {number: name for name, number in numbers.items()}
 
         def compute(context: ClientContext) -> Value:
             found = options.features(given[names[context.client]])
             parts = found.split(options.variant)
-            return Value(hidden=parts.hidden, clear=parts.clear)
+            return Value(hidden=parts.hidden, clear=parts.clear, bounds=linear.bounds)
 
         query = CohortQuery(
             cohort=tuple(sorted(names)), broadcast=np.zeros(0, np.float32), per_client=(per_client,)

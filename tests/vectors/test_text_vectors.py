@@ -100,7 +100,7 @@ CASES: dict[str, Callable[[Path], bytes]] = {
     "scores, encrypted baseline": lambda _: LinearTerms(
         parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(5, Variant.MEAN_ONLY), scores=9
     ).digest(),
-    "pads": lambda _: PadTerms(bounds=BOUNDS.linear(5, Variant.FULL), context=b"\x00'\"", openings=9).digest,
+    "pads": lambda _: PadTerms(bounds=BOUNDS.linear(5, Variant.FULL), context=b"\x00'\"").digest,
     "place": lambda _: PLACE.text().encode(),
     "sum": lambda _: (
         SumTerms(length=5, bound=99, clients=3, parameters=STRONG, openings=99_999, place=PLACE).digest
