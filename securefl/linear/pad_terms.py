@@ -16,7 +16,9 @@ WORD_BITS: Final = (64, 128)
 """The lengths that words may have. Their arithmetic is modulo 2 to this power."""
 PLACE: Final = 16
 KEY: Final = 32
+INDEX: Final = 4
 SALT: Final = 32
+SEED: Final = 32
 DIGEST: Final = 32
 _FLOAT: Final = 2.0**-51
 """How far float64 moves a product of the largest size, with a margin. It counts under long words alone."""
@@ -28,6 +30,8 @@ _GUARD: Final = 1 / 8
 class PadTerms:
     """The public terms of one exchange: the query's bounds, one context (session, place), and the words.
 
+    dealt: whether the key holder gets shares of the weights (`linear.dealt_pads`) and not the weights.
+
     Raises:
         ConfigError: another length of words, or a score inside the bounds could wrap.
     """
@@ -35,6 +39,7 @@ class PadTerms:
     bounds: LinearBounds
     context: bytes
     word_bits: int = 64
+    dealt: bool = False
 
     def __post_init__(self) -> None:
         if self.word_bits not in WORD_BITS:
@@ -89,12 +94,14 @@ class PadTerms:
     @property
     def message_bytes(self) -> int:
         """Exact length of a client's message."""
-        return PLACE + KEY + self.word_bytes * self.row
+        dealt = SEED + self.word_bytes if self.dealt else 0
+        return PLACE + KEY + dealt + self.word_bytes * self.row
 
-    @property
-    def least_request(self) -> int:
-        """Length of a request for the sums of no client: salt, weights and signature."""
-        return SALT + self.word_bytes * self.row + SIGNATURE_BYTES
+    def request_bytes(self, clients: int) -> int:
+        """Exact length of a request for the sums of this many clients."""
+        weights = self.word_bytes * self.row
+        each = KEY + weights if self.dealt else KEY
+        return INDEX + (0 if self.dealt else SALT + weights) + each * clients + SIGNATURE_BYTES
 
     @cached_property
     def digest(self) -> bytes:
@@ -105,7 +112,7 @@ class PadTerms:
         """Canonical text, from which keys of pads are derived. Its words and their order must not change."""
         return (
             f"PadTerms/2(bounds={self.bounds.text()}, weights={self.bounds.weights_text()}, "
-            f"context={self.context!r}, word_bits={self.word_bits})"
+            f"context={self.context.hex()}, word_bits={self.word_bits}, dealt={self.dealt})"
         )
 
     @cached_property

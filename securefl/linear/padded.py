@@ -1,12 +1,12 @@
-"""`scores = "pads"`: the sides of the three parties, opened in one turn.
+"""`scores = "pads"` and `"dealt-pads"`: the sides of the three parties, opened in one turn.
 
-    server       tells each client the digest of the query's weights, in the call
+    server       tells each client the digest of the query's weights, in the call ("pads" alone)
     clients      masked words, with a fresh key
-    server       one signed request for each query: its weights, and the fresh keys
-    key holder   the sum of each pad with the weights
+    server       one signed request for each query: the weights, or a share of them for each client
+    key holder   the sum of each pad with them
 
-`pads` has the protocol and what each party sees. If two clients sent the same fresh key, it is listed for
-neither: one of them copied it, and the server cannot tell which.
+`pads` and `dealt_pads` have the protocols and what each party sees. If two clients sent the same fresh key,
+it is listed for neither: one of them copied it, and the server cannot tell which.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header, Limit
 from securefl.he.parameters import STRONG
+from securefl.linear import dealt_pads
+from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.opener import KeyHolder, open_each
-from securefl.linear.pad_terms import DIGEST, KEY, PadTerms
+from securefl.linear.pad_terms import DIGEST, PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, mask
 from securefl.linear.scheme import Asked, Found, Place, Queries, Questions, Scoring, Sent, Tell, blaming
 from securefl.storage.own_record import Own
@@ -46,7 +48,7 @@ class PadScoring:
     """The server's part of one exchange under pads."""
 
     terms: PadTerms
-    servers: Mapping[str, PadServer]
+    servers: Mapping[str, PadServer | DealtServer]
     cohort: int
     tell: Tell
 
@@ -75,7 +77,7 @@ class PadScoring:
 class Requested:
     """The messages of one query, in the order of a request."""
 
-    server: PadServer
+    server: PadServer | DealtServer
     sent: tuple[Sent, ...]
     masked: tuple[Masked, ...] = field(repr=False)
 
@@ -106,7 +108,7 @@ class RequestSums:
                 requested.append(Requested(server, own_sent, messages))
         if not requested:
             return Found({})
-        items = tuple(own.server.request([one.fresh for one in own.masked]) for own in requested)
+        items = tuple(own.server.request(own.masked) for own in requested)
         return Asked(items, partial(Unpad, self.part, tuple(requested)))
 
 
@@ -145,6 +147,7 @@ class Pads:
     key_holder_learns: ClassVar[str] = (
         "who takes part, and the weights of each query, so the server's own baseline"
     )
+    dealt: ClassVar[bool] = False
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:
         if parameters not in _WORDS:
@@ -169,7 +172,14 @@ class Pads:
         Another session, round, stage or attempt has other pads.
         """
         context = header.session + u32(*header.place())
-        return PadTerms(bounds=bounds, context=context, word_bits=self._word_bits)
+        return PadTerms(bounds=bounds, context=context, word_bits=self._word_bits, dealt=self.dealt)
+
+
+class DealtPads(Pads):
+    """The scheme in which the key holder sees shares of the weights. Arguments as for `Ckks`."""
+
+    key_holder_learns: ClassVar[str] = "who takes part, and shares of the weights, uniform to it"
+    dealt: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -180,12 +190,16 @@ class PadClients:
     directory: Directory
 
     def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, ConcealVector]:
-        if len(asked.weights) != len(asked.names) or any(len(one) != DIGEST for one in asked.weights):
-            raise CryptoError("Expected the digest of each query's weights, got another number of them.")
         if len(set(asked.names)) < len(asked.names):
             raise CryptoError("Expected each query once, got one twice.")
         terms = self.scheme.terms(asked.bounds, header)
         to = _public(self.directory, key)
+        if terms.dealt:
+            return {
+                name: ConcealVector(asked.bounds, partial(_dealt, terms, name, to)) for name in asked.names
+            }
+        if len(asked.weights) != len(asked.names) or any(len(one) != DIGEST for one in asked.weights):
+            raise CryptoError("Expected the digest of each query's weights, got another number of them.")
         return {
             name: ConcealVector(asked.bounds, partial(_masked, terms, name, told, to))
             for name, told in zip(asked.names, asked.weights, strict=True)
@@ -199,17 +213,24 @@ class PadServerSide:
         self._scheme = scheme
         self._own = own
         self._terms: dict[LinearBounds, PadTerms] = {}
-        self._servers: dict[str, PadServer] = {}
+        self._servers: dict[str, PadServer | DealtServer] = {}
 
     def questions(self, queries: Queries, cohort: int, header: Header) -> Questions:
         asked = Questions.of(queries, cohort)
         self._terms[asked.bounds] = terms = self._scheme.terms(asked.bounds, header)
         signing = self._own.identity.signing
-        self._servers = {
+        if terms.dealt:
+            self._servers = {
+                name: DealtServer(terms, index, signing, queries[name])
+                for index, name in enumerate(asked.names)
+            }
+            return asked
+        told = {
             name: PadServer(terms, index, name, signing, queries[name])
             for index, name in enumerate(asked.names)
         }
-        return asked.bound_to([server.told for server in self._servers.values()])
+        self._servers = dict(told)
+        return asked.bound_to(server.told for server in told.values())
 
     def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
         _public(self._own.directory, key)
@@ -239,10 +260,9 @@ class PadKeyHolderSide:
         terms, names = self._scheme.terms(asked.bounds, header), asked.names
         if len(set(names)) < len(names):
             raise ConfigError("Expected each query once, got one twice.")
-        holder = PadKeyHolder(
-            self._agreement, terms, names, asked.cohort, self._own.directory.server.identity
-        )
-        largest = 4 + terms.least_request + KEY * asked.cohort + 8
+        kind = DealtKeyHolder if terms.dealt else PadKeyHolder
+        holder = kind(self._agreement, terms, names, asked.cohort, self._own.directory.server.identity)
+        largest = terms.request_bytes(asked.cohort) + 8
         most = Limit(largest * len(names) + OVERHEAD, len(names))
         return KeyHolder(header=header, most=most, turns=1, part=OpensPads(holder, self._tell)), self._key
 
@@ -257,6 +277,10 @@ def _public(directory: Directory, key: bytes) -> PublicKey:
 def _masked(terms: PadTerms, name: str, told: bytes, to: PublicKey, hidden: Floats) -> Concealed:
     message = mask(hidden, NOTHING_CLEAR, terms, name, told, to)
     return Concealed("encrypted", sealed=message.packed)
+
+
+def _dealt(terms: PadTerms, name: str, to: PublicKey, hidden: Floats) -> Concealed:
+    return Concealed("encrypted", sealed=dealt_pads.mask(hidden, NOTHING_CLEAR, terms, name, to).packed)
 
 
 @dataclass(frozen=True, eq=False)

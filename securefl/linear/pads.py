@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,11 +35,9 @@ from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
 from securefl.linear import words
 from securefl.linear.opener import Score
-from securefl.linear.pad_terms import KEY, PLACE, SALT, PadTerms
+from securefl.linear.pad_terms import INDEX, KEY, PLACE, SALT, PadTerms
 from securefl.linear.terms import clear_part
 from securefl.linear.words import Words
-
-_INDEX = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +45,7 @@ class Masked:
     """A client's message: its fresh key, the masked words, and the plaintext part of its vector.
 
     `place` is a tag of the terms for which the message was made. With pads derived for other terms, the
-    result would be a wrong score.
+    result would be a wrong score. `share`: of dealt pads (`linear.dealt_pads`) alone.
     """
 
     place: bytes
@@ -54,14 +53,24 @@ class Masked:
     words: bytes = field(repr=False)
     clear: Floats = field(repr=False)
     sender: str = "client"
+    share: bytes = field(default=b"", repr=False)
 
     @property
     def packed(self) -> bytes:
         """All bytes without the clear values, which travel separately."""
-        return self.place + self.fresh.raw + self.words
+        return self.place + self.fresh.raw + self.share + self.words
 
 
-def mask(hidden: Floats, clear: Floats, terms: PadTerms, name: str, told: bytes, to: PublicKey) -> Masked:
+def mask(
+    hidden: Floats,
+    clear: Floats,
+    terms: PadTerms,
+    name: str,
+    told: bytes,
+    to: PublicKey,
+    *,
+    own: AgreementKey | None = None,
+) -> Masked:
     """The client's part: mask its vector. The message must be sealed to the server.
 
     Args:
@@ -71,18 +80,23 @@ def mask(hidden: Floats, clear: Floats, terms: PadTerms, name: str, told: bytes,
         name: of the query.
         told: the digest of the query's weights, 32 bytes, as the server declared it.
         to: the key holder's X25519 key.
+        own: the fresh key, used for nothing else; by default from the operating system.
 
     Raises:
         LocalProtocolError: another length, or values outside the bounds.
     """
+    own, whole = own or AgreementKey.generate(), rounded(hidden, terms)
+    masked = words.plus(whole, _pad(own, to, own.public, terms, name, told))
+    return Masked(terms.place, own.public, words.packed(masked), clear)
+
+
+def rounded(hidden: Floats, terms: PadTerms) -> Words:
+    """A client's vector as words. Raises LocalProtocolError for another length or values outside bounds."""
     if not terms.bounds.holds_hidden(hidden):
         raise LocalProtocolError(
             f"Expected {terms.row} hidden features inside the declared bounds, got others."
         )
-    own = AgreementKey.generate()
-    whole = words.from_floats(np.rint(hidden * terms.data_scale), terms.word_bits)
-    masked = words.plus(whole, _pad(own, to, own.public, terms, name, told))
-    return Masked(terms.place, own.public, words.packed(masked), clear)
+    return words.from_floats(np.rint(hidden * terms.data_scale), terms.word_bits)
 
 
 def admit(message: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> Masked:
@@ -91,20 +105,21 @@ def admit(message: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> Mas
     It refuses a weak fresh key, for which the key holder would refuse the whole request.
     """
     if len(message) != terms.message_bytes:
-        raise _refusal(f"Expected {terms.message_bytes} bytes, got {len(message)}.", sender, "gate")
+        raise refusal(f"Expected {terms.message_bytes} bytes, got {len(message)}.", sender, "gate")
     place, fresh = message[:PLACE], PublicKey(message[PLACE : PLACE + KEY])
     if place != terms.place:
-        raise _refusal(
+        raise refusal(
             "Expected our tag, got the tag of another round, session or set of terms.", sender, "gate"
         )
     try:
         AgreementKey.generate().agree(fresh, b"securefl/plain-pad/1|gate")
     except CryptoError:
-        raise _refusal("Expected a fresh key for key agreement, got a weak one.", sender, "gate") from None
-    return Masked(place, fresh, message[PLACE + KEY :], clear, sender)
+        raise refusal("Expected a fresh key for key agreement, got a weak one.", sender, "gate") from None
+    at = len(message) - terms.word_bytes * terms.row
+    return Masked(place, fresh, message[at:], clear, sender, message[PLACE + KEY : at])
 
 
-def _refusal(what: str, sender: str, phase: str = "pads") -> RemoteProtocolError:
+def refusal(what: str, sender: str, phase: str = "pads") -> RemoteProtocolError:
     return RemoteProtocolError(what, sender=sender, phase=phase)
 
 
@@ -137,6 +152,9 @@ class PadServer(Guarded):
         query: of the terms' bounds.
         salt: 32 bytes; tests inject them.
 
+    Attributes:
+        told: the digest of the weights, which clients get before they answer.
+
     Raises:
         ConfigError: a query of other bounds, or with weights outside them.
     """
@@ -151,20 +169,15 @@ class PadServer(Guarded):
         *,
         salt: bytes | None = None,
     ) -> None:
-        if query.bounds != terms.bounds:
-            raise ConfigError("Expected a query with the bounds of its pads, got one with other bounds.")
         self._terms, self._index, self._signing, self._query = terms, index, signing, query
         self._salt = os.urandom(SALT) if salt is None else salt
-        scaled = np.rint(query.row(encrypted=False) * terms.weight_scale)
-        self._weights = words.from_floats(scaled, terms.word_bits)
-        if (wrong := _form(self._weights, terms)) is not None:
-            raise ConfigError(f"{wrong} Use a public anchor nearer to the baseline, or wider bounds.")
+        self._weights = weights_of(query, terms)
         self.told = commitment(terms, name, self._salt, words.packed(self._weights))
 
-    def request(self, fresh: list[PublicKey]) -> bytes:
+    def request(self, masked: Sequence[Masked]) -> bytes:
         """The signed request for the sums of these clients, in their order."""
-        body = u32(self._index) + self._salt + words.packed(self._weights)
-        body += b"".join(key.raw for key in fresh)
+        keys = b"".join(one.fresh.raw for one in masked)
+        body = u32(self._index) + self._salt + words.packed(self._weights) + keys
         return body + self._signing.sign(framed(self._terms, body)).raw
 
     def score(self, masked: Masked, pad: bytes) -> Score:
@@ -172,20 +185,36 @@ class PadServer(Guarded):
 
         Raises RemoteProtocolError that names the client if no honest one has such a score.
         """
-        terms, bits = self._terms, self._terms.word_bits
-        clear = clear_part(masked.clear, terms.bounds, masked.sender)
-        whole = words.product(words.unpacked(masked.words, bits), self._weights)
-        opened = words.centred((whole - int.from_bytes(pad, "little")) % 2**bits, bits)
-        hidden = opened / 2 ** (terms.data_bits + terms.weight_bits)
-        scale, error = terms.bounds.scale, terms.error_bound
-        value = (hidden + self._query.offset + float(clear @ self._query.clear)) / scale
-        if abs(hidden) > terms.bounds.product + scale * error or not terms.bounds.allows(value, error):
-            raise _refusal(
-                "Expected a score inside the declared bounds, got one that no honest client gives.",
-                masked.sender,
-                "score",
-            )
-        return Score(value, error)
+        return opened(masked, int.from_bytes(pad, "little"), self._weights, self._query, self._terms)
+
+
+def weights_of(query: LinearQuery, terms: PadTerms) -> Words:
+    """A query's weights as words. Raises ConfigError for other bounds, or weights outside them."""
+    if query.bounds != terms.bounds:
+        raise ConfigError("Expected a query with the bounds of its pads, got one with other bounds.")
+    scaled = np.rint(query.row(encrypted=False) * terms.weight_scale)
+    weights = words.from_floats(scaled, terms.word_bits)
+    if (wrong := _form(weights, terms)) is not None:
+        raise ConfigError(f"{wrong} Use a public anchor nearer to the baseline, or wider bounds.")
+    return weights
+
+
+def opened(masked: Masked, pad: int, weights: Words, query: LinearQuery, terms: PadTerms) -> Score:
+    """A client's score, from the sum of its pad with the weights. Errors as for `PadServer.score`."""
+    bits = terms.word_bits
+    clear = clear_part(masked.clear, terms.bounds, masked.sender)
+    whole = words.product(words.unpacked(masked.words, bits), weights)
+    product = words.centred((whole - pad) % 2**bits, bits)
+    hidden = product / 2 ** (terms.data_bits + terms.weight_bits)
+    scale, error = terms.bounds.scale, terms.error_bound
+    value = (hidden + query.offset + float(clear @ query.clear)) / scale
+    if abs(hidden) > terms.bounds.product + scale * error or not terms.bounds.allows(value, error):
+        raise refusal(
+            "Expected a score inside the declared bounds, got one that no honest client gives.",
+            masked.sender,
+            "score",
+        )
+    return Score(value, error)
 
 
 class PadKeyHolder(Guarded):
@@ -212,7 +241,7 @@ class PadKeyHolder(Guarded):
         self._answered: dict[str, tuple[bytes, bytes]] = {}
 
     def open(self, request: bytes, *, sender: str = "server") -> bytes:
-        """<r, v> mod t of each client in a signed request, word by word.
+        """The sum of each client's pad in a signed request, word by word.
 
         The same request again gets the same reply. Another one of the same query is refused, so a client's
         vector meets one set of weights.
@@ -222,49 +251,56 @@ class PadKeyHolder(Guarded):
                 key that is weak or comes twice, or a second request of one query.
         """
         terms = self._terms
-        listed, rest = divmod(len(request) - _INDEX - terms.least_request, KEY)
+        each = terms.request_bytes(1) - terms.request_bytes(0)
+        listed, rest = divmod(len(request) - terms.request_bytes(0), each)
         if rest or not 0 < listed <= self._cohort:
-            raise _refusal(
-                f"Expected weights and the fresh keys of 1 to {self._cohort} clients, got another length.",
-                sender,
+            raise refusal(
+                f"Expected a request for the sums of 1 to {self._cohort} clients, got another length.", sender
             )
         body = request[:-SIGNATURE_BYTES]
         try:
             verify(self._server, Signature(request[-SIGNATURE_BYTES:]), framed(terms, body))
         except CryptoError as error:
-            raise _refusal(str(error), sender) from None
-        index = int.from_bytes(body[:_INDEX], "little")
+            raise refusal(str(error), sender) from None
+        index = int.from_bytes(body[:INDEX], "little")
         if index >= len(self._names):
-            raise _refusal(f"Expected one of {len(self._names)} queries, got number {index}.", sender)
+            raise refusal(f"Expected one of {len(self._names)} queries, got number {index}.", sender)
         name, found = self._names[index], hashlib.sha256(body).digest()
         if name in self._answered:
             before, reply = self._answered[name]
             if before != found:
-                raise _refusal(f"Expected the first request of {name!r} again, got another.", sender)
+                raise refusal(f"Expected the first request of {name!r} again, got another.", sender)
             return reply
-        reply = self._sums(name, body[_INDEX:], sender)
+        try:
+            sums = self._sums(name, body, sender)
+        except CryptoError as error:  # a weak fresh key
+            raise refusal(str(error), sender) from None
+        reply = b"".join(one.to_bytes(terms.word_bytes, "little") for one in sums)
         self._answered[name] = found, reply
         return reply
 
-    def _sums(self, name: str, body: bytes, sender: str) -> bytes:
-        terms = self._terms
-        end = SALT + terms.word_bytes * terms.row
-        salt, sent, keys = body[:SALT], body[SALT:end], body[end:]
+    def _sums(self, name: str, body: bytes, sender: str) -> list[int]:
+        """<r, v> of each client, with the weights v in the request."""
+        terms, start = self._terms, INDEX + SALT
+        end = start + terms.word_bytes * terms.row
+        salt, sent = body[INDEX:start], body[start:end]
         weights = words.unpacked(sent, terms.word_bits)
         if (wrong := _form(weights, terms)) is not None:
-            raise _refusal(wrong, sender)
-        fresh = [PublicKey(keys[at : at + KEY]) for at in range(0, len(keys), KEY)]
-        # One key twice is one pad twice, and two clients under one pad reveal their difference.
-        if len({one.raw for one in fresh}) < len(fresh):
-            raise _refusal("Expected each fresh key once, got one twice.", sender)
+            raise refusal(wrong, sender)
+        fresh = distinct([body[at : at + KEY] for at in range(end, len(body), KEY)], sender)
         # Computed from the weights that came, never taken from the request: a digest that the request stated
         # could be that of other weights.
         told = commitment(terms, name, salt, sent)
-        try:
-            pads = [_pad(self._agreement, one, one, terms, name, told) for one in fresh]
-        except CryptoError as error:
-            raise _refusal(str(error), sender) from None
-        return b"".join(words.product(pad, weights).to_bytes(terms.word_bytes, "little") for pad in pads)
+        pads = [_pad(self._agreement, one, one, terms, name, told) for one in fresh]
+        return [words.product(pad, weights) for pad in pads]
+
+
+def distinct(keys: Sequence[bytes], sender: str) -> list[PublicKey]:
+    """The fresh keys of a request. Raises RemoteProtocolError if one comes twice."""
+    # One key twice is one pad twice, and two clients under one pad reveal their difference.
+    if len(set(keys)) < len(keys):
+        raise refusal("Expected each fresh key once, got one twice.", sender)
+    return [PublicKey(one) for one in keys]
 
 
 def _form(weights: Words, terms: PadTerms) -> str | None:

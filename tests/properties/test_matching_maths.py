@@ -74,7 +74,7 @@ def pad_score(own: MeanVariance, base: MeanVariance, anchor: Anchor, variant: Va
     holder = PadKeyHolder(AGREEMENT, terms, ("profile",), 1, SIGNER.public)
     split = features(own, anchor, BOUNDS).split(variant)
     masked = mask(split.hidden, split.clear, terms, "profile", server.told, AGREEMENT.public)
-    score = server.score(masked, holder.open(server.request([masked.fresh])))
+    score = server.score(masked, holder.open(server.request([masked])))
     return score.value, score.error_bound
 
 

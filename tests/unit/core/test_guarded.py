@@ -124,7 +124,6 @@ PUBLIC = {
     "securefl.linear.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.linear.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
     "securefl.linear.scheme.Sent": "what a client shows the server, concealed",
-    "securefl.linear.padded.Requested": "masked messages, in the order of a request",
     "securefl.linear.pads.Masked": "a client's masked message",
     "securefl.sums.encrypted.parts.EncryptedTotal": "ciphertexts",
     "securefl.sums.two_server.server.Adding": "padded vectors, uniform to the server that has them",

@@ -73,7 +73,7 @@ def test_cosines_under_pads() -> None:
     server = PadServer(terms, 0, "cosine", SIGNER, QUERY)
     holder = PadKeyHolder(agreement, terms, ("cosine",), len(VECTORS), SIGNER.public)
     masked = [mask(own, np.zeros(0), terms, "cosine", server.told, agreement.public) for own in VECTORS]
-    reply = holder.open(server.request([one.fresh for one in masked]))
+    reply = holder.open(server.request(masked))
     for place, (own, message) in enumerate(zip(VECTORS, masked, strict=True)):
         score = server.score(message, reply[8 * place : 8 * place + 8])
         assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 1e-3

@@ -59,7 +59,7 @@ class Parties:
         return mask(split.hidden, split.clear, self.terms, NAME, told, AGREEMENT.public)
 
     def scores(self, masked: Sequence[Masked]) -> list[Score | RemoteProtocolError]:
-        reply = self.holder.open(self.server.request([one.fresh for one in masked]))
+        reply = self.holder.open(self.server.request(masked))
         return [self.score(one, reply, at) for at, one in enumerate(masked)]
 
     def score(self, masked: Masked, reply: bytes, at: int = 0) -> Score | RemoteProtocolError:
@@ -128,7 +128,7 @@ def test_a_million_words_are_one_sum() -> None:
         server = PadServer(terms, 0, NAME, SIGNING, LinearQuery(bounds, weights))
         holder = PadKeyHolder(AGREEMENT, terms, (NAME,), 1, SIGNING.public)
         masked = mask(own, np.zeros(0), terms, NAME, server.told, AGREEMENT.public)
-        score = server.score(masked, holder.open(server.request([masked.fresh])))
+        score = server.score(masked, holder.open(server.request([masked])))
         assert abs(score.value - own @ weights) <= score.error_bound
 
 
@@ -171,7 +171,7 @@ def test_between_the_servers_a_client_costs_a_key_and_a_word() -> None:
     """32 bytes there and 8 back, beside salt, weights and signature once a query: 43 at 500 clients."""
     parties = Parties(84)
     masked = [parties.masked(profile(i % 5, 84)) for i in range(500)]
-    request = parties.server.request([one.fresh for one in masked])
+    request = parties.server.request(masked)
     reply = parties.holder.open(request)
     assert len(request) == 4 + 32 + 8 * 169 + 500 * 32 + 64
     assert len(reply) == 500 * 8
@@ -194,13 +194,13 @@ def test_other_weights_get_the_sum_of_an_unrelated_pad() -> None:
     parties = Parties()
     masked = parties.masked(profile(1, 10))
     sharp = linear_query(MeanVariance(np.zeros(10), np.ones(10), 9), parties.anchor, BOUNDS)
-    assert other_sums(parties, masked, parties.of(sharp).request([masked.fresh]))
+    assert other_sums(parties, masked, parties.of(sharp).request([masked]))
 
 
 def test_another_salt_gets_the_sum_of_an_unrelated_pad() -> None:
     parties = Parties()
     masked = parties.masked(profile(1, 10))
-    assert other_sums(parties, masked, parties.of(parties.query, salt=bytes(32)).request([masked.fresh]))
+    assert other_sums(parties, masked, parties.of(parties.query, salt=bytes(32)).request([masked]))
 
 
 def test_another_place_and_another_question_have_other_pads() -> None:
@@ -225,17 +225,16 @@ def test_clients_that_were_told_two_digests_have_one_score_between_them() -> Non
     assert value(first) == pytest.approx(divergence(profile(1, 10), parties.base), abs=1e-4)
     assert isinstance(second, RemoteProtocolError) or abs(second.value - value(first)) > 1
     with pytest.raises(RemoteProtocolError, match="first request of 'profile' again"):
-        parties.holder.open(sharp.request([masked[1].fresh]))
+        parties.holder.open(sharp.request([masked[1]]))
 
 
 def test_a_second_request_of_one_query_is_refused_and_the_first_repeated() -> None:
     parties = Parties()
     masked = [parties.masked(profile(i, 10)) for i in range(3)]
-    fresh = [one.fresh for one in masked]
-    request = parties.server.request(fresh)
+    request = parties.server.request(masked)
     reply = parties.holder.open(request)
     assert parties.holder.open(request) == reply
-    for again in (parties.server.request(fresh[:1]), parties.server.request(fresh[::-1])):
+    for again in (parties.server.request(masked[:1]), parties.server.request(masked[::-1])):
         with pytest.raises(RemoteProtocolError, match="first request"):
             parties.holder.open(again)
 
@@ -244,7 +243,7 @@ def test_after_a_restart_the_key_holder_has_other_pads() -> None:
     """Its key is made with its process, so a restart, or a backup, forgets nothing that counts."""
     parties = Parties()
     masked = parties.masked(profile(1, 10))
-    request = parties.server.request([masked.fresh])
+    request = parties.server.request([masked])
     first = parties.holder.open(request)
     parties.holder = parties.fresh_holder(AgreementKey.generate())
     assert parties.holder.open(request) != first
@@ -290,19 +289,19 @@ def test_each_rule_on_the_form_of_weights_holds_at_its_edge() -> None:
 def test_a_key_that_is_listed_twice_or_weak_is_refused() -> None:
     """One pad twice gives two sums of it; under a weak key everybody knows the pad."""
     parties = Parties()
-    victim = parties.masked(profile(1, 10)).fresh
+    victim = parties.masked(profile(1, 10))
     with pytest.raises(RemoteProtocolError, match="each fresh key once"):
         parties.holder.open(parties.server.request([victim, victim]))
     for weak in (bytes(32), b"\1" + bytes(31), bytes.fromhex(ORDER_8)):
         with pytest.raises(RemoteProtocolError, match="cannot be agreed"):
-            parties.holder.open(parties.server.request([victim, PublicKey(weak)]))
+            parties.holder.open(parties.server.request([victim, replace(victim, fresh=PublicKey(weak))]))
     assert parties.holder.open(parties.server.request([victim])), "a refused request is not the first"
 
 
 def test_the_key_holder_does_what_its_server_signed_alone() -> None:
     parties = Parties()
-    good = parties.server.request([parties.masked(profile(1, 10)).fresh])
-    elsewhere = Parties(context=b"2").server.request([parties.masked(profile(1, 10)).fresh])
+    good = parties.server.request([parties.masked(profile(1, 10))])
+    elsewhere = Parties(context=b"2").server.request([parties.masked(profile(1, 10))])
     for bad in (bytes([good[0] ^ 1]) + good[1:], elsewhere, good[:-1] + bytes([good[-1] ^ 1])):
         with pytest.raises(RemoteProtocolError, match="signature"):
             parties.holder.open(bad)
@@ -312,7 +311,7 @@ def test_the_key_holder_does_what_its_server_signed_alone() -> None:
             parties.holder.open(bad)
     crowd = PadKeyHolder(AGREEMENT, parties.terms, (NAME,), 1, SIGNING.public)
     with pytest.raises(RemoteProtocolError, match="1 to 1 clients"):
-        crowd.open(parties.server.request([AgreementKey.generate().public for _ in range(2)]))
+        crowd.open(parties.server.request([parties.masked(profile(k, 10)) for k in range(2)]))
     with pytest.raises(RemoteProtocolError, match="number 7"):
         parties.holder.open(signed(parties, u32(7) + good[4:-64]))
 
@@ -320,7 +319,7 @@ def test_the_key_holder_does_what_its_server_signed_alone() -> None:
 def test_a_request_that_is_refused_costs_its_query_alone() -> None:
     parties, told = Parties(), dict[str, str]()
     opens = OpensPads(parties.holder, told.__setitem__)
-    good = parties.server.request([parties.masked(profile(1, 10)).fresh])
+    good = parties.server.request([parties.masked(profile(1, 10))])
     reply, refused = opens.open(0, (good, b"junk"))
     assert (len(reply), refused) == (8, REFUSED)
     assert set(told) == {"server"}
