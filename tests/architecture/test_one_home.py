@@ -47,6 +47,7 @@ ALONE = {
     "securefl.deployment.host": "to be rewritten with the room of parties apart",
     "securefl.deployment.limits": "to be rewritten with the room of parties apart",
     "securefl.engine.party.contributing": "how the charges of a wave are reserved, apart from the machine",
+    "securefl.linear.dealt_pads": "a protocol of its own, beside that of told pads",
     "securefl.linear.isolation": "one scheme with its sides, beside those that `registry` names",
     "securefl.linear.padded": "one scheme with its sides, beside those that `registry` names",
     "securefl.linear.pads": "the protocol of pads and what each party sees, without the machines",
