@@ -50,7 +50,6 @@ ALONE = {
     "securefl.linear.dealt_pads": "a protocol of its own, beside that of told pads",
     "securefl.linear.isolation": "one scheme with its sides, beside those that `registry` names",
     "securefl.linear.padded": "one scheme with its sides, beside those that `registry` names",
-    "securefl.linear.pads": "the protocol of pads and what each party sees, without the machines",
     "securefl.mechanisms.central": "one mechanism with its proof",
     "securefl.mechanisms.key_holder": "one mechanism with its proof",
     "securefl.mechanisms.local": "one mechanism with its proof",
