@@ -76,7 +76,11 @@ DIRECTION: Final = ValueSpec(
     max_releases="schedule",
 )
 UNIT_UPDATE: Final = replace(
-    UPDATE, reveals="the direction of its model update", sensitivity=_MOVED, grid=_GRID, weighs="draws"
+    UPDATE,
+    reveals="its model update at norm 1 (nobody checks the norm, nor that it is the update that was scored)",
+    sensitivity=_MOVED,
+    grid=_GRID,
+    weighs="draws",
 )
 
 

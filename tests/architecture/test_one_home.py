@@ -67,6 +67,7 @@ ALONE = {
     "securefl.training.alone": "what vmap isolates; `isolation` chooses the way, and is as long again",
     "securefl.training.canaries": "one attack, which needs Opacus: `audits` imports it when it is used",
     "securefl.training.kinks": "one attack, which needs Opacus: `audits` imports it when it is used",
+    "securefl.study.lying": "what a simulation's liars send, beside the parties that it gives to the engine",
     "securefl.training.stack": "layers as mathematics, without fits or privacy; `cohorts` is as long again",
 }
 FLOORS = {"study": 8, "training": 8, "sweep": 8}
