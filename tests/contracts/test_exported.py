@@ -39,10 +39,8 @@ def test_predictions_are_as_good_as_the_record_says(protocol: str, options: str,
     if taken(of, tmp_path, "one").learnt.shared is None:
         model = trained(of, tmp_path)
         # FLTrust's server trains on its first 100 records, and tests on the others.
-        x, y = (
-            part[100 if protocol == "fltrust" else 0 :]
-            for part in (here.problem.server_x, here.problem.server_y)
-        )
+        root = 100 if protocol == "fltrust" else 0
+        x, y = here.problem.server_x[root:], here.problem.server_y[root:]
         found = float(np.mean(model.predict(x) == y))
         with pytest.raises(ConfigError, match="all clients have the same model"):
             taken(of, tmp_path, "one", 3, 0)
