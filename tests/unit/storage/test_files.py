@@ -63,7 +63,7 @@ def test_folders_and_devices_are_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="got a folder"):
         write(tmp_path / "folder", "x")
-    with pytest.raises(DataError, match="got a device"):
+    with pytest.raises(DataError, match="got a pipe"):
         write(tmp_path / "pipe", "x")
     with pytest.raises(DataError, match="got a device"):
         write(Path("/dev/null"), "x")
