@@ -14,6 +14,8 @@ _INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 """The characters of Unicode's Default_Ignorable_Code_Point outside the categories "other"."""
+_LONGEST: Final = 200
+"""The most characters of a text that a message or a table quotes."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """A spreadsheet may run a cell that begins with one of these characters as a formula.
 
@@ -56,6 +58,12 @@ def require_distinct(names: Iterable[str], what: str) -> None:
 def escaped(text: str) -> str:
     """Return a text of several lines in a form that is safe to print, even if an attacker wrote it."""
     return "".join(c if is_legible(c) or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def excerpt(text: str) -> str:
+    """Return a text from a file or a peer as it is if it is legible and short, else its length in words."""
+    fits = len(text) <= _LONGEST and is_legible(text)
+    return text if fits else f"a text of {len(text):,} characters"
 
 
 def cell(value: object) -> object:
