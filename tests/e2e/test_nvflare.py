@@ -1,0 +1,74 @@
+"""The NVFlare example from a clean environment, by its one command, in NVFlare's simulator."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# It makes an environment of its own: a minute of pip, and the simulator's processes after that.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The run's folder and what `make nvflare` printed, in a copy of the repository without an environment."""
+    home = tmp_path_factory.mktemp("clean")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in tracked.splitlines():
+        if os.path.lexists(ROOT / name):
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, home / name, follow_symlinks=False)
+    # Nothing of the tests' own environment may help.
+    inherited = {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTEST_ADDOPTS")
+    }
+    done = subprocess.run(
+        ["make", "nvflare"], cwd=home, env=inherited, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    return home / "runs" / "nvflare", done.stdout
+
+
+def test_the_final_model_is_that_of_nvflares_own_fedavg(made: tuple[Path, str]) -> None:
+    folder, said = made
+    plain, secure = (np.load(folder / f"{job}.npy").astype(np.float64) for job in ("plain", "secure"))
+    assert plain.shape == secure.shape == (2410,)
+    assert np.abs(plain - secure).max() <= 1e-6
+    assert re.search(r"final models: 2410 values, at most \d\.\de-0[7-9] apart", said)
+
+
+def test_both_runs_have_trained_on_all_sites(made: tuple[Path, str]) -> None:
+    """Two models that nobody trained would be equal too."""
+    folder, said = made
+    losses = re.findall(r"round (\d): 4 sites with 1258 records, loss (\d\.\d+) before it", said)
+    assert [number for number, _ in losses] == ["1", "2", "3"]
+    assert float(losses[0][1]) > float(losses[1][1]) > float(losses[2][1])
+    plain = np.load(folder / "plain.npy")
+    assert np.abs(plain - np.load(folder / "start.npy")).max() > 0.01
+
+
+def test_the_server_of_the_second_run_has_no_model_of_a_site(made: tuple[Path, str]) -> None:
+    """What NVFlare's server received, as far as its workspace and log show: no site's records or model."""
+    folder, _ = made
+    for name in ("client-0000", "client-0003"):
+        assert (folder / "parties" / name / "ledger.sqlite").stat().st_size > 0
+        assert not (folder / "parties" / "server" / "ledger.sqlite").exists()
+    assert "Traceback" not in (folder / "logs" / "secure.log").read_text()
+
+
+def test_no_process_of_it_is_left(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    for one in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = one.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        assert str(folder.parents[1]) not in words
