@@ -38,6 +38,9 @@ def encrypt(
     All clients and the baseline's owner must give the same --variant, --params, --anchor and bounds. With
     --variant mean-only the evaluator can read the variances. Compare the printed fingerprints with those
     that the key holder and the evaluator tell you.
+
+    What `match` would refuse is refused here: bounds that scores do not fit, an anchor of another length, a
+    file that is too long. The message names the flag and a value that fits.
     """
     from securefl.matching import document
     from securefl.matching.keys import KIND as PUBLIC_KEY_KIND

@@ -11,7 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from securefl.accounting import statement
+
 ROOT = Path(__file__).parents[2]
+SITES = ("client-0000", "client-0001", "client-0002", "client-0003")
 
 # It makes an environment of its own: a minute of pip, and the simulator's processes after that.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
@@ -19,19 +22,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The run's folder and what `make nvflare` printed, in a copy of the repository without an environment."""
+    """The run's folder, and what `make nvflare` printed in a copy of the repository without environments."""
     home = tmp_path_factory.mktemp("clean")
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in tracked.splitlines():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
         if os.path.lexists(ROOT / name):
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, home / name, follow_symlinks=False)
     # Nothing of the tests' own environment may help.
-    inherited = {
-        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTEST_ADDOPTS")
-    }
+    ours = ("PYTHONPATH", "VIRTUAL_ENV", "PYTEST_ADDOPTS")
     done = subprocess.run(
-        ["make", "nvflare"], cwd=home, env=inherited, capture_output=True, text=True, check=False
+        ["make", "nvflare"],
+        cwd=home,
+        env={name: value for name, value in os.environ.items() if name not in ours},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
     return home / "runs" / "nvflare", done.stdout
@@ -55,13 +61,15 @@ def test_both_runs_have_trained_on_all_sites(made: tuple[Path, str]) -> None:
     assert np.abs(plain - np.load(folder / "start.npy")).max() > 0.01
 
 
-def test_the_server_of_the_second_run_has_no_model_of_a_site(made: tuple[Path, str]) -> None:
-    """What NVFlare's server received, as far as its workspace and log show: no site's records or model."""
+def test_each_party_charged_three_updates_and_nothing_failed_in_silence(made: tuple[Path, str]) -> None:
     folder, _ = made
-    for name in ("client-0000", "client-0003"):
-        assert (folder / "parties" / name / "ledger.sqlite").stat().st_size > 0
-        assert not (folder / "parties" / "server" / "ledger.sqlite").exists()
     assert "Traceback" not in (folder / "logs" / "secure.log").read_text()
+    for name in SITES:
+        releases = statement(folder / "parties" / name / "ledger.sqlite", party="server").releases
+        assert [(row["holder"], row["name"], row["round"]) for row in releases] == [
+            (name, "update", number) for number in (1, 2, 3)
+        ]
+        assert {row["state"] for row in releases} == {"committed"}
 
 
 def test_no_process_of_it_is_left(made: tuple[Path, str]) -> None:
