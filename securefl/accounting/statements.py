@@ -27,10 +27,11 @@ class Statement:
     """The releases of all data holders, or of one of them. Raises nothing.
 
     Attributes:
-        releases: in order, each with at, holder, round, name, unit, event (as stored), state, and epsilon.
-            Epsilon is the holder's total against the party after this release. Infinity is the text "inf",
-            because JSON has no infinity.
-        head: the newest link of the chain over the releases of all holders.
+        releases: in order, each with at (UTC), holder, round, name, unit, event (as stored), state, and
+            epsilon. The state is "reserved" until the release is sent, then "committed". Epsilon is the
+            holder's total against the party after this release. Infinity is the text "inf", because JSON has
+            no infinity.
+        head: the newest link of the hash chain over the releases of all holders (`chain`).
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -40,7 +40,7 @@ from securefl.he.ring import Ring
 from securefl.linear.opener import KeyHolder, Score, open_each
 from securefl.linear.pad_terms import KEY, PARAMETERS, WORD_BITS, PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, admit, framed, integer_residues, mask, scaled
-from securefl.linear.scheme import Asked, Found, Place, Queries, Questions, Scoring, Sent, Tell, blaming
+from securefl.linear.scheme import Asked, Found, Place, Queries, Questions, Report, Scoring, Sent, blaming
 from securefl.linear.terms import clear_part
 from securefl.storage.own_record import Own
 
@@ -183,7 +183,7 @@ class PadScoring:
     terms: PadTerms
     queries: Queries
     cohort: int
-    tell: Tell
+    report: Report
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -232,7 +232,7 @@ class ListPads:
         uses = Counter(own.fresh.raw for own in masked.values())
         for own in masked.values():
             if uses[own.fresh.raw] > 1:
-                self.part.tell(
+                self.part.report(
                     own.sender, "Expected a fresh key of its own, got one that another message has too."
                 )
         once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
@@ -268,7 +268,7 @@ class AskSums:
         for listed, reply in zip(self.lists, self.replies, strict=True):
             # A refused list costs only its own clients their scores.
             if reply != REFUSED:
-                with blaming(self.part.tell):
+                with blaming(self.part.report):
                     # A list fills at most one ciphertext, so its block begins with its first client.
                     opening = listed.evaluator.request(reply, 0, listed.masked, sender=KEY_HOLDER)
                     openings.append((listed, opening))
@@ -290,17 +290,17 @@ class Unpad:
         found: dict[Place, float] = {}
         for (listed, opening), reply in zip(self.openings, self.replies, strict=True):
             if reply != REFUSED:
-                with blaming(self.part.tell):
+                with blaming(self.part.report):
                     own = listed.evaluator.scores(opening, reply, listed.masked, sender=KEY_HOLDER)
                     found |= self._right(listed, own)
         return Found(found)
 
     def _right(self, listed: Listed, scores: Mapping[int, Score | RemoteProtocolError]) -> dict[Place, float]:
-        """The numbers of the clients that have one. For the others the reason goes to `tell`."""
+        """The numbers of the clients that have one. For the others the reason goes to `report`."""
         found = {}
         for client, score in scores.items():
             if isinstance(score, RemoteProtocolError):
-                self.part.tell(score.sender, str(score))
+                self.part.report(score.sender, str(score))
             else:
                 found[listed.sent[client].place] = score.value
         return found
@@ -325,8 +325,8 @@ class Pads:
     def server(self, own: Own) -> PadServer:
         return PadServer(self, own)
 
-    def key_holder(self, own: Own, tell: Tell) -> PadKeyHolderSide:
-        return PadKeyHolderSide(self, own, tell)
+    def key_holder(self, own: Own, report: Report) -> PadKeyHolderSide:
+        return PadKeyHolderSide(self, own, report)
 
     def terms(self, bounds: LinearBounds, header: Header) -> PadTerms:
         """The terms of one exchange. Every party computes them for itself."""
@@ -350,14 +350,14 @@ class PadServer:
     """The server's side: it lists fresh keys and has masked sums opened."""
 
     def __init__(self, scheme: Pads, own: Own) -> None:
-        self._way = scheme
+        self._scheme = scheme
         self._own = own
         self._ring = Ring(PARAMETERS)
         self._terms: dict[LinearBounds, PadTerms] = {}
 
-    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, report: Report) -> Scoring:
         bounds = Questions.of(queries, cohort).bounds
-        self._terms[bounds] = terms = self._way.terms(bounds, header)
+        self._terms[bounds] = terms = self._scheme.terms(bounds, header)
         return PadScoring(
             public=_public(self._own.directory, key)[1],
             signing=self._own.identity.signing,
@@ -365,7 +365,7 @@ class PadServer:
             terms=terms,
             queries=dict(queries),
             cohort=cohort,
-            tell=tell,
+            report=report,
         )
 
     def sealed_bytes(self, bounds: LinearBounds) -> int | None:
@@ -379,10 +379,10 @@ class PadServer:
 class PadKeyHolderSide:
     """The key holder's side. Its keys and its count of openings live as long as the process."""
 
-    def __init__(self, scheme: Pads, own: Own, tell: Tell) -> None:
-        self._way = scheme
+    def __init__(self, scheme: Pads, own: Own, report: Report) -> None:
+        self._scheme = scheme
         self._own = own
-        self._tell = tell
+        self._report = report
         # A key for pads only: sums under pads are opened exactly, so a malicious server gets this key in a
         # few requests.
         self._pair = KeyPair.generate(PARAMETERS)
@@ -394,7 +394,7 @@ class PadKeyHolderSide:
         self._key = own.identity.vouch(_PURPOSE, own.directory.session, keys)
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
-        p, terms = PARAMETERS, self._way.terms(asked.bounds, header)
+        p, terms = PARAMETERS, self._scheme.terms(asked.bounds, header)
         lists = lists_of(asked, terms)
         sums = gate.residues_size(1, p.primes, p.poly_modulus_degree)
         sums += terms.block * (2 + gate.integer_size(p.modulus)) + SIGNATURE_BYTES + 8
@@ -408,7 +408,7 @@ class PadKeyHolderSide:
         )
         # Sized for turn 1, whose requests are longer than turn 0's lists of keys.
         most = Limit(sums * lists + OVERHEAD, lists)
-        return KeyHolder(header=header, most=most, turns=2, part=OpensPads(holder, self._tell)), self._key
+        return KeyHolder(header=header, most=most, turns=2, part=OpensPads(holder, self._report)), self._key
 
 
 _PURPOSE = b"pads"
@@ -443,11 +443,11 @@ class OpensPads:
     """The key holder's use of its keys: encrypt each list's pads in turn 0, open masked sums in turn 1."""
 
     holder: PadKeyHolder
-    tell: Tell
+    report: Report
 
     def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
         own = self._pads if turn == 0 else self._sums
-        return open_each(own, items, self.tell)
+        return open_each(own, items, self.report)
 
     def _pads(self, listed: bytes) -> bytes:
         # A reply, and the server's limit on replies, have room for one ciphertext per list.

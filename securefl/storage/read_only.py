@@ -51,7 +51,7 @@ def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
         if _indexed(path) or _state(path) == before:
             return found
     raise DataError(
-        f"Expected {path} to hold still while it is read, got a change at each of {_TRIES} tries. "
+        f"Expected {path} not to change while it is read, got a change at each of {_TRIES} tries. "
         "Try again when its run has ended."
     )
 

@@ -205,7 +205,7 @@ def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, t
         rest = ", its number of records" if "theorem" in arm else ""
         expected = "its model update, its whole profile" + rest
     assert server.learns == f"of each client {expected}"
-    assert server.epsilon == "∞ (unprotected)"
+    assert server.epsilon == "∞ (non-private)"
     learns = "blinded integers, uniform to it"
     if scores == "clear" or "fedprof" not in arm:
         learns = "nothing: it takes no part"
