@@ -14,10 +14,12 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.storage import inputs
 from securefl.storage.database import seal
 
 _LEDGER, _PLACE = "ledger.head", "place"
 _NUMBER = 8
+_LARGEST = 2**10
 
 
 def default(name: str) -> Path:
@@ -103,7 +105,7 @@ class Counter:
                 "you know that the party's folder was never restored from a backup, begin it anew: securefl "
                 "party recount, or Counter.begin for a party of your own program."
             )
-        content = path.read_bytes()
+        content = inputs.content(path, _LARGEST)
         body = content[: 3 * _NUMBER]
         if content[3 * _NUMBER :] != seal("place", body):
             raise DataError(
