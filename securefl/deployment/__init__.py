@@ -11,9 +11,11 @@ computing         training or evaluation in another process, by the app that car
 updates           model updates of a caller's own app, and the mean of their sum
 local             the party of such updates, and a local deployment of all parties for simulations
 server_session    a server's session with parties that share no study with it
-connection        the connection over a Unix socket between a party and the relay beside it
-limits            a party's limits: connections, and memory for their frames
-server            a party's side of its socket: access by user, and one request at a time
+framing           a length and an envelope on a Unix socket, and a relay's end of a connection
+peers             who is at the other end of a socket, and who could have put a socket at a path
+connection        a relay's side of a party's socket: it checks who listens, and sends a request
+limits            a server's places and memory, shared fairly between users
+server            a party's side of its socket: access by user, and one request at a time in one thread
 files             a party's files on disk, which one process holds
 engine            the engine that runs a server's queries over waves
 transport         the server's transport over `exchange({party: bytes}) -> {party: bytes}`

@@ -44,7 +44,7 @@ ALONE = {
     "securefl.data.parse": "strict readers of bytes, which know no data set",
     "securefl.data.shakespeare": "how a play becomes records and roles",
     "securefl.dp.ziggurat": "a sampler with its proof; it never reads a key, and `noise` does",
-    "securefl.deployment.limits": "to be rewritten with the room of parties apart",
+    "securefl.deployment.limits": "how places and memory are shared, tested without a socket",
     "securefl.engine.party.contributing": "how the charges of a wave are reserved, apart from the machine",
     "securefl.linear.isolation": "one scheme with its sides, beside those that `registry` names",
     "securefl.linear.padded": "one scheme with its sides, beside those that `registry` names",

@@ -34,7 +34,6 @@ _RUN = "a look inside a run: studies and sweeps have no face"
 PRIVATE = {
     "securefl.deployment.server_session": _PARTS,
     "securefl.deployment.local": _PARTS,
-    "securefl.deployment.server": _PARTS,
     "securefl.core.release": _PARTS,
     "securefl.flower.exchange": _PARTS,
     "securefl.flower.secure_app": _PARTS,
