@@ -97,6 +97,8 @@ class Limits:
 
         If all together would exceed `most`, requests of a user above its share give way to a user within its.
         """
+        if guest not in self._guests:
+            raise refusal("Expected a connection with a place, got one that lost its place.")
         while (held := sum(each.held for each in self._guests)) + count > self._most:
             if not self._make_memory(guest.user, count):
                 raise refusal(
