@@ -1,8 +1,8 @@
 """Who is at the other end of a Unix socket: the kernel's word, and the owners of the path to the socket.
 
-    platform   a party serves      the kernel names a peer by
-    Linux      yes                 SO_PEERCRED
-    macOS      yes                 LOCAL_PEERCRED
+    platform   parties apart   the kernel names a peer by
+    Linux      yes             SO_PEERCRED
+    macOS      yes             LOCAL_PEERCRED
     others     no
 
 A relay checks a path before it connects, and the listener before it sends. Otherwise another user who gets a
@@ -35,7 +35,8 @@ def require_platform(platform: str = sys.platform) -> None:
     if platform not in ("linux", "darwin"):
         raise ConfigError(
             f"Expected Linux or macOS for a party apart, got {platform}: its kernel does not name the user "
-            "at the other end of a socket. Run it on Linux, or all parties in one process: securefl run."
+            "at the other end of a socket. Run it on Linux (on Windows: in WSL), or all parties in one "
+            "process: securefl run."
         )
 
 

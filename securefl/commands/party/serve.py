@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from pathlib import Path
 
 import click
@@ -30,6 +29,10 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
     The socket exists once the party is ready. Its group may open it, but the party accepts only the users
     that --allow names. It notes refusals for `securefl party status`.
     """
+    from securefl.deployment.peers import require_platform
+
+    require_platform()
+    # Below the check: some of it cannot be imported where the check fails.
     from securefl.deployment import folder as folders
     from securefl.deployment.folder_party import serve as serve_party
     from securefl.study.interruption import Interrupted, Interruption
@@ -48,6 +51,8 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
 
 
 def _user(text: str) -> int:
+    import pwd
+
     try:
         return int(text) if text.isdecimal() else pwd.getpwnam(text).pw_uid
     except (KeyError, ValueError):
