@@ -39,7 +39,6 @@ PRIVATE = {
     "securefl.deployment.connection": _PARTS,
     "securefl.deployment.updates": _PARTS,
     "securefl.deployment.local": _PARTS,
-    "securefl.deployment.server": _PARTS,
     "securefl.core.release": _PARTS,
     "securefl.flower.exchange": _PARTS,
     "securefl.flower.secure_app": _PARTS,
