@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import SERVER
+from securefl.deployment.session_store import BLANK, NO_VALUE
 from securefl.deployment.turns import TurnReply, pack_sent, unpack
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party import Party
@@ -49,7 +50,11 @@ class Host:
         rejected_from: dict[str, str] = {} if drive is None else drive.traffic.rejected_from
         reasons = [f"{sender}: {why}" for sender, why in rejected_from.items()]
         rejected_from.clear()
-        return [*reasons, *own.abstained.values()]
+        return [
+            *reasons,
+            *(f"{NO_VALUE}: {why}" for why in own.abstained.values()),
+            *(f"{BLANK}: {why}" for why in own.blank.values()),
+        ]
 
     def _drive(self) -> Driver:
         if self.party.drive is None:

@@ -34,6 +34,7 @@ from securefl.deployment.party import PartySession
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.server import listening, serve
 from securefl.deployment.server_session import ServerSide
+from securefl.deployment.session_store import BLANK
 from securefl.deployment.updates import Updates
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -119,6 +120,8 @@ class UpdateParty:
 
         with self.outside.at(query):
             reply = self.resident.answer(request)
+        for why in self.outside.noted():
+            self.files.diary.miss(BLANK, why)
         self.files.note()
         return reply
 
