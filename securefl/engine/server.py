@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -157,6 +157,16 @@ class ServerParty:
     def proven_cheaters(self) -> frozenset[int]:
         """The clients that were proven to cheat."""
         return frozenset(self._culprits)
+
+    @cached_property
+    def fewest(self) -> int:
+        """The least number of clients over which a sum can open if all of them answer."""
+        sums = [spec for spec in self._contributions.values() if spec.reduction == "sum"]
+        least = self._plan.min_cohort_size or 1
+        if not sums:
+            return least
+        sizes = range(least, self._clients)
+        return next((n for n in sizes if fewest_contributions(self._plan, n, sums) <= n), self._clients)
 
     def member(self, session: bytes) -> Member:
         """The server's public keys of a session, for the directory."""
