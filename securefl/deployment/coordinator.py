@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 from numpy.typing import NDArray
 
+from securefl.accounting.composition import compose
+from securefl.accounting.figures import in_words
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
 from securefl.core.logs import to_stderr
-from securefl.core.release import SERVER
+from securefl.core.release import PARTIES, SERVER
 from securefl.deployment import keys, plan_file
+from securefl.deployment import spending as spendings
 from securefl.deployment.engine import RemoteEngine
 from securefl.deployment.entering import Enter
 from securefl.deployment.folder import STUDY
@@ -21,13 +26,16 @@ from securefl.deployment.gathering import AT_ONCE, Patience
 from securefl.deployment.party_setup import work_of
 from securefl.deployment.pinning import pinned_of
 from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.spending import Spent
 from securefl.deployment.transport import SendAndReceive
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
+from securefl.mechanisms.charges import events_of
 from securefl.storage.folder_lock import alone
 from securefl.storage.own_record import OwnRecord
 from securefl.study import config
 from securefl.study.backends import ArmContext
+from securefl.study.config import Arm
 from securefl.study.export import taken
 from securefl.study.folder import study_of
 from securefl.study.interruption import Stop
@@ -54,6 +62,7 @@ class OwnMachines:
     ) -> None:
         self._pinned, self._identity, self._exchange = pinned, identity, exchange
         self._patience = patience
+        self._context: ArmContext | None = None
 
     def session(self, arm_context: ArmContext) -> bytes:
         """The session's 32 bytes. Every party computes the same ones from its own plan and roster."""
@@ -76,9 +85,9 @@ class OwnMachines:
                 "on a study of as many clients, or pin a roster of the study's."
             )
         record = OwnRecord(SERVER, arm_context.journal, self._identity)
-        contributions = {
-            contribution.spec.name: contribution.spec for contribution in arm_context.algorithm.contributions
-        }
+        self._context = arm_context
+        contributions = _specs(arm_context)
+        self._patience.say(_asked_for(arm_context.plan, list(contributions.values())))
         server = ServerParty(
             arm_context.plan,
             contributions,
@@ -108,6 +117,30 @@ class OwnMachines:
             patience=self._patience,
         )
 
+    def spending(self, records: Sequence[Mapping[str, Any]]) -> list[Spent]:
+        """What the rounds of these records asked of each client's ledger. Empty before the engine is made."""
+        context = self._context
+        if context is None:
+            return []
+        return spendings.spending(context.plan, _specs(context), records, context.world.problem.clients)
+
+
+def _specs(arm_context: ArmContext) -> dict[str, ValueSpec]:
+    return {contribution.spec.name: contribution.spec for contribution in arm_context.algorithm.contributions}
+
+
+def _asked_for(plan: Plan, specs: Sequence[ValueSpec]) -> str:
+    """What all rounds together ask of a client's ledger, in words."""
+    worst = {
+        party: in_words(compose(events_of(plan, specs, party, plan.max_rounds), plan.delta))
+        for party in PARTIES
+    }
+    spent = ", ".join(f"{epsilon} against the {party}" for party, epsilon in worst.items())
+    return (
+        f"In {plan.max_rounds} rounds each client's ledger is asked for at most epsilon {spent}. A client "
+        "with less left retires by itself."
+    )
+
 
 def others_of(folder: Path) -> tuple[str, ...]:
     """The parties that this folder's server contacts: its roster's clients, and the key holder if listed."""
@@ -130,7 +163,8 @@ def run_deployed(
 ) -> tuple[Results, Path]:
     """Run, or resume, the study of a server's folder with parties on other machines.
 
-    The run folder has the same files as a simulation's. Its ledger counts the releases that the server asked
+    The run folder has the same files as a simulation's, and `private/spending.csv`: what the run asked of
+    each client's ledger, beside what the server counts. Its ledger counts the releases that the server asked
     for; each client's own ledger is on that client's machine. The server uses the records that `[data]` deals
     to clients for their numbers and for an observer's figures, and for nothing else. It does not know the
     figures of models that clients keep for themselves.
@@ -181,7 +215,18 @@ def run_deployed(
         pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
         patience = Patience(seconds=wait, say=say, stop=stop, clock=clock, pause=pause)
         backend = OwnMachines(pinned, identity, exchange, patience)
-        return run_study(study, out, tell, fresh=fresh, stop=stop, say=say, backend=backend)
+        records: list[Mapping[str, Any]] = []
+
+        def noted(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+            records.append(record)
+            tell(arm, seed, record)
+
+        found = run_study(study, out, noted, fresh=fresh, stop=stop, say=say, backend=backend)
+        spent = backend.spending(records)
+        spendings.write(out, spent)
+        for line in spendings.sentences(spent):
+            say(line)
+        return found
 
 
 def playing(
