@@ -2,7 +2,7 @@
 
 The server counts the charge of every order that it sends, whether it arrives or not. A client's ledger counts
 only orders that reached it. So the client has spent at most what the server counts, and at least the charges
-of the rounds in which it took part. Both figures follow from public charges and from who took part. They are
+of the orders to which it replied. Both figures follow from public charges and from who took part. They are
 of this run alone; a client's ledger also has its other sessions.
 """
 
@@ -22,12 +22,15 @@ from securefl.accounting.figures import plain, short
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.messages import client_name
+from securefl.engine.attendance import Absence
 from securefl.mechanisms.charges import charge_of
 from securefl.report.tables import write_table
 from securefl.storage.private_folder import NOTICE, PRIVATE, private_folder
 
 SPENDING: Final = "spending.csv"
 """The private table of a run folder with what the run asked of each client's ledger."""
+_UNREACHED = (Absence.SILENT.value, Absence.REFUSED.value)
+"""Reasons of clients that may not have got an order."""
 _NAMED = 6
 """The number of clients of one sentence that are named."""
 Asked = Counter[tuple[str, bool]]
@@ -43,7 +46,7 @@ class Spent:
         asked, answered: the number of rounds in which it was asked, and in which it took part.
         counted: epsilon of all orders to it, as the server counts: the largest against any adversary of the
             plan.
-        spent: epsilon of the orders of those rounds in which it took part.
+        spent: epsilon of the orders of those rounds in which it replied, with a value or without.
     """
 
     client: int
@@ -76,13 +79,14 @@ def spending(
     counted, spent = [Asked() for _ in range(clients)], [Asked() for _ in range(clients)]
     asked, answered = Counter[int](), Counter[int]()
     for record in records:
-        absent = set(record.get("seen", {}).get("absent", ()))
+        absent: Mapping[str, str] = record.get("seen", {}).get("absent", {})
         here: set[int] = set()
         for name, initial, cohort in record["charged"]:
             for k in dict.fromkeys(cohort):
                 counted[k][name, initial] += 1
                 here.add(k)
-                if client_name(k) not in absent:
+                # Who replies without a value has reserved its charges first.
+                if absent.get(client_name(k)) not in _UNREACHED:
                     spent[k][name, initial] += 1
         asked.update(here)
         answered.update(k for k in here if client_name(k) not in absent)
@@ -133,6 +137,6 @@ def sentences(found: Sequence[Spent]) -> list[str]:
         else:
             lines.append(
                 f"{who}: took part in {answered} of {asked} rounds; the ledger is asked for epsilon "
-                f"{short(spent)} in these, and the server counts {short(counted)} for all."
+                f"{short(spent)} by the orders that it replied to, and the server counts {short(counted)}."
             )
     return lines

@@ -322,15 +322,16 @@ def test_a_client_that_missed_an_order_was_counted_for_more_than_it_spent() -> N
     cohort = [[name, False, [0, 1, 2]]]
     records = [
         {"charged": cohort, "seen": {"absent": {}}},
-        {"charged": cohort, "seen": {"absent": {"client-0001": "silent"}}},
+        {"charged": cohort, "seen": {"absent": {"client-0001": "silent", "client-0002": "sent no value"}}},
     ]
     found = spendings.spending(of.plan, of.spec, records, 3)
-    assert [(one.asked, one.answered) for one in found] == [(2, 2), (2, 1), (2, 2)]
+    assert [(one.asked, one.answered) for one in found] == [(2, 2), (2, 1), (2, 1)]
     assert found[1].spent < found[1].counted == found[0].spent == found[0].counted
+    assert found[2].spent == found[2].counted, "who sends no value has reserved its charges"
     said = spendings.sentences(found)
-    assert len(said) == 2
+    assert len(said) == 3
     assert said[1].startswith("client-0001: took part in 1 of 2 rounds; the ledger is asked for epsilon ")
-    assert "in these, and the server counts " in said[1]
+    assert " by the orders that it replied to, and the server counts " in said[1]
 
 
 def test_the_table_is_private(tmp_path: Path) -> None:
