@@ -109,6 +109,9 @@ class Gathering:
         """
         patience = self._patience
         end, told = patience.clock() + patience.seconds, ""
+        # All are asked again: a party that answered in the last round may have died since, and a round
+        # without it might open no sum. For a party in the session the request changes nothing.
+        self.here.clear()
         while True:
             self.ask()
             lacking = self._lacking(fewest, resting)
