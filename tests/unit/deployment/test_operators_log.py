@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,18 @@ def with_another_plan(root: Path, name: str) -> None:
         pin(root / each, roster)
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federation:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
-    enrolled(tmp_path, STUDY)
-    with_another_plan(tmp_path, REFUSES)
-    own = Federation(tmp_path, STUDY, change={OVERFLOWS: beyond})
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+        yield coordinated(tmp_path_factory.mktemp("federation"))
+
+
+def coordinated(root: Path) -> Federation:
+    """The federation of the page, after its study."""
+    enrolled(root, STUDY)
+    with_another_plan(root, REFUSES)
+    own = Federation(root, STUDY, change={OVERFLOWS: beyond})
     own.start(REFUSES, DIES, RETIRES)
 
     def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
@@ -70,7 +76,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federation:
         if record["round"] == 2:
             own.stop(DIES)
 
-    own.coordinate(tmp_path / "run", wait=5, fresh=fresh)
+    own.coordinate(root / "run", wait=5, fresh=fresh)
     own.stop()
     return own
 
