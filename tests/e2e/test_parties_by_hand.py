@@ -113,7 +113,8 @@ class Processes:
     def serve(self, name: str) -> None:
         self._serving[name] = process = self._start(["party", "serve", name], subprocess.STDOUT)
         assert process.stdout is not None
-        assert f"{name} serves on" in process.stdout.readline()
+        # After a kill it first says that it takes its folder over.
+        assert any(f"{name} serves on" in line for line in process.stdout)
 
     def kill(self, names: list[str]) -> None:
         for name in names or list(self._serving):
@@ -128,13 +129,14 @@ class Processes:
             out, error = process.communicate()
             return out, out + error, process.returncode
         lines = []
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line)
-            for number, names in meanwhile.items():
-                if line.startswith(f"round {number}: "):
-                    self.kill(names)
-        return "".join(lines), "".join(lines), process.wait()
+        with process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                for number, names in meanwhile.items():
+                    if line.startswith(f"round {number}: "):
+                        self.kill(names)
+        return "".join(lines), "".join(lines), process.returncode
 
 
 def loose(step: Step, lines: list[str]) -> list[str]:
