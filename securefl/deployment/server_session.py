@@ -63,31 +63,29 @@ class ServerSession:
         self._session = own.pinned.session(own.plan, nonce)
         self._visits = Visits(exchange, enter, self._session, keys)
         self._waves = RemoteTransport(exchange, self._visits)
-        self._parties = set(own.pinned.members) - {SERVER}
-        self._missing = set(self._parties)
+        self._parties = frozenset(own.pinned.members) - {SERVER}
         self.server = ServerParty(own.plan, spec, own.record, clients=len(own.pinned.clients))
         self.server.enter(own.pinned.directory(self._session))
 
     def admit(self) -> None:
         """Ask the parties outside the session to enter. A party that refuses is left out, with a warning."""
-        if not self._missing:
+        if not self.missing:
             return
-        entered, rejected_from = self._visits.enter(sorted(self._missing))
+        _, rejected_from = self._visits.enter(sorted(self.missing))
         for name, why in rejected_from.items():
             _log.warning("%s does not take part: %s", name, why)
-        self._missing -= set(entered)
 
     @property
     def missing(self) -> frozenset[str]:
         """The parties that have not entered, or fell silent since."""
-        return frozenset(self._missing)
+        return frozenset(name for name in self._parties if name not in self._visits)
 
     def query(self, query: CohortQuery, *, number: int, stage: int = 0) -> Answers:
         """Run one cohort query in the round of this number, at this stage of it."""
         header = Header(session=self._session, round=number, stage=stage, attempt=0)
         answers = self.server.query(query, header, self._waves)
         # A silent party may have been restarted, so it is asked to enter before the next round.
-        self._missing |= {client_name(k) for k in set(query.cohort) - set(answers.survivors)}
+        self._visits.leave(client_name(k) for k in set(query.cohort) - set(answers.survivors))
         if not answers.survivors:
-            self._missing |= {KEY_HOLDER} & self._parties
+            self._visits.leave([KEY_HOLDER])
         return answers
