@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,3 +29,11 @@ def told_of(told: list[str], words: str) -> bool:
     while not any(words in one for one in told) and time.monotonic() < until:
         time.sleep(0.005)
     return any(words in one for one in told)
+
+
+def taken(connection: socket.socket) -> None:
+    """Wait until the other side has taken all that was sent."""
+    until = time.monotonic() + 10
+    while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:
+        assert time.monotonic() < until
+        time.sleep(0.005)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import _thread
 import errno
-import fcntl
 import os
 import select
 import signal
 import socket
 import stat
 import struct
-import termios
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
-from support.lines import OWN, connected, told_of
+from support.lines import OWN, connected, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
@@ -184,14 +182,6 @@ def test_a_fault_of_this_code_ends_that_connection_alone_and_tells_nobody_why(tm
         assert "Zero" not in str(error.value)
         assert send(path, b"abc", timeout=5) == b"cba"
     assert "ZeroDivisionError" in told[0]
-
-
-def taken(connection: socket.socket) -> None:
-    """Wait until the other side has taken all that was sent."""
-    until = time.monotonic() + 10
-    while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
