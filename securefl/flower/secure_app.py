@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -29,6 +30,8 @@ from securefl.flower.records import Task
 PARTY: Final = "securefl-party"
 SOCKET: Final = "securefl-socket"
 """Keys of a node's `--node-config`: the party that it relays for, and that party's socket."""
+LOCAL: Final = "securefl-local"
+"""The record of an app's state with the integers and booleans of its model, which stay local."""
 Beside = Callable[[Context], tuple[str, Path]]
 """Gives the party that a node relays for, and the party's socket."""
 _log = logger(__name__)
@@ -127,15 +130,23 @@ class _SecureApp(ClientApp):
         """The inner app's result, or None after an error. The reason is only in this node's log."""
         try:
             task = Task.decoded(compute.task)
+            kept = context.state.array_records.get(LOCAL, ArrayRecord())
+            local = {**task.local, **task.layout.own(kept)}
             content = RecordDict(
                 {
-                    task.arrays_key: task.layout.record(compute.broadcast),
+                    task.arrays_key: task.layout.record(compute.broadcast, local),
                     task.config_key: ConfigRecord(dict(task.config)),
                 }
             )
-            asked = Message(content, reply_to=message)
-            asked.metadata.message_type = compute.kind
-            return _result(self._inner(asked, context), task, compute)
+            # The app's message has the source and the destination of the server's, as in plain Flower.
+            metadata = copy(message.metadata)
+            metadata.message_type = compute.kind
+            reply = self._inner(Message(content=content, metadata=metadata), context)
+            result = _result(reply, task, compute)
+            if compute.kind == "train" and task.layout.local:
+                trained = next(iter(reply.content.array_records.values()))
+                context.state[LOCAL] = ArrayRecord({**local, **task.layout.own(trained)})
+            return result
         except Exception:  # foreign code may raise anything, and its text must stay on this node
             _log.exception("The app gave no result to %s in round %d.", compute.kind, compute.round)
             return None

@@ -24,7 +24,7 @@ from time import monotonic, sleep
 from typing import Final
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     FedAdagrad,
@@ -157,6 +157,7 @@ class SecureGrid(Grid):
             )
         self._round, self._stage = 0, 0
         self._made: list[Message] = []
+        self._local: dict[str, Array] | None = None
         self._mark(self._strategy)
         self._asking.admit()
 
@@ -234,7 +235,10 @@ class SecureGrid(Grid):
         self._next(name)
         self._asking.admit()
         content, own = posted[0].content, self._strategy
-        arrays = content.array_records[own.arrayrecord_key]
+        came = content.array_records[own.arrayrecord_key]
+        local = self._kept(came)
+        # A strategy weighs all arrays, so integers come back as float64.
+        arrays = ArrayRecord({name: local.get(name, array) for name, array in came.items()})
         layout = Layout.of(arrays)
         start = layout.flat(arrays)
         task = Task(
@@ -243,6 +247,7 @@ class SecureGrid(Grid):
             config_key=own.configrecord_key,
             weight_key=own.weighted_by_key,
             config=dict(content.config_records.get(own.configrecord_key, ConfigRecord())),
+            local=local,
         )
         cohort = self._cohort(posted)
         if not cohort:
@@ -259,7 +264,19 @@ class SecureGrid(Grid):
             _log.warning("Round %d: no sum was opened: %s", self._round, why)
             return []
         mean = self._updates.read(self._plan, name, answers.totals[name], layout.size)
-        return [Message(self._content(mean, layout, start), reply_to=posted[0])]
+        return [Message(self._content(mean, layout, start, local), reply_to=posted[0])]
+
+    def _kept(self, arrays: ArrayRecord) -> dict[str, Array]:
+        """The integers and booleans of the first model. They stay local, so the server's never change."""
+        if self._local is None:
+            self._local = Layout.of(arrays).own(arrays)
+            if self._local:
+                _log.warning(
+                    "Integers and booleans stay local: %s. Each client keeps its own values, and the server "
+                    "its initial ones. Plain Flower would average them.",
+                    ", ".join(self._local),
+                )
+        return self._local
 
     def _next(self, name: str) -> None:
         """Set the place of the next query. Training begins a round, and one evaluation may follow in it."""
@@ -289,11 +306,13 @@ class SecureGrid(Grid):
         here = Counter(number // batch for number in cohort)
         return tuple(number for number in cohort if here[number // batch] == batch)
 
-    def _content(self, mean: Mean, layout: Layout, start: np.ndarray) -> RecordDict:
+    def _content(
+        self, mean: Mean, layout: Layout, start: np.ndarray, local: Mapping[str, Array]
+    ) -> RecordDict:
         metrics: Mapping[str, float | int] = {**mean.metrics, self._strategy.weighted_by_key: mean.examples}
         content = RecordDict({_METRICS: MetricRecord(dict(metrics))})
         if len(mean.update):
-            content[self._strategy.arrayrecord_key] = layout.record(start + mean.update)
+            content[self._strategy.arrayrecord_key] = layout.record(start + mean.update, local)
         return content
 
 
