@@ -1,7 +1,8 @@
 """A secure wrapper of a Flower ClientApp: its results leave the client only through the client's party.
 
-    inner = ClientApp()          # any app, with @inner.train() and @inner.evaluate()
-    app = secure(inner)
+    app = ClientApp()            # any app, with @app.train() and @app.evaluate()
+    ...
+    app = secure(app)
 
 The wrapper carries frames between the server and the party. While the party answers a frame, it may order
 training: the inner app trains here, and its result goes to the party, which charges, clips, weighs, noises
@@ -32,20 +33,84 @@ SOCKET: Final = "securefl-socket"
 """Keys of a node's `--node-config`: the party that it relays for, and that party's socket."""
 LOCAL: Final = "securefl-local"
 """The record of an app's state with the integers and booleans of its model, which stay local."""
+PARTIES: Final = "securefl.parties"
+"""The key of a run config for a simulation's folder of parties."""
+IN_ENVIRONMENT: Final = ("SECUREFL_PARTY", "SECUREFL_SOCKET")
+"""The same two in the environment of a node."""
 Beside = Callable[[Context], tuple[str, Path]]
 """Gives the party that a node relays for, and the party's socket."""
 _log = logger(__name__)
 
 
-def by_node_config(context: Context) -> tuple[str, Path]:
-    """The party that the node's configuration names. Raises ConfigError if it names none."""
-    name, path = (context.node_config.get(key) for key in (PARTY, SOCKET))
-    if not isinstance(name, str) or not isinstance(path, str):
+def by_context(context: Context) -> tuple[str, Path]:
+    """The party that a node relays for, and its socket.
+
+    They stand in the node's configuration, or in the environment of the node's processes. A simulated node
+    has neither: its party is that of its partition, in the folder of the run (`simulated`).
+
+    Raises ConfigError if the node names no party, or the folder is another user's.
+    """
+    said = (
+        [context.node_config.get(key) for key in (PARTY, SOCKET)],
+        [os.environ.get(key) for key in IN_ENVIRONMENT],
+    )
+    for name, path in said:
+        if isinstance(name, str) and isinstance(path, str):
+            return name, Path(path)
+    if any(one is not None for pair in said for one in pair) or _partition(context) is None:
         raise ConfigError(
-            f"Expected {PARTY} and {SOCKET} in the node's configuration, got {sorted(context.node_config)}. "
-            f'Start the node with --node-config \'{PARTY}="client-0000" {SOCKET}="/run/.../party.sock"\'.'
+            f"Expected {PARTY} and {SOCKET} in the node's configuration, or {' and '.join(IN_ENVIRONMENT)} in "
+            f"its environment, got {sorted(context.node_config)}. Start the node with --node-config "
+            f'\'{PARTY}="client-0000" {SOCKET}="/run/.../party.sock"\'.'
         )
-    return name, Path(path)
+    return _in_simulation(context)
+
+
+def _partition(context: Context) -> int | None:
+    """The number of a simulated node, as Flower's simulation gives it."""
+    number, count = (context.node_config.get(key) for key in ("partition-id", "num-partitions"))
+    return number if type(number) is int and type(count) is int and 0 <= number < count else None
+
+
+def _in_simulation(context: Context) -> tuple[str, Path]:
+    # Imported here, as in `in_house`.
+    from securefl.core.messages import client_name
+    from securefl.core.release import KEY_HOLDER
+    from securefl.deployment.local import socket_of
+
+    folder, number = simulated(context), _partition(context)
+    own_folder(folder)
+    assert number is not None
+    # The key holder is the last node. A simulation without one has as many clients as nodes.
+    name = client_name(number) if socket_of(folder, client_name(number)).exists() else KEY_HOLDER
+    return name, socket_of(folder, name)
+
+
+def simulated(context: Context) -> Path:
+    """The folder of a simulation's parties: the one that the run config names, or a passing one of the run."""
+    said = context.run_config.get(PARTIES)
+    if isinstance(said, str) and said:
+        return Path(said)
+    return Path(tempfile.gettempdir()) / f"securefl-{os.getuid()}-{context.run_id}"
+
+
+def own_folder(path: Path, *, make: bool = False) -> None:
+    """Raise ConfigError unless the folder is this user's alone. make: create it if it does not exist."""
+    # Others may create folders of this name in a shared place such as /tmp, and listen in them.
+    if make:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"Expected the parties of a simulation in {path}, got {error.strerror}. The server app makes it: "
+            "wrap its strategy by `secure_strategy`."
+        ) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigError(
+            f"Expected a folder {path} that user {os.getuid()} alone can write to, got one of user "
+            f"{found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}. Name another in {PARTIES}."
+        )
 
 
 def in_house(folder: Path, clients: int) -> Beside:
@@ -66,7 +131,7 @@ def in_house(folder: Path, clients: int) -> Beside:
     return beside
 
 
-def secure(inner: ClientApp, *, beside: Beside = by_node_config, patience: float = 3600.0) -> ClientApp:
+def secure(inner: ClientApp, *, beside: Beside = by_context, patience: float = 3600.0) -> ClientApp:
     """Wrap a ClientApp, so that its results leave the node only through the node's party.
 
         >>> from flwr.clientapp import ClientApp
@@ -141,7 +206,8 @@ class _SecureApp(ClientApp):
             # The app's message has the source and the destination of the server's, as in plain Flower.
             metadata = copy(message.metadata)
             metadata.message_type = compute.kind
-            reply = self._inner(Message(content=content, metadata=metadata), context)
+            asked = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
+            reply = self._inner(asked, context)
             result = _result(reply, task, compute)
             if compute.kind == "train" and task.layout.local:
                 trained = next(iter(reply.content.array_records.values()))

@@ -175,6 +175,11 @@ class SecureGrid(Grid):
 
             setattr(strategy, how, noted)
 
+    @property
+    def local(self) -> Mapping[str, Array]:
+        """The model's integers and booleans, which never change here; none before the first round."""
+        return dict(self._local or {})
+
     # Flower's side ------------------------------------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
