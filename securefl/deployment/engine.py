@@ -15,6 +15,7 @@ from securefl.deployment.entering import Enter, enter_all
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.transport import RemoteTransport, SendAndReceive
 from securefl.engine.account import Asked
+from securefl.engine.attendance import Absence
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.server import ServerParty
@@ -82,6 +83,7 @@ class RemoteEngine:
         self._enter, self._exchange = enter, exchange
         self._session = pinned.session(plan, enter.nonce)
         self._here: set[str] = set()
+        self._outside: dict[str, Absence] = {}
         self._round = 0
         server.enter(pinned.directory(self._session))
 
@@ -103,6 +105,7 @@ class RemoteEngine:
         self._note(header, self.server.account.new[counted:])
         log.add(self.server.log.take())
         log.traffic.add(waves.traffic)
+        self.server.seen = self.server.seen.outside(self._outside)
         for name in waves.silent:
             log.tell(name, SILENT)
         self._here -= {*waves.silent, *waves.traffic.rejected_from}
@@ -112,11 +115,15 @@ class RemoteEngine:
         """Begin a round: ask the parties that are not in the session to enter."""
         # Recorded before any message of the round, so that a restarted run knows that the round began.
         self._record.secret(header.session, header.round)
-        self._round = header.round
+        self._round, self._outside = header.round, {}
         out = [name for name in self._names if name not in self._here]
         if out:
             entered, rejected_from = enter_all(self._exchange, self._enter, out)
             self._here |= set(entered)
+            self._outside = {
+                name: Absence.REFUSED if name in rejected_from else Absence.SILENT
+                for name in set(out) - set(entered)
+            }
             log.traffic.rejected_from |= rejected_from
             for name in set(out) - set(entered) - set(rejected_from):
                 log.tell(name, SILENT)

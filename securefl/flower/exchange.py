@@ -209,9 +209,9 @@ def partitions(
                 return count
         if clock() >= end:
             raise ConfigError(
-                f"Expected a simulated node that runs a secured app, got none within {deadline:g} s. Wrap the "
-                "ClientApp, `app = secure(app)`. In a deployment name the server's folder in the run config, "
-                "securefl.server."
+                f"Expected a simulated node that runs a secured app, got none within {deadline:g} s. Wrap "
+                "the ClientApp, `app = secure(app)`. In a deployment name the server's folder in the run "
+                "config, securefl.server."
             )
         pause(_PAUSE)
 

@@ -12,6 +12,8 @@ and masks it. A message that asks the inner app directly gets a constant error.
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
@@ -59,8 +61,8 @@ def by_context(context: Context) -> tuple[str, Path]:
             return name, Path(path)
     if any(one is not None for pair in said for one in pair) or _partition(context) is None:
         raise ConfigError(
-            f"Expected {PARTY} and {SOCKET} in the node's configuration, or {' and '.join(IN_ENVIRONMENT)} in "
-            f"its environment, got {sorted(context.node_config)}. Start the node with --node-config "
+            f"Expected {PARTY} and {SOCKET} in the node's configuration, or {' and '.join(IN_ENVIRONMENT)} "
+            f"in its environment, got {sorted(context.node_config)}. Start the node with --node-config "
             f'\'{PARTY}="client-0000" {SOCKET}="/run/.../party.sock"\'.'
         )
     return _in_simulation(context)
@@ -87,7 +89,7 @@ def _in_simulation(context: Context) -> tuple[str, Path]:
 
 
 def simulated(context: Context) -> Path:
-    """The folder of a simulation's parties: the one that the run config names, or a passing one of the run."""
+    """The folder of a simulation's parties: that of the run config, or a passing one of this run."""
     said = context.run_config.get(PARTIES)
     if isinstance(said, str) and said:
         return Path(said)

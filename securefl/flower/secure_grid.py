@@ -5,7 +5,9 @@
 
 The strategy chooses nodes and builds its messages as usual. The grid takes them, asks the parties of these
 nodes for a sum over Flower's grid, and returns one synthetic reply: an ArrayRecord with the mean model, and a
-MetricRecord with the mean metrics and `num-examples`. If no sum was opened, there is no reply.
+MetricRecord with the mean metrics and `num-examples`. If no sum was opened, there is no such reply. Each
+chosen client that is not in the sum has an error reply with the public reason, so that Flower's log counts it
+as a failure. The log names absent parties, since when, and the reason (`engine.attendance`).
 
 `num-examples` is the exact sum of the clients' counts, each clipped to the plan's `max_num_examples` and
 contributed within the hidden sum. So it is part of the release "update". Under a `public_num_examples` or a
@@ -19,12 +21,13 @@ every strategy that is not on the list.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from logging import INFO, WARNING
 from time import monotonic, sleep
 from typing import Final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     FedAdagrad,
@@ -45,7 +48,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.deployment.server_session import ServerSession, ServerSide
 from securefl.deployment.updates import EVALUATION, UPDATE, Mean, Updates, as_public
-from securefl.flower.exchange import GridExchange, found
+from securefl.flower.exchange import CODE, GridExchange, found
 from securefl.flower.records import Layout, Task
 
 MEANS: Final = (FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi)
@@ -213,7 +216,9 @@ class SecureGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """One reply with the mean, or none if no sum was opened. `timeout` is ignored: waves have deadlines.
+        """One reply with the mean, if a sum was opened, and an error reply of each client outside it.
+
+        `timeout` is ignored: waves have deadlines.
 
         Raises LocalProtocolError if the strategy of this grid did not make these messages for one query.
         """
@@ -254,9 +259,10 @@ class SecureGrid(Grid):
             config=dict(content.config_records.get(own.configrecord_key, ConfigRecord())),
             local=local,
         )
-        cohort = self._cohort(posted)
+        chosen = self._chosen(posted)
+        cohort = self._cohort(chosen)
         if not cohort:
-            return []
+            return self._absent(posted, ())
         query = CohortQuery(
             cohort=cohort,
             broadcast=start.astype(np.float32),
@@ -264,12 +270,30 @@ class SecureGrid(Grid):
             sums=(Sum(self._updates.spec()[name], self._updates.size(self._plan, name, layout.size)),),
         )
         answers = self._asking.query(query, number=self._round, stage=self._stage)
+        absent = self._absent(posted, answers.survivors)
         if not answers.survivors:
-            why = self._asking.server.log.take().abstained.get(SERVER, "nobody answered")
-            _log.warning("Round %d: no sum was opened: %s", self._round, why)
-            return []
+            return absent
         mean = self._updates.read(self._plan, name, answers.totals[name], layout.size)
-        return [Message(self._content(mean, layout, start, local), reply_to=posted[0])]
+        # The mean stands in for all that are in it, so it replies to one of them.
+        first = next(one for one in posted if self._number(one) in answers.survivors)
+        return [Message(self._content(mean, layout, start, local), reply_to=first), *absent]
+
+    def _absent(self, posted: list[Message], survivors: Collection[int]) -> list[Message]:
+        """Log who took part. Returns an error reply of each other client, with the public reason."""
+        # Without them Flower would log one result and no failure, whoever was missing.
+        chosen = self._chosen(posted)
+        presence = self._asking.attended(self._round, chosen)
+        missed = presence.absent or presence.short or len(survivors) < len(chosen)
+        stages = ", with its evaluation" if self._stage else ""
+        _log.log(WARNING if missed else INFO, "%s%s", presence.line(), stages)
+        reasons = {one.name: f"{one.name} {one.why} since round {one.since}" for one in presence.absent}
+        replies = []
+        for one, number in zip(posted, chosen, strict=True):
+            if number not in survivors:
+                name = client_name(number)
+                why = reasons.get(name, f"{name}: {presence.short or 'it was not asked'}")
+                replies.append(Message(Error(CODE, why), reply_to=one))
+        return replies
 
     def _kept(self, arrays: ArrayRecord) -> dict[str, Array]:
         """The integers and booleans of the first model. They stay local, so the server's never change."""
@@ -290,20 +314,24 @@ class SecureGrid(Grid):
         else:
             self._round, self._stage = self._round + 1, 0 if name == UPDATE else 1
 
-    def _cohort(self, posted: list[Message]) -> tuple[int, ...]:
-        """The numbers of the clients that the strategy chose, without those that have spent their budgets."""
-        nodes = [one.metadata.dst_node_id for one in posted]
-        strange = [node for node in nodes if node not in self._clients]
+    def _number(self, message: Message) -> int:
+        return self._clients[message.metadata.dst_node_id]
+
+    def _chosen(self, posted: list[Message]) -> list[int]:
+        """The numbers of the clients that the strategy chose, in the order of its messages."""
+        strange = [node for one in posted if (node := one.metadata.dst_node_id) not in self._clients]
         if strange:
             raise LocalProtocolError(f"Expected nodes of parties of the roster, got {strange}.")
+        return [self._number(one) for one in posted]
+
+    def _cohort(self, chosen: list[int]) -> tuple[int, ...]:
+        """The clients of these that are asked: without those outside the session or over budget."""
         if self._round > self._plan.max_rounds:
             _log.warning("Round %d: the plan's schedule of %d is over.", self._round, self._plan.max_rounds)
             return ()
         retired = self._asking.server.account.retired(self._round)
-        if retired:
-            _log.warning("Round %d: %d clients have spent their budgets.", self._round, len(retired))
-        missing = {number for number in self._clients.values() if client_name(number) in self._asking.missing}
-        return self._whole(sorted({self._clients[node] for node in nodes} - retired - missing))
+        missing = {number for number in chosen if client_name(number) in self._asking.missing}
+        return self._whole(sorted(set(chosen) - retired - missing))
 
     def _whole(self, cohort: list[int]) -> tuple[int, ...]:
         """The clients of these whose whole fixed batch is present; all of them if the plan has no batches."""

@@ -22,6 +22,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
+from securefl.engine.attendance import Seen
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.mechanisms.charges import fewest_behind_an_entry
@@ -127,6 +128,7 @@ class Turn:
         self._retired = {k for own in stands for k in own.retired}
         self._known = _newest([own.figures for own in stands], self._population.clients)
         self._logs: list[tuple[CohortQuery, Log]] = []
+        self._seen: list[Seen] = []
 
     def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, ClientState]]:
         """Run a round. Returns the next state, the round's record, and the changed client states."""
@@ -135,12 +137,13 @@ class Turn:
         world, study = self._world, self._study
         # A new network for each round drops late packets at its end: a resumed run does not have them either.
         network = Network(study.network, rng=stream(world.seed, "network", number))
-        self._logs = []
+        self._logs, self._seen = [], []
 
         def query(question: CohortQuery, stage: int) -> Answers:
             header = Header(self._session, number, 0, stage)
             answers, log = self._engine.query(question, header, network)
             self._logs.append((question, log))
+            self._seen.append(self._engine.server.seen)
             return answers
 
         population = replace(
@@ -200,6 +203,7 @@ class Turn:
             "ledger": {"count": head.count, "head": head.digest.hex()},
             "selected": sorted(Counter(played.drawn).elements()),
             "answered": sorted(played.survivors),
+            "seen": Seen.together(self._seen).record(),
             "figures": {name: self._news(name, values) for name, values in figures.items()},
             "error_bound": self._engine.server.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.rejected_from.items()},

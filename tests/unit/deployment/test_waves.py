@@ -13,10 +13,13 @@ from support.four_clients import ASK, CLEAR, CLIENTS, MASKED, PLACE, SENDS, SESS
 from securefl.core.agreement import Directory
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.deployment.frames import REFUSED
 from securefl.deployment.host import Host
 from securefl.deployment.transport import RemoteTransport
 from securefl.deployment.turns import Turn, TurnReply, pack, pack_sent, unpack, unpack_sent
+from securefl.engine.attendance import Absence, Seen
 from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.engine.server import ServerParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 
@@ -24,10 +27,12 @@ PLANS = [CLEAR, MASKED, TWO, replace(TWO, sum="ckks")]
 
 
 def asked(
-    plan: Any, lost: Callable[[int, str, bytes], bytes | None] = lambda wave, name, replied: replied
+    plan: Any,
+    lost: Callable[[int, str, bytes], bytes | None] = lambda wave, name, replied: replied,
+    here: ServerParty | None = None,
 ) -> Any:
     """The answers and the transport of one Ask, whose replies pass through `lost`."""
-    here, clients = server(plan), [client(plan, (k,)) for k in range(CLIENTS)]
+    here, clients = here or server(plan), [client(plan, (k,)) for k in range(CLIENTS)]
     holders = [KeyHolderParty(plan, {"own": SENDS}, OwnRecord(KEY_HOLDER, Journal()))]
     holders = holders if plan.sum in ("two-server", "ckks") else []
     members = {one.name: one for party in clients for one in party.members(SESSION, party.names)}
@@ -98,3 +103,56 @@ def test_a_frame_that_is_cut_changed_or_longer_is_refused() -> None:
 def test_messages_before_a_call_are_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="call before any message"):
         Host(client(CLEAR)).answer(pack(Turn(parcels=((SERVER, b"x"),))))
+
+
+# Who took part, as the server sees it ---------------------------------------------------------------------
+
+
+def saw(plan: Any, replied: Callable[[int, bytes], bytes | None]) -> Seen:
+    """What the server saw of one Ask in which client 1 replies what `replied` makes of its reply."""
+    here = server(plan)
+    asked(plan, lambda at, name, reply: replied(at, reply) if name == "client-0001" else reply, here)
+    return here.seen
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=["clear", "masked", "two-server", "ckks"])
+@pytest.mark.parametrize(
+    ("replied", "why"),
+    [
+        (lambda at, reply: None, Absence.SILENT),
+        (lambda at, reply: REFUSED, Absence.REFUSED),
+        (lambda at, reply: pack_sent(TurnReply()), Absence.NO_VALUE),
+        (lambda at, reply: b"x" * 99, Absence.INVALID),
+        (lambda at, reply: pack_sent(TurnReply(parcels=((SERVER, b"xx"),))), Absence.INVALID),
+    ],
+    ids=["silent", "refuses", "sends nothing", "other bytes", "an invalid message"],
+)
+def test_the_server_says_who_is_missing_by_what_came_on_its_wire(
+    plan: Any, replied: Callable[[int, bytes], bytes | None], why: Absence
+) -> None:
+    found = saw(plan, replied)
+    holder = {KEY_HOLDER} if plan.sum in ("two-server", "ckks") else set()
+    assert found.asked == {f"client-000{k}" for k in range(CLIENTS)} | holder
+    assert found.absent == {"client-0001": why}
+    assert found.short == ""
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=["clear", "masked", "two-server", "ckks"])
+def test_nobody_is_missing_where_all_answer(plan: Any) -> None:
+    assert saw(plan, lambda at, reply: reply).absent == {}
+
+
+def test_where_no_sum_opens_only_those_that_gave_nothing_are_missing() -> None:
+    """Two of four leave the masked sum, which needs three: the others did all that was theirs."""
+    here = server(MASKED)
+    gone = ("client-0001", "client-0002")
+    asked(MASKED, lambda at, name, reply: None if name in gone and at > 1 else reply, here)
+    assert here.seen.absent == dict.fromkeys(gone, Absence.SILENT)
+    assert "needs" in here.seen.short or "Expected" in here.seen.short
+
+
+def test_a_key_holder_that_is_away_is_missing_and_no_client_is() -> None:
+    here = server(TWO)
+    asked(TWO, lambda at, name, reply: None if name == KEY_HOLDER else reply, here)
+    assert here.seen.absent == {KEY_HOLDER: Absence.SILENT}
+    assert "key holder" in here.seen.short
