@@ -27,7 +27,7 @@ from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
 from securefl.deployment.computing import Compute, Computed, answered
 from securefl.deployment.connection import reached
-from securefl.flower.exchange import relay
+from securefl.flower.exchange import SIMULATION, counted, relay
 from securefl.flower.records import Task
 
 PARTY: Final = "securefl-party"
@@ -170,6 +170,8 @@ class _SecureApp(ClientApp):
         self._inner, self._beside, self._patience = inner, beside, patience
 
     def __call__(self, message: Message, context: Context) -> Message:
+        if message.metadata.message_type == SIMULATION and _partition(context) is not None:
+            return Message(counted(int(context.node_config["num-partitions"])), reply_to=message)
         name, path = self._party(context)
         return relay(message, name, lambda request: self._asked(path, request, message, context))
 
