@@ -3,7 +3,7 @@
 Exit codes: 0 done; 1 an error of this package; 2 wrong usage; 128 plus the signal's number if a signal
 stopped the command (130 Ctrl-C, 143 SIGTERM). `run`, `demo`, `report`, `sweep` and `reproduce` also have 4:
 all rounds have finished, and an arm learnt nothing (`telling.UNLEARNT`). `match` also has 3 if it refused
-some profiles, and 2 if it refused all.
+some profiles, and 2 if it refused all. `flower check` has 3 if a run would refuse something.
 """
 
 from __future__ import annotations

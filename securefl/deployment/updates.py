@@ -38,7 +38,8 @@ TASK: Final = "task"
 """The public array of a query that carries its task, one byte an entry."""
 _MOST_COUNT = 2**20
 # 64 for a weighted entry, in steps that round a mean of weights above 1/16 by less than 5e-7
-_GRID = Grid(step=2.0**-24, bound=2.0**6)
+GRID: Final = Grid(step=2.0**-24, bound=2.0**6)
+"""The grid of values without a bound. A client with an entry beyond it abstains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +126,7 @@ class Updates:
                 reduction="sum",
                 reveals=reveals,
                 depends_on="trained-state",
-                grid=_GRID,
+                grid=GRID,
                 cohort=self.cohort,
             )
         moved: Mapping[tuple[Unit, Adjacency], float] = {

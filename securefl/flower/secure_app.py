@@ -162,12 +162,17 @@ def secure(inner: ClientApp, *, beside: Beside = by_context, patience: float = 3
     return _SecureApp(inner, beside, patience)
 
 
+def inner_of(app: object) -> ClientApp | None:
+    """The app that `secure` wrapped, or None if this is no such app."""
+    return app.inner if isinstance(app, _SecureApp) else None
+
+
 class _SecureApp(ClientApp):
     """The wrapped app. Flower calls it with every message of every type, so no message bypasses it."""
 
     def __init__(self, inner: ClientApp, beside: Beside, patience: float) -> None:
         super().__init__()
-        self._inner, self._beside, self._patience = inner, beside, patience
+        self.inner, self._beside, self._patience = inner, beside, patience
 
     def __call__(self, message: Message, context: Context) -> Message:
         if message.metadata.message_type == SIMULATION and _partition(context) is not None:
@@ -211,8 +216,8 @@ class _SecureApp(ClientApp):
             metadata = copy(message.metadata)
             metadata.message_type = compute.kind
             asked = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
-            reply = self._inner(asked, context)
-            result = _result(reply, task, compute)
+            reply = self.inner(asked, context)
+            result = result_of(reply, task, compute)
             if compute.kind == "train" and task.layout.local:
                 trained = next(iter(reply.content.array_records.values()))
                 context.state[LOCAL] = ArrayRecord({**local, **task.layout.own(trained)})
@@ -222,7 +227,7 @@ class _SecureApp(ClientApp):
             return None
 
 
-def _result(reply: Message, task: Task, compute: Compute) -> Computed:
+def result_of(reply: Message, task: Task, compute: Compute) -> Computed:
     """The numbers of an app's reply. Raises ValueError or KeyError for a reply of another kind."""
     records = reply.content.metric_records
     if len(records) != 1:

@@ -85,6 +85,17 @@ def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
     return strategy
 
 
+def served(strategy: Strategy, updates: Updates) -> FedAvg:
+    """Return the strategy if sums of these values can serve it. Raises ConfigError if not."""
+    found = admitted(strategy, evaluates=bool(updates.evaluation))
+    if found.weighted_by_key in (*updates.metrics, *updates.evaluation):
+        raise ConfigError(
+            f"Expected metrics beside {found.weighted_by_key!r}, got it among them: it is the weight. Leave "
+            "it out."
+        )
+    return found
+
+
 def needed(strategy: FedAvg) -> int:
     """The number of nodes that the strategy waits for, without a limit, before it sends a message."""
     return max(strategy.min_available_nodes, strategy.min_train_nodes, strategy.min_evaluate_nodes)
@@ -138,12 +149,7 @@ class SecureGrid(Grid):
         patience: float = 120.0,
     ) -> None:
         updates.check(server.plan)
-        self._strategy = admitted(strategy, evaluates=bool(updates.evaluation))
-        if self._strategy.weighted_by_key in (*updates.metrics, *updates.evaluation):
-            raise ConfigError(
-                f"Expected metrics beside {self._strategy.weighted_by_key!r}, got it among them: it is the "
-                "weight. Leave it out."
-            )
+        self._strategy = served(strategy, updates)
         self._grid, self._plan, self._updates = grid, server.plan, updates
         names = sorted(set(server.pinned.members) - {SERVER})
         nodes = found(grid, names, deadline=patience, clock=monotonic, pause=sleep)

@@ -212,5 +212,5 @@ def _lists(kind: type) -> list[str]:
 
 
 PLACE: Final = ("server", "parties", "deadline", "patience")
-"""Keys of a run config that are no terms: they say where the server's parties are (`secure_strategy`)."""
+"""Keys of a run config that are no terms: they say where the server's parties are (`secured_strategy`)."""
 _LISTS: Final = {*((0, name) for name in _lists(Updates)), *((1, name) for name in _lists(Plan))}

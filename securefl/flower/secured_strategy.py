@@ -19,7 +19,7 @@ from typing import Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
@@ -29,7 +29,7 @@ from securefl.deployment.local import LocalDeployment
 from securefl.deployment.server_session import ServerSide
 from securefl.flower.exchange import partitions
 from securefl.flower.secure_app import PARTIES, own_folder, simulated
-from securefl.flower.secure_grid import SecureGrid, admitted
+from securefl.flower.secure_grid import SecureGrid, served
 from securefl.flower.terms import PREFIX, AppTerms
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -64,8 +64,7 @@ def secure_strategy(strategy: Strategy, context: Context) -> SecureStrategy:
         ConfigError: there are no terms, they are invalid, or a sum cannot serve the strategy.
     """
     terms = AppTerms.of(context.run_config)
-    admitted(strategy, evaluates=bool(terms.updates.evaluation))
-    return SecureStrategy(strategy, terms, Place.of(context))
+    return SecureStrategy(served(strategy, terms.updates), terms, Place.of(context))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +109,30 @@ def _seconds(config: Mapping[str, bool | int | float | str], word: str, usual: f
     return float(value)
 
 
+class Started(BaseException):
+    """A strategy was about to start, with its arguments, in a rehearsal of its app (`rehearsal`)."""
+
+    def __init__(
+        self,
+        strategy: FedAvg,
+        arrays: ArrayRecord,
+        rounds: int,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
+    ) -> None:
+        super().__init__()
+        self.strategy, self.arrays, self.rounds = strategy, arrays, rounds
+        self.train_config, self.evaluate_config = train_config, evaluate_config
+
+
+class RehearsalGrid(Grid):
+    """The grid of a rehearsal: a strategy that is started on it raises `Started` and sends nothing."""
+
+
 class SecureStrategy(Strategy):
     """A strategy on secure sums, made by `secure_strategy`. Attribute `terms`: those that it runs under."""
 
-    def __init__(self, strategy: Strategy, terms: AppTerms, place: Place) -> None:
+    def __init__(self, strategy: FedAvg, terms: AppTerms, place: Place) -> None:
         self.terms = terms
         self.strategy, self.place = strategy, place
 
@@ -133,6 +152,9 @@ class SecureStrategy(Strategy):
 
         Raises ConfigError, as `SecureGrid` does, before any client is asked for a value.
         """
+        if isinstance(grid, RehearsalGrid):
+            configs = [ConfigRecord() if own is None else own for own in (train_config, evaluate_config)]
+            raise Started(self.strategy, initial_arrays, num_rounds, *configs)
         place, updates = self.place, self.terms.updates
         with self._server(grid) as server:
             secure = SecureGrid(
