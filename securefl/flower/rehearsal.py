@@ -246,12 +246,12 @@ def _cohorts(found: Rehearsal, strategy: FedAvg, terms: AppTerms, nodes: int) ->
         asked[EVALUATION] = (strategy.fraction_evaluate, strategy.min_evaluate_nodes)
     for name, (fraction, least) in asked.items():
         size = max(int(nodes * fraction), least)
-        low, high = plan.min_cohort_size or 1, plan.max_cohort_size or size
+        low, high = plan.cohort_sizes
         if not low <= size <= high:
             found.refuse(
                 "cohort",
                 f"Expected {low} to {high} clients in a sum of {name!r}, as the plan says, got {size} of "
-                f"{nodes} nodes. Change the strategy's fraction, or min_cohort_size and max_cohort_size.",
+                f"{nodes} nodes. Change the strategy's fraction, or the plan's sizes of cohorts.",
             )
         elif (scheme := scheme_of(plan)) is not None and name in specs:
             with found.finding("cohort"):

@@ -4,12 +4,12 @@
     metrics = ["loss"]           # the fields of `Updates`
     evaluation = ["accuracy"]
     [plan]                       # the fields of `Plan`
-    min_cohort_size = 20
+    max_rounds = 20
 
 In the run config of a `pyproject.toml` the keys begin with `securefl.`, and a list is a text with commas:
 
     [tool.flwr.app.config]
-    securefl = { terms = "noised", evaluation = "accuracy,loss", plan.min_cohort_size = 20 }
+    securefl = { terms = "noised", evaluation = "accuracy,loss", plan.max_rounds = 20 }
 
 All parties must have the same terms: a party refuses a session of others. This module does not load Flower.
 """
@@ -47,16 +47,17 @@ class AppTerms:
 
         >>> from securefl.flower import AppTerms
         >>> terms = AppTerms.of({"securefl.terms": "noised", "securefl.evaluation": "accuracy"})
-        >>> terms.plan.budget, terms.plan.min_cohort_size, terms.updates.evaluation
-        (4.0, 10, ('accuracy',))
+        >>> terms.plan.budget, terms.plan.max_rounds, terms.updates.evaluation
+        (4.0, 20, ('accuracy',))
 
     Attributes:
         plan: of all parties.
         updates: the values that clients may be asked for.
         source: where the terms were read, for messages.
 
-    `AppTerms.of` and `AppTerms.read` raise ConfigError, which names the file, the key and the nearest valid
-    key.
+    Raises:
+        ConfigError: `AppTerms.of` or `AppTerms.read` finds no terms or invalid ones. The error names file, key
+            and the nearest valid key.
     """
 
     plan: Plan
@@ -123,7 +124,7 @@ def _terms(table: dict[str, Any], source: str) -> AppTerms:
         plan = convert(Plan, whole.pop(_PLAN), _PLAN)
         if plan.noisy:
             # Clients make their noise for the least cohort, so that it suffices for every one.
-            whole = {"cohort": plan.min_cohort_size or 0, **whole}
+            whole = {"cohort": plan.cohort_sizes[0], **whole}
         updates = convert(Updates, whole, "terms")
         updates.check(plan)
     except ConfigError as error:

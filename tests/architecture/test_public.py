@@ -32,14 +32,9 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 _PARTS = "parts of a deployment that no face names"
 _RUN = "a look inside a run: studies and sweeps have no face"
 PRIVATE = {
-    "securefl.deployment.server_session": _PARTS,
     "securefl.deployment.local": _PARTS,
     "securefl.deployment.server": _PARTS,
-    "securefl.core.release": _PARTS,
     "securefl.flower.exchange": _PARTS,
-    "securefl.flower.secure_app": _PARTS,
-    "securefl.storage.journal": _PARTS,
-    "securefl.storage.own_record": _PARTS,
     "securefl.deployment": _PARTS,
     "securefl.deployment.coordinator": _PARTS,
     "securefl.commands.main": "a program that types commands",
