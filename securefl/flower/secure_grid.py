@@ -66,9 +66,11 @@ def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
     """
     # Exactly these classes: a subclass may aggregate otherwise without any sign of it.
     if type(strategy) not in MEANS or not isinstance(strategy, FedAvg):
+        names, came = [one.__name__ for one in MEANS], type(strategy)
+        # Flower's earlier interface has classes of the same names.
+        whole = f"{came.__module__}.{came.__name__}" if came.__name__ in names else came.__name__
         raise ConfigError(
-            f"Expected a strategy among {', '.join(one.__name__ for one in MEANS)}, got "
-            f"{type(strategy).__name__}. A hidden sum gives the mean of a cohort and no single model, so any "
+            f"Expected a strategy of flwr.serverapp.strategy among {', '.join(names)}, got {whole}. A hidden sum gives the mean of a cohort and no single model, so any "
             "other rule would silently become the mean. Noise and clipping are the plan's."
         )
     for how in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
