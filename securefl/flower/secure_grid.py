@@ -70,8 +70,9 @@ def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
         # Flower's earlier interface has classes of the same names.
         whole = f"{came.__module__}.{came.__name__}" if came.__name__ in names else came.__name__
         raise ConfigError(
-            f"Expected a strategy of flwr.serverapp.strategy among {', '.join(names)}, got {whole}. A hidden sum gives the mean of a cohort and no single model, so any "
-            "other rule would silently become the mean. Noise and clipping are the plan's."
+            f"Expected a strategy of flwr.serverapp.strategy among {', '.join(names)}, got {whole}. A hidden "
+            "sum gives the mean of a cohort and no single model, so any other rule would silently become the "
+            "mean. Noise and clipping are the plan's."
         )
     for how in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
         if getattr(strategy, how) is not aggregate_metricrecords:
@@ -296,7 +297,8 @@ class SecureGrid(Grid):
         _log.log(WARNING if missed else INFO, "%s%s", presence.line(), stages)
         reasons = {one.name: f"{one.name} {one.why} since round {one.since}" for one in presence.absent}
         replies = []
-        for one, number in zip(posted, chosen, strict=True):
+        # By number, since a strategy samples in random order.
+        for number, one in sorted(zip(chosen, posted, strict=True), key=lambda pair: pair[0]):
             if number not in survivors:
                 name = client_name(number)
                 why = reasons.get(name, f"{name}: {presence.short or 'it was not asked'}")

@@ -57,7 +57,7 @@ class AppTerms:
 
     Raises:
         ConfigError: `AppTerms.of` or `AppTerms.read` finds no terms or invalid ones. The error names file, key
-            and the nearest valid key.
+            and nearest valid key.
     """
 
     plan: Plan
