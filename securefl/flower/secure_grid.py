@@ -48,6 +48,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.deployment.server_session import ServerSession, ServerSide
 from securefl.deployment.updates import EVALUATION, UPDATE, Mean, Updates, as_public
+from securefl.engine.attendance import Absence, Presence
 from securefl.flower.exchange import CODE, GridExchange, found
 from securefl.flower.records import Layout, Task
 
@@ -295,6 +296,12 @@ class SecureGrid(Grid):
         missed = presence.absent or presence.short or len(survivors) < len(chosen)
         stages = ", with its evaluation" if self._stage else ""
         _log.log(WARNING if missed else INFO, "%s%s", presence.line(), stages)
+        if not survivors and _none_has_a_value(presence):
+            _log.warning(
+                "No client sent a value. Each owner reads why in `securefl party status`. If the terms fit "
+                "no result of the app, as with fractional weights or missing metrics, `securefl flower "
+                "check` says so before a run."
+            )
         reasons = {one.name: f"{one.name} {one.why} since round {one.since}" for one in presence.absent}
         replies = []
         # By number, since a strategy samples in random order.
@@ -357,6 +364,12 @@ class SecureGrid(Grid):
         if len(mean.update):
             content[self._strategy.arrayrecord_key] = layout.record(start + mean.update, local)
         return content
+
+
+def _none_has_a_value(presence: Presence) -> bool:
+    """Whether every asked client replied, and none with a value: the reason is then hardly one client's."""
+    without = [one for one in presence.absent if one.why == Absence.NO_VALUE.value]
+    return presence.asked > 0 and presence.answered == 0 and len(without) == presence.asked
 
 
 def _bypass() -> LocalProtocolError:

@@ -56,8 +56,8 @@ class AppTerms:
         source: where the terms were read, for messages.
 
     Raises:
-        ConfigError: `AppTerms.of` or `AppTerms.read` finds no terms or invalid ones. The error names file, key
-            and nearest valid key.
+        ConfigError: `AppTerms.of` or `AppTerms.read` finds no terms or invalid ones. The error names the
+            file, the key and the nearest valid key.
     """
 
     plan: Plan

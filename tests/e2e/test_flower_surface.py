@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ from securefl.flower.secure_app import in_house, secure
 from securefl.flower.secure_grid import SecureGrid, admitted
 
 WITHIN = 1e-6
+CKKS = replace(TWO, sum="ckks")
 CONFIG = {"lr": 0.5}
 
 
@@ -526,7 +528,7 @@ def only(*numbers: int) -> np.ndarray:
     return flat(own.start(grid, start(), 1, train_config=ConfigRecord(dict(CONFIG))).arrays)
 
 
-@pytest.mark.parametrize("plan", [MASKED, TWO], ids=["masked", "two-server"])
+@pytest.mark.parametrize("plan", [MASKED, TWO, CKKS], ids=["masked", "two-server", "ckks"])
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_a_lying_superlink_gets_the_mean_of_the_others_or_nothing(
     lie: Any, plan: Plan, tmp_path: Path

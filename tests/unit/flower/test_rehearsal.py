@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from securefl.commands.flower import flower
+from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
+from securefl.deployment.roster import line_of
 from securefl.flower.rehearsal import Rehearsal, rehearse
 
 SERVER = """
@@ -311,6 +313,21 @@ def test_an_app_is_checked_without_training_where_its_records_are_elsewhere(tmp_
 def test_more_nodes_make_larger_cohorts(tmp_path: Path) -> None:
     change = swap("server.py", "FedAvg()", "FedAvg(fraction_train=0.5)")
     assert rehearse(made(tmp_path, change), nodes=20).refused == []
+
+
+def test_the_clients_of_the_servers_roster_are_the_nodes(tmp_path: Path) -> None:
+    names = [*(f"client-{k:04}" for k in range(12)), "server"]
+    lines = [line_of(Identity.generate(name).member()) for name in names]
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "roster.jsonl").write_text("\n".join(lines))
+
+    def change(files: dict[str, str]) -> None:
+        files["pyproject.toml"] += f'securefl = {{ server = "{tmp_path / "server"}" }}\n'
+        swap("server.py", "FedAvg()", "FedAvg(fraction_train=0.5)")(files)
+
+    (tmp_path / "app").mkdir()
+    found = said(rehearse(made(tmp_path / "app", change)))
+    assert "got 6 of 12 nodes" in found["cohort"][0]
 
 
 @pytest.mark.parametrize(

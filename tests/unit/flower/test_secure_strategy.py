@@ -232,13 +232,13 @@ def test_a_node_names_its_party_in_its_configuration_or_its_environment(
 # A deployment -------------------------------------------------------------------------------------------
 
 
-def deployed_nodes(root: Path, count: int) -> PlainGrid:
+def deployed_nodes(root: Path, count: int, **more: int) -> PlainGrid:
     """Nodes that are told their parties and sockets."""
 
     def node(number: int) -> Any:
         app, name = app_of(True), f"client-{number:04}"
         place = {"securefl-party": name, "securefl-socket": str(root / name / "run" / "s")}
-        context = Context(7, 10 + number, {**place, "partition-id": number}, RecordDict(), {})
+        context = Context(7, 10 + number, {**place, "partition-id": number, **more}, RecordDict(), {})
         return lambda message: app(message, context)
 
     return PlainGrid({10 + k: node(k) for k in range(count)})
@@ -295,6 +295,28 @@ def test_other_terms_at_the_server_are_refused_by_every_party(
     grid = deployed_nodes(passing, 3)
     with deployed(passing, SMALL, 3), caplog.at_level("INFO"):
         result = secure_strategy(FedAvg(), server_context(other)).start(grid, model(), num_rounds=1)
+    assert not result.train_metrics_clientapp
+    (line,) = [one for one in caplog.messages if one.startswith("round 1") and "evaluation" not in one]
+    assert line.count("refused the order since round 1") == 3
+
+
+def test_a_simulated_server_in_a_deployment_reaches_no_party(
+    passing: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its run config has no folder of the server, so it makes parties and keys of its own."""
+    config = {**SMALL, "securefl.patience": 0.2, "securefl.deadline": 20.0}
+    with deployed(passing, SMALL, 3):
+        with pytest.raises(
+            ConfigError, match=r"name the server's folder in the run config, securefl\.server"
+        ):
+            secure_strategy(FedAvg(), server_context(config)).start(
+                deployed_nodes(passing, 3), model(), num_rounds=1
+            )
+        nodes_that_say_how_many = deployed_nodes(passing, 3, **{"num-partitions": 3})
+        with caplog.at_level("INFO"):
+            result = secure_strategy(FedAvg(), server_context(config)).start(
+                nodes_that_say_how_many, model(), num_rounds=1
+            )
     assert not result.train_metrics_clientapp
     (line,) = [one for one in caplog.messages if one.startswith("round 1") and "evaluation" not in one]
     assert line.count("refused the order since round 1") == 3

@@ -81,6 +81,9 @@ def test_undeclared_fractions_say_how_to_declare_them_to_the_owner_alone(
         assert str(WEIGHTS[number]) not in text
     rounds = [one for one in caplog.messages if one.startswith("round ")]
     assert rounds
+    hints = [one for one in caplog.messages if one.startswith("No client sent a value.")]
+    assert len(hints) == 2 * 2, "of each round, and of its evaluation"
+    assert "securefl flower check" in hints[0]
     assert all("sent no value" in one and "weight" not in one for one in rounds)
 
 
