@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,9 @@ from support.grid_double import silent
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.release import SERVER
-from securefl.deployment import keys, roster
-from securefl.deployment.local import UpdateParty, served
-from securefl.deployment.server import listening
-from securefl.flower import exchange, secure, secure_strategy
+from securefl.deployment import roster
+from securefl.deployment.local import LocalDeployment, socket_of
+from securefl.flower import exchange, secure, secure_strategy, secured_strategy
 from securefl.flower.secure_app import by_context, own_folder, simulated
 from securefl.flower.terms import AppTerms
 
@@ -237,7 +236,7 @@ def deployed_nodes(root: Path, count: int, **more: int) -> PlainGrid:
 
     def node(number: int) -> Any:
         app, name = app_of(True), f"client-{number:04}"
-        place = {"securefl-party": name, "securefl-socket": str(root / name / "run" / "s")}
+        place = {"securefl-party": name, "securefl-socket": str(socket_of(root, name))}
         context = Context(7, 10 + number, {**place, "partition-id": number, **more}, RecordDict(), {})
         return lambda message: app(message, context)
 
@@ -245,55 +244,36 @@ def deployed_nodes(root: Path, count: int, **more: int) -> PlainGrid:
 
 
 @contextmanager
-def deployed(root: Path, config: Any, count: int) -> Any:
-    """Folders of a server and of parties that are served on sockets, as their owners do it."""
+def deployed(root: Path, config: Any, count: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Parties that are served on sockets, and the folder of a server that has its keys and their roster."""
     terms = AppTerms.of(config, [])
-    names = [f"client-{k:04}" for k in range(count)]
-    for name in (*names, SERVER):
-        (root / name).mkdir()
-    lines = "\n".join(roster.line_of(keys.make(root / name, name).member()) for name in (*names, SERVER))
-    for name in (*names, SERVER):
-        (root / name / "roster.jsonl").write_text(lines)
-    with ExitStack() as stack:
-        for name in names:
-            ready: list[Any] = []
-            stop: list[Any] = []
-
-            def serving(name: str = name, ready: list[Any] = ready, stop: list[Any] = stop) -> None:
-                own = roster.read(root / name / "roster.jsonl")
-                identity, counter = keys.read(root / name, name), root / f"{name}.counter"
-                party = UpdateParty(name, terms.plan, terms.updates, own, identity, root / name, counter)
-                with listening(root / name / "run" / "s") as listener:
-                    ready.append(listener)
-                    served(party, listener, allow={os.getuid()})
-                party.close()
-
-            thread = Thread(target=serving, daemon=True)
-            thread.start()
-            while not ready:
-                thread.join(0.01)
-                assert thread.is_alive() or ready
-            stack.callback(thread.join, 5)
-            stack.callback(ready[0].shutdown, 2)
+    with LocalDeployment(terms.plan, terms.updates, clients=count, folder=root) as parties:
+        (root / SERVER).mkdir()
+        lines = [roster.line_of(member) for member in parties.pinned.members.values()]
+        (root / SERVER / "roster.jsonl").write_text("\n".join(lines))
+        kept = parties.server.record.enrolled
+        patch.setattr(secured_strategy.keys, "read", lambda folder, name: kept)
         yield
 
 
-def test_a_deployment_names_the_servers_folder_and_each_party(passing: Path) -> None:
+def test_a_deployment_names_the_servers_folder_and_each_party(
+    passing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = {**SMALL, "securefl.server": str(passing / SERVER), "securefl.deadline": 20.0}
     grid = deployed_nodes(passing, 3)
-    with deployed(passing, SMALL, 3):
+    with deployed(passing, SMALL, 3, monkeypatch):
         result = secure_strategy(FedAvg(), server_context(config)).start(grid, model(), num_rounds=2)
     expected = FedAvg().start(nodes({}, 3, secured=False), model(), num_rounds=2)
     np.testing.assert_allclose(values(result), values(expected), atol=1e-6, rtol=0)
 
 
 def test_other_terms_at_the_server_are_refused_by_every_party(
-    passing: Path, caplog: pytest.LogCaptureFixture
+    passing: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = {**SMALL, "securefl.server": str(passing / SERVER), "securefl.deadline": 20.0}
     other = {**config, "securefl.plan.max_rounds": 3}
     grid = deployed_nodes(passing, 3)
-    with deployed(passing, SMALL, 3), caplog.at_level("INFO"):
+    with deployed(passing, SMALL, 3, monkeypatch), caplog.at_level("INFO"):
         result = secure_strategy(FedAvg(), server_context(other)).start(grid, model(), num_rounds=1)
     assert not result.train_metrics_clientapp
     (line,) = [one for one in caplog.messages if one.startswith("round 1") and "evaluation" not in one]
@@ -301,11 +281,11 @@ def test_other_terms_at_the_server_are_refused_by_every_party(
 
 
 def test_a_simulated_server_in_a_deployment_reaches_no_party(
-    passing: Path, caplog: pytest.LogCaptureFixture
+    passing: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its run config has no folder of the server, so it makes parties and keys of its own."""
     config = {**SMALL, "securefl.patience": 0.2, "securefl.deadline": 20.0}
-    with deployed(passing, SMALL, 3):
+    with deployed(passing, SMALL, 3, monkeypatch):
         with pytest.raises(
             ConfigError, match=r"name the server's folder in the run config, securefl\.server"
         ):
