@@ -87,6 +87,8 @@ def test_each_round_names_who_is_missing_since_when_and_the_public_reason(
         "round 3: 6 of 8 answered; client-0002 sent no value since round 1; "
         "client-0003 refused the order since round 1",
     ]
+    levels = {one.levelname for one in caplog.records if one.getMessage().startswith("round ")}
+    assert levels == {"WARNING"}, "Python prints it also where nobody has set up a log"
     assert set(result.train_metrics_clientapp) == {1, 2, 3}
     told = [one for one in caplog.messages if "results and" in one]
     assert told == [f"aggregate_train: Received 1 results and {n} failures" for n in (2, 3, 2)]

@@ -117,6 +117,29 @@ def _floats_alone() -> Any:
     return grid
 
 
+def test_a_local_array_that_an_app_returns_in_another_dtype_is_not_kept(tmp_path: Path) -> None:
+    """The app would get it back in the next round, in place of the array that its model has."""
+    seen: list[Any] = []
+
+    def wider(number: int) -> ClientApp:
+        app = ClientApp()
+
+        @app.train()
+        def train(message: Message, context: Context) -> Message:
+            came = message.content["arrays"]
+            seen.append((came["seen"].dtype, int(came["seen"].numpy())))
+            own = {**came, "seen": Array(np.array(7, np.int32))}
+            metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
+            return Message(RecordDict({"arrays": ArrayRecord(own), "metrics": metrics}), reply_to=message)
+
+        return app
+
+    apps, own = [wider(k) for k in range(CLIENTS)], FedAvg(fraction_evaluate=0.0)
+    with LocalDeployment(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as deployment:
+        own.start(grid_of(deployment, own, remembering(tmp_path, apps)), model(), num_rounds=2)
+    assert seen == [("int64", 0)] * 2 * CLIENTS
+
+
 def test_what_stays_local_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="securefl"):
         trained(tmp_path, FedAvg(), [])
@@ -200,6 +223,9 @@ CHANGED = {
     "none": lambda said: said[3].__setitem__(1, []),
     "one array fewer": lambda said: said[3].pop(),
     "one array more": lambda said: said[3].append([0]),
+    "more than a model may have": lambda said: (
+        said[0].__setitem__(2, ["mask", "bool", [2**24 + 1]]) or said[3].__setitem__(1, [1])
+    ),
     "a bomb": lambda said: said[0].__setitem__(1, ["seen", "int64", [2**30, 2**30]]),
     "no list": lambda said: said.__setitem__(3, 7),
     "no values": lambda said: said.pop(),

@@ -201,6 +201,19 @@ def test_a_link_in_place_of_the_folder_is_refused(passing: Path) -> None:
         own_folder(folder, make=True)
 
 
+def test_a_file_in_place_of_the_folder_is_refused(passing: Path) -> None:
+    path = passing / "file"
+    path.touch(mode=0o600)
+    with pytest.raises(ConfigError, match="alone can write to"):
+        own_folder(path)
+
+
+def test_a_node_of_a_simulation_without_a_server_says_who_makes_the_folder(passing: Path) -> None:
+    node = Context(1, 2, {"partition-id": 0, "num-partitions": 2}, RecordDict(), {})
+    with pytest.raises(ConfigError, match=r"secure_strategy"):
+        by_context(node)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
 def test_a_folder_of_another_user_is_refused(passing: Path) -> None:
     folder = simulated(server_context(BASE))
@@ -218,7 +231,11 @@ def test_a_node_names_its_party_in_its_configuration_or_its_environment(
     for config in (said, simulated_too):
         assert by_context(Context(1, 2, dict(config), RecordDict(), {})) == ("client-0001", Path("/run/a"))
     empty = Context(1, 2, {}, RecordDict(), {})
-    for half in ({"securefl-party": "client-0001"}, {"securefl-socket": "/x", "partition-id": 1}, {}):
+    for half in (
+        {"securefl-party": "client-0001"},
+        {"securefl-socket": "/x", "partition-id": 1, "num-partitions": 2},
+        {},
+    ):
         with pytest.raises(ConfigError, match=r"SECUREFL_PARTY and SECUREFL_SOCKET"):
             by_context(Context(1, 2, dict(half), RecordDict(), {}))
     monkeypatch.setenv("SECUREFL_PARTY", "client-0002")

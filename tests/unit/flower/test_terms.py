@@ -26,6 +26,8 @@ def test_the_noised_set_has_a_least_cohort_and_a_finite_epsilon_for_all_its_roun
     for party in terms.plan.adversaries:
         events = events_of(terms.plan, [*terms.updates.spec().values()], party, terms.plan.max_rounds)
         assert compose(events, terms.plan.delta) <= 4.0
+        if party == "server":
+            assert compose(events, terms.plan.delta) == pytest.approx(3.34, abs=0.005), "as the page says"
     assert terms.plan.guess_error() > 0.75
 
 
