@@ -20,14 +20,14 @@ from securefl.core.release import PARTIES, SERVER
 from securefl.deployment import keys, plan_file
 from securefl.deployment import spending as spendings
 from securefl.deployment.engine import RemoteEngine
-from securefl.deployment.entering import Enter
 from securefl.deployment.folder import STUDY
 from securefl.deployment.gathering import AT_ONCE, Patience
+from securefl.deployment.messages import Enter
 from securefl.deployment.party_setup import work_of
 from securefl.deployment.pinning import pinned_of
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.spending import Spent
-from securefl.deployment.transport import SendAndReceive
+from securefl.deployment.visits import SendAndReceive
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
 from securefl.mechanisms.charges import events_of

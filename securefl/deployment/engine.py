@@ -12,10 +12,11 @@ from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueS
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, ReleaseKey
 from securefl.core.wire import Header
-from securefl.deployment.entering import Enter
 from securefl.deployment.gathering import AT_ONCE, Gathering, Patience
+from securefl.deployment.messages import Enter
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.transport import RemoteTransport, SendAndReceive
+from securefl.deployment.transport import RemoteTransport
+from securefl.deployment.visits import SendAndReceive, Visits, lasting_keys
 from securefl.engine.account import Asked
 from securefl.engine.attendance import Absence
 from securefl.engine.network import Network
@@ -33,7 +34,7 @@ class RemoteEngine:
         >>> import tempfile, securefl
         >>> from pathlib import Path
         >>> from securefl.deployment import RemoteEngine, LocalDeployment, Updates, send
-        >>> from securefl.deployment.entering import Enter
+        >>> from securefl.deployment.messages import Enter
         >>> from securefl.engine.server import ServerParty
         >>> plan, own = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1), Updates()
         >>> d = Path(tempfile.mkdtemp())
@@ -65,7 +66,7 @@ class RemoteEngine:
     get no other request.
 
     Raises:
-        ConfigError: the roster has other keys of the server than `record`.
+        ConfigError: the roster has other keys of the server than `record`, or `record` has no lasting keys.
     """
 
     def __init__(
@@ -85,10 +86,12 @@ class RemoteEngine:
         self._record, self._books, self._plan, self._contributions = record, books, plan, contributions
         self._clients = pinned.clients
         names = [*pinned.clients, *({KEY_HOLDER} & set(pinned.members))]
+        session = pinned.session(plan, enter.nonce)
         self._exchange = exchange
-        self._gathering = Gathering(exchange, enter, names, patience)
+        self._visits = Visits(exchange, enter, session, lasting_keys(record))
+        self._gathering = Gathering(self._visits, names, patience)
         self._round = self._gathered = 0
-        server.enter(pinned.directory(pinned.session(plan, enter.nonce)))
+        server.enter(pinned.directory(session))
 
     @property
     def kept(self) -> Mapping[int, ClientState]:
@@ -104,7 +107,7 @@ class RemoteEngine:
         resting = server.account.retired(number) | server.proven_cheaters
         self._gathering.gather(number, server.fewest, set(map(client_name, resting)))
         self._gathered = number
-        return frozenset(k for k, name in enumerate(self._clients) if name not in self._gathering.here)
+        return frozenset(k for k, name in enumerate(self._clients) if name not in self._visits)
 
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None
@@ -114,7 +117,7 @@ class RemoteEngine:
         if header.round > self._round:
             self._begin(header, log)
         counted = len(self.server.account.new)
-        waves = RemoteTransport(self._asked)
+        waves = RemoteTransport(self._exchange, self._visits)
         answers = self.server.query(query, header, waves)
         self._note(header, self.server.account.new[counted:])
         log.add(self.server.log.take())
@@ -123,7 +126,7 @@ class RemoteEngine:
         self.server.seen = replace(seen.outside(absent), asked=seen.asked | set(absent))
         for name in waves.silent:
             log.tell(name, SILENT)
-        self._gathering.leave({*waves.silent, *waves.traffic.rejected_from})
+        self._visits.leave({*waves.silent, *waves.traffic.rejected_from})
         return answers, log
 
     def _begin(self, header: Header, log: Log) -> None:
@@ -137,11 +140,6 @@ class RemoteEngine:
         for name, why in self._gathering.absent.items():
             if why is Absence.SILENT:
                 log.tell(name, SILENT)
-
-    def _asked(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The replies of the parties that have entered. Any other party would cost each wave its deadline."""
-        here = {name: data for name, data in requests.items() if name in self._gathering.here}
-        return self._exchange(here) if here else {}
 
     def _note(self, header: Header, asked: Sequence[Asked]) -> None:
         """Reserve the charges of these queries in the server's ledger."""

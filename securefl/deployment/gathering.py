@@ -15,8 +15,7 @@ from typing import Final
 from securefl.core.errors import SecureFLError
 from securefl.core.logs import logger
 from securefl.core.release import KEY_HOLDER
-from securefl.deployment.entering import Enter, enter_all
-from securefl.deployment.transport import SendAndReceive
+from securefl.deployment.visits import Visits
 from securefl.engine.attendance import Absence
 from securefl.study.interruption import Stop
 
@@ -64,41 +63,31 @@ class Gathering:
     """The parties of one session, and which of them are in it.
 
     Args:
-        exchange: reaches the parties.
-        enter: the request with which a party enters.
+        visits: the parties of the session that have entered it.
         names: of the clients, and of the key holder if the session has one.
 
     Attributes:
-        here: the parties in the session.
-        absent: each other party, and what its answer to the newest request to enter showed.
+        absent: each party that has not entered, and what its answer to the newest request to enter showed.
     """
 
-    def __init__(
-        self, exchange: SendAndReceive, enter: Enter, names: Sequence[str], patience: Patience
-    ) -> None:
-        self._exchange, self._enter, self._names, self._patience = exchange, enter, names, patience
-        self.here: set[str] = set()
+    def __init__(self, visits: Visits, names: Sequence[str], patience: Patience) -> None:
+        self._visits, self._names, self._patience = visits, names, patience
         self.absent: dict[str, Absence] = {}
         self.rejected_from: dict[str, str] = {}
         self._begun = False
 
     def ask(self) -> None:
         """Ask the parties that are not in the session to enter, once."""
-        out = [name for name in self._names if name not in self.here]
+        out = [name for name in self._names if name not in self._visits]
         self.absent, self.rejected_from = {}, {}
         if not out:
             return
-        entered, self.rejected_from = enter_all(self._exchange, self._enter, out)
-        self.here |= set(entered)
+        _, self.rejected_from = self._visits.enter(out)
         self.absent = {
             name: Absence.REFUSED if name in self.rejected_from else Absence.SILENT
             for name in out
-            if name not in self.here
+            if name not in self._visits
         }
-
-    def leave(self, names: Collection[str]) -> None:
-        """Note that these parties fell silent or refused. They are asked to enter before the next round."""
-        self.here -= set(names)
 
     def gather(self, number: int, fewest: int, resting: Collection[str]) -> None:
         """Wait until round `number` can begin.
@@ -111,7 +100,7 @@ class Gathering:
         end, told = patience.clock() + patience.seconds, ""
         # All are asked again: a party that answered in the last round may have died since, and a round
         # without it might open no sum. For a party in the session the request changes nothing.
-        self.here.clear()
+        self._visits.leave(self._names)
         while True:
             self.ask()
             lacking = self._lacking(fewest, resting)
@@ -136,9 +125,9 @@ class Gathering:
     def _lacking(self, fewest: int, resting: Collection[str]) -> str:
         """What a round lacks, in words; empty if it can begin."""
         clients = [name for name in self._names if name != KEY_HOLDER and name not in resting]
-        present = [name for name in clients if name in self.here]
+        present = [name for name in clients if name in self._visits]
         parts = []
-        if KEY_HOLDER in self._names and KEY_HOLDER not in self.here:
+        if KEY_HOLDER in self._names and KEY_HOLDER not in self._visits:
             parts.append("the key holder")
         if len(present) < fewest:
             parts.append(f"{fewest} clients, of which {len(present)} are present")

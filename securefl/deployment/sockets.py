@@ -12,7 +12,8 @@ from pathlib import Path
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.deployment.connection import MOST, send
+from securefl.deployment.connection import send
+from securefl.deployment.framing import MOST
 
 _log = logger(__name__)
 

@@ -19,8 +19,8 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning
 from securefl.deployment import spending as spendings
-from securefl.deployment.entering import is_enter
 from securefl.deployment.gathering import TooFewParties
+from securefl.deployment.messages import Enter, SignedTurn, decode_envelope
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import line_of, parse
 from securefl.deployment.status import status
@@ -39,6 +39,10 @@ def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lines(own: Federation) -> list[str]:
     return [one.line() for one in presences(own.records)]
+
+
+def is_enter(data: bytes) -> bool:
+    return isinstance(decode_envelope(data, Enter, SignedTurn, sender=SERVER), Enter)
 
 
 def orders(own: Federation) -> list[int]:

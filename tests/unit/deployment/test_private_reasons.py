@@ -22,9 +22,9 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
-from securefl.deployment.computing import Computed, pack_computed, unpack_compute
 from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.local import UpdateParty
+from securefl.deployment.messages import REFUSED, Compute, Computed, decode_envelope, encode_envelope
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.server_session import ServerSession, ServerSide
@@ -53,14 +53,12 @@ class Line:
     """A relay that computes what `result` says."""
 
     def __init__(self, result: Result) -> None:
-        self.result, self.came = result, b""
+        self._result = result
 
-    def send(self, frame: bytes) -> None:
-        self.came = frame
-
-    def receive(self, wait: float = 0.0) -> bytes:
-        unpack_compute(self.came, sender="party")
-        return pack_computed(self.result())
+    def query(self, order: bytes, *, seconds: float) -> bytes:
+        decode_envelope(order, Compute, sender="party")
+        result = self._result()
+        return REFUSED if result is None else encode_envelope(result)
 
 
 def computed(entry: float, examples: float = 32, **metrics: float) -> Computed:
@@ -103,6 +101,7 @@ def session(
         )
 
         def ask(number: int) -> Any:
+            asking.admit()
             answers = asking.query(query, number=number)
             return answers, asking.server.seen, asking.attended(number, range(3))
 
