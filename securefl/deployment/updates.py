@@ -28,7 +28,8 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
-from securefl.deployment.computing import Compute, Computed, Kind, Outside
+from securefl.deployment.computing import Outside
+from securefl.deployment.messages import Compute, Computed
 from securefl.dp import clipping
 from securefl.mechanisms.charges import charge_of
 
@@ -203,7 +204,7 @@ class Updates:
         """The vector that a client contributes for an app's result, before it is clipped to a bound.
 
         Raises DataError, in words for the client's owner, if the result has another layout, values that are
-        not finite, or a weight that the terms do not declare.
+        not finite or beyond the grid, or a weight that the terms do not declare.
         """
         train = name == UPDATE
         own = found.values - broadcast if train and found.values.shape == broadcast.shape else found.values
@@ -216,10 +217,30 @@ class Updates:
         vector = np.concatenate([own, found.metrics])
         if not np.isfinite(vector).all():
             raise DataError("Expected finite values of the app, got others: it abstains.")
-        if not self.weighted(plan, name):
-            return vector
-        weight = self._weight(plan, found.examples)
-        return np.concatenate([vector * weight, [weight]])
+        weighted = self.weighted(plan, name)
+        weight = self._weight(plan, found.examples) if weighted else 1.0
+        if self.bound(name) is None:
+            self._require_on_grid(plan, name, vector * weight, len(own))
+        return np.concatenate([vector * weight, [weight]]) if weighted else vector
+
+    def _require_on_grid(self, plan: Plan, name: str, vector: Floats, values: int) -> None:
+        """Raise DataError for an entry beyond the grid. The text is for the party's owner alone."""
+        beyond = np.flatnonzero(np.abs(vector) > GRID.bound)
+        if not len(beyond):
+            return
+        update, times = beyond[0] < values, ""
+        what = "an entry of the update" if update else f"the metric {self.named(name)[beyond[0] - values]!r}"
+        remedies = ["Lower the app's learning rate", "scale its data"] if update else ["Scale the metric"]
+        if self.weighted(plan, name):
+            times = f" times num-examples / {plan.max_num_examples}"
+            remedies.append("have all parties agree on a larger `max_num_examples`")
+        if update:
+            remedies.append("have all parties agree on an `update_bound`, to which longer updates are scaled")
+        *most, last = remedies
+        raise DataError(
+            f"Expected {what}{times} within +-{GRID.bound:g}, the bound of the grid of sums, got a larger "
+            f"one: it abstains. {', '.join(most)}{', or ' if most else ''}{last}."
+        )
 
     def _weight(self, plan: Plan, examples: float) -> float:
         """n / max_num_examples, with n clipped as the plan says. DataError if n is no number of steps."""
@@ -269,10 +290,11 @@ class _Protected:
         """The summed vector. If the result is invalid, raises DataError, or under a bound gives 0."""
         try:
             vector = self._vector(context)
-        except DataError:
+        except DataError as error:
             # Under a bound the client must not be silent: silence would reveal records and is not charged.
             if self.updates.bound(self.name) is None:
                 raise
+            self.outside.note(str(error))
             vector = np.zeros(self.size(context))
         return self.value(vector)
 
@@ -289,7 +311,7 @@ class _Protected:
         return Value(integers=clipping.to_grid(vector[None], step, int(bound / step))[0])
 
     def _vector(self, context: ClientContext) -> Floats:
-        kind: Kind = "train" if self.name == UPDATE else "evaluate"
+        kind = "train" if self.name == UPDATE else "evaluate"
         found = self.outside.compute(
             Compute(
                 kind=kind,

@@ -152,6 +152,10 @@ class InProcess:
             return self._clients[0].kept
         return {k: own for party in self._clients for k, own in party.kept.items()}
 
+    def away(self, number: int) -> frozenset[int]:
+        """Nobody: all parties are in this process."""
+        return frozenset()
+
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None
     ) -> tuple[Answers, Log]:

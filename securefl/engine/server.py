@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,7 +31,7 @@ from securefl.engine.drive import Driver
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.engine.observer import Log
-from securefl.linear.scheme import LinearScheme, Questions, Scoring, ServerSide, Tell
+from securefl.linear.scheme import LinearScheme, Questions, Report, Scoring, ServerSide
 from securefl.mechanisms.charges import fewest_contributions, sparse
 from securefl.mechanisms.registry import mechanism_of, require_mechanism
 from securefl.mechanisms.totals import with_noise
@@ -83,7 +83,7 @@ def begin(
     query: CohortQuery,
     header: Header,
     call: Callable[[Sequence[str], bytes], Mapping[str, bytes]],
-    tell: Tell,
+    report: Report,
 ) -> Scores:
     """The encryption of this query's numbers. The key holder is called first, for its key."""
     concealed = {
@@ -93,12 +93,12 @@ def begin(
     }
     if side is None or not concealed:
         return NO_SCORES
-    asked, (told, _) = Questions.of(concealed, len(query.cohort)), limits(query, 0)
+    asked, (told, _) = side.questions(concealed, len(query.cohort), header), limits(query, 0)
     key = call([KEY_HOLDER], encode_call(header, QueryCall.of(told, asked))).get(KEY_HOLDER, b"")
     try:
-        scoring = side.begin(concealed, len(query.cohort), header, key, tell)
+        scoring = side.begin(concealed, len(query.cohort), header, key, report)
     except CryptoError:  # asking clients would spend their budgets, and no number could be opened
-        tell(KEY_HOLDER, "It gave no key of its own, so no client was asked for a number.")
+        report(KEY_HOLDER, "It gave no key of its own, so no client was asked for a number.")
         return Scores(
             fits=False,
             others=tuple(per_client for per_client in query.per_client if per_client.query is None),
@@ -151,12 +151,22 @@ class ServerParty:
         self._scoring = scores
         # Set by `enter`. It stays None in a resumed run that enters no session because no client is left.
         self.scores: ServerSide | None = None
-        self._way = scheme_of(plan)
+        self._scheme = scheme_of(plan)
 
     @property
     def proven_cheaters(self) -> frozenset[int]:
         """The clients that were proven to cheat."""
         return frozenset(self._culprits)
+
+    @cached_property
+    def fewest(self) -> int:
+        """The least number of clients over which a sum can open if all of them answer."""
+        sums = [spec for spec in self._contributions.values() if spec.reduction == "sum"]
+        least = self._plan.min_cohort_size or 1
+        if not sums:
+            return least
+        sizes = range(least, self._clients)
+        return next((n for n in sizes if fewest_contributions(self._plan, n, sums) <= n), self._clients)
 
     def member(self, session: bytes) -> Member:
         """The server's public keys of a session, for the directory."""
@@ -170,7 +180,7 @@ class ServerParty:
         own = Own(self._identity(directory.session), self._record, directory)
         if directory.server != own.identity.member():  # no sum of this server would ever open
             raise ConfigError("Expected this server's own keys in the directory, got another's.")
-        self._sums = None if self._way is None else self._way.server(own)
+        self._sums = None if self._scheme is None else self._scheme.server(own)
         self.scores = None if self._scoring is None else self._scoring.server(own)
 
     def query(self, query: CohortQuery, header: Header, transport: Transport) -> Answers:
@@ -358,7 +368,7 @@ class ServerParty:
     ) -> Any:
         """Make the server's state machine for one attempt, and tell the other parties to start theirs."""
         assert self._sums is not None
-        assert self._way is not None
+        assert self._scheme is not None
         attempt = Attempt(
             header=header,
             sums=query.sums,
@@ -382,7 +392,7 @@ class ServerParty:
             task=told,
         )
         self._sums.check(attempt)
-        if self._way.key_holder_learns:
+        if self._scheme.key_holder_learns:
             answered = self._call(transport, [KEY_HOLDER], encode_call(header, call))
             if KEY_HOLDER not in answered:
                 raise CryptoError("Expected the key holder to answer its call, got silence: no sum opens.")

@@ -27,9 +27,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from securefl.accounting.composition import compose
 from securefl.core.errors import ConfigError, DataError
-from securefl.deployment.computing import Compute
+from securefl.deployment.messages import Compute
 from securefl.deployment.roster import read as read_roster
-from securefl.deployment.updates import EVALUATION, GRID, UPDATE
+from securefl.deployment.updates import EVALUATION, UPDATE
 from securefl.flower.records import Layout, Task
 from securefl.flower.secure_app import inner_of, result_of
 from securefl.flower.secure_grid import needed, served
@@ -336,7 +336,7 @@ def _replied(found: Rehearsal, reply: Message, task: Task, terms: AppTerms, name
     """What the party would say of the reply."""
     updates, plan = terms.updates, terms.plan
     kind = "train" if name == UPDATE else "evaluate"
-    compute = Compute(kind=kind, round=1, metrics=updates.named(name), task=b"", broadcast=start)  # type: ignore[arg-type]
+    compute = Compute(kind=kind, round=1, metrics=updates.named(name), task=b"", broadcast=start)
     metrics = next(iter(reply.content.metric_records.values()), None) if reply.has_content() else None
     beside = sorted(set(metrics or ()) - {*updates.named(name), task.weight_key})
     if beside:
@@ -346,17 +346,11 @@ def _replied(found: Rehearsal, reply: Message, task: Task, terms: AppTerms, name
             f"averages them. Name them in `{word}` if they may leave."
         )
     try:
-        vector = updates.vector(plan, name, result_of(reply, task, compute), start.astype(np.float64))
+        updates.vector(plan, name, result_of(reply, task, compute), start.astype(np.float64))
     except (ValueError, KeyError, DataError) as error:
         missing = f"no {error} in its MetricRecord" if isinstance(error, KeyError) else str(error)
         found.refuse("client", f"{kind}: {missing}")
         return
-    if updates.bound(name) is None and (largest := float(np.abs(vector).max(initial=0.0))) > GRID.bound:
-        found.refuse(
-            "client",
-            f"{kind}: Expected values of at most {GRID.bound:g}, each times its weight, got {largest:.4g}: "
-            "the client would abstain. Scale the model's values or metrics, or declare update_bound.",
-        )
     if not updates.weighted(plan, name):
         found.notes.append(
             f"All clients weigh the same ({kind}): {task.weight_key} is not read. Plain Flower weighs by it; "

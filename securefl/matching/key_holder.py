@@ -84,7 +84,7 @@ class KeyHolder:
         """
         # a larger number costs precision: each score's flooding is sized for all openings of the key
         if not 1 <= openings <= 2**40:
-            raise DataError(f"Expected at least one opening, got {openings}.")
+            raise DataError(f"Expected --openings from 1 to {2**40}, got {openings}. Take another number.")
         pairs = [KeyPair.generate(parameters) for parameters in SETS]
         signing = SigningKey.generate()
         raw = b"".join(pair.public.key.raw for pair in pairs)

@@ -5,6 +5,9 @@ version and passes SQLite's own check. Rows carry a `seal`, a digest of their va
 detect a flipped bit in a value. A seal shows damage, not malice: an attacker with write access can compute a
 new seal.
 
+No message quotes the file. SQLite's own texts do: a cell that is no UTF-8 stands in its error whole, and so
+does the name of a damaged table.
+
 `writable` and `readable` open every SQLite file of the package. A writer begins its transactions itself, and
 waits for the lock. A reader never creates a file.
 """
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.core.errors import DataError, SecureFLError
+from securefl.core.errors import DataError
 
 _PATIENCE: Final = 60
 """Seconds that a statement waits for another process."""
@@ -34,7 +37,7 @@ def writable(path: Path | str) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
     try:
         _write_ahead(db)
-        # NORMAL, the usual setting with a write-ahead log, may lose the last commits with the power
+        # NORMAL, the usual setting with a write-ahead log, may lose the last commits if the power fails.
         db.execute("PRAGMA synchronous = FULL")
     except BaseException:
         db.close()
@@ -49,7 +52,7 @@ def readable(path: Path, how: str) -> sqlite3.Connection:
 
 def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
     """Switch to the write-ahead log."""
-    # Unlike other statements the switch does not wait for its turn, whatever the timeout says.
+    # Unlike other statements, the switch does not wait for a lock, whatever the timeout is.
     for left in reversed(range(tries)):
         try:
             db.execute("PRAGMA journal_mode = WAL")
@@ -64,7 +67,7 @@ IN_MEMORY = ":memory:"
 _TYPES: dict[type, bytes] = {kind: kind.__name__.encode() for kind in (bytes, str, int)}
 Value = bytes | str | int | None
 _ROOM = 2**16
-"""In bytes. If a disk has less left, an error of input and output means a full disk."""
+"""In bytes. If a disk has less free space, an input/output error means a full disk."""
 _FULL = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR_WRITE,
@@ -95,7 +98,10 @@ class Kind:
 
 
 class Damaged(Exception):
-    """Raised if content of a file is not as it was written. `explaining` turns it into a DataError."""
+    """The error for content of a file that is not as it was written. `explaining` makes a DataError of it.
+
+    Its text is a constant of ours, with numbers at most: it never quotes the file.
+    """
 
 
 def seal(*parts: Value) -> bytes:
@@ -140,13 +146,13 @@ def _explained(path: Path | str, kind: Kind, error: Exception) -> Exception:
 @contextmanager
 def decoding() -> Iterator[None]:
     """Turn every failure to decode stored content into Damaged."""
-    # A person can edit a row and seal it anew, and then any decoder may fail in any way.
+    # A person can edit a row and compute its seal, so a decoder may raise any error, and quote the row in it.
     try:
         yield
-    except (SecureFLError, Damaged):
+    except Damaged:
         raise
     except Exception as error:
-        raise Damaged(f"{type(error).__name__}: {error}") from None
+        raise Damaged(f"its content cannot be decoded: {type(error).__name__}") from None
 
 
 def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
@@ -158,8 +164,8 @@ def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
         return _not_writable(path, error)
     if code in _HELD:
         return (
-            f"{path} is held by another process ({error}), so nothing was released. Wait for it, or stop it, "
-            "and run the same command again."
+            f"{path} is held by another process ({_told(error)}), so nothing was released. Wait for it, or "
+            "stop it, and run the same command again."
         )
     return _damaged(path, kind, error)
 
@@ -167,9 +173,9 @@ def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
 def _of_system(path: Path | str, kind: Kind, error: OSError) -> str:
     match error.errno:
         case errno.ELOOP:
-            return f"{path} is a link, and a {kind.name} is a file of its own. Remove the link."
+            return f"Expected a regular file for the {kind.name}; {path} is a link. Remove the link."
         case errno.ENOENT | errno.ENOTDIR:
-            return f"{Path(path).parent} is no folder, so there can be no {kind.name} in it."
+            return f"Expected a folder {Path(path).parent} for the {kind.name}, got none. Create the folder."
         case errno.ENOSPC | errno.EDQUOT:
             return _full(path, error)
         case None:
@@ -177,22 +183,33 @@ def _of_system(path: Path | str, kind: Kind, error: OSError) -> str:
     return _not_writable(path, error)
 
 
+def _told(error: Exception) -> str:
+    """A word for an error that never quotes the file: SQLite's code, the system's sentence, or our own."""
+    match error:
+        case sqlite3.Error():
+            # The module's own errors, such as for a text that is no UTF-8, have no code.
+            return getattr(error, "sqlite_errorname", None) or "a value cannot be read"
+        case OSError():
+            return error.strerror or type(error).__name__
+    return str(error)
+
+
 def _full(path: Path | str, error: Exception) -> str:
     return (
-        f"{path}: the disk is full, or a quota or limit is reached ({error}), so nothing was written and "
-        "nothing released. Make room, and run the same command again: it goes on where it stopped."
+        f"{path}: the disk is full, or a quota or limit is reached ({_told(error)}), so nothing was written "
+        "and nothing released. Make room, and run the same command again: it goes on where it stopped."
     )
 
 
 def _not_writable(path: Path | str, error: Exception) -> str:
     return (
-        f"{path} cannot be written ({error}), so nothing was released: the file or its folder is read-only, "
-        "or somebody else's. Permit writing, or choose another folder."
+        f"{path} cannot be written ({_told(error)}), so nothing was released: the file or its folder is "
+        "read-only, or belongs to another user. Permit writing, or choose another folder."
     )
 
 
 def _damaged(path: Path | str, kind: Kind, error: Exception) -> str:
-    return f"{path} is damaged and cannot be used as a {kind.name} ({error}). {kind.lost}"
+    return f"{path} is damaged and cannot be used as a {kind.name} ({_told(error)}). {kind.lost}"
 
 
 def _no_room(path: Path | str) -> bool:
@@ -252,7 +269,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, on disk at the end."""
+        """A transaction: all of its changes are on disk at the end, or none."""
         try:
             with self.explaining(), _transaction(self._db):
                 yield
@@ -261,21 +278,21 @@ class Database:
 
 
 def _only_for_its_owner(path: Path, kind: Kind) -> None:
-    """Make the file, or restrict it, for its owner alone. A link is not followed."""
-    # before SQLite opens it: the logs that SQLite makes beside a file get the file's permissions
+    """Create the file, or restrict it, so that only its owner has access. A link is not followed."""
+    # Before SQLite opens it: the logs that SQLite creates beside a file get the file's permissions.
     with explaining(path, kind):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         if os.fstat(file).st_mode & 0o077:
             os.fchmod(file, 0o600)
-    except PermissionError:  # another user's file, which we may write
+    except PermissionError:  # the file belongs to another user, who permits us to write
         pass
     finally:
         os.close(file)
 
 
 def _make(db: sqlite3.Connection, kind: Kind) -> None:
-    """All tables of an empty file in one transaction: a process that is killed here leaves it empty."""
+    """Create all tables of an empty file in one transaction. If the process is killed, it stays empty."""
     with _transaction(db):
         if not _tables(db):
             for statement in kind.tables:
@@ -284,18 +301,18 @@ def _make(db: sqlite3.Connection, kind: Kind) -> None:
 
 
 def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
-    """Raises DataError for another version or kind, Damaged or sqlite3.Error for damage."""
+    """Raise DataError for another version or kind, and Damaged or sqlite3.Error for damage."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version != kind.version:
         raise DataError(
             f"Expected {path} as a {kind.name} of version {kind.version}, which this release writes, got "
-            f"version {version}. Go on with the release that made it. It is not read, and never begun anew."
+            f"version {version}. Use the release that made it: this one neither reads nor replaces the file."
         )
     if _tables(db) != set(kind.tables):
         raise Damaged(f"its tables are not those of a {kind.name}")
     (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
-        raise Damaged(" ".join(str(found).split()))
+        raise Damaged("SQLite's own check finds it inconsistent")
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:

@@ -49,7 +49,7 @@ class Round:
         bytes_up, bytes_down: of all clients together.
         epsilon: the largest of any client so far, by party: "server", "key-holder", "others".
         asked: the number of exchanges with clients.
-        ended: whether the arm ends with this round, since no client is left that may contribute.
+        ended: whether the arm ends with this round, since too few clients are left that may contribute.
         private: figures that no epsilon covers, for the person at this machine.
     """
 

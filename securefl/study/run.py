@@ -148,7 +148,7 @@ class Turn:
 
         population = replace(
             self._population,
-            retired=self._out(),
+            retired=self._out() | self._engine.away(number),
             fewest=partial(fewest_behind_an_entry, self._plan),
             fixed_batch=self._plan.fixed_batch or 1,
             admits=partial(admits, self._plan),
@@ -178,7 +178,8 @@ class Turn:
         if number < section.rounds:
             new = self._engine.server.account.retired(number + 1) - self._retired
             self._retired |= new
-        ended = len(self._out()) == self._population.clients
+        # With fewer clients no sum of a later round could open, so no later round is played.
+        ended = self._population.clients - len(self._out()) < self._engine.server.fewest
         seconds, watt_hours = self._cost()
         accuracy = loss = personal = None
         figures = played.figures

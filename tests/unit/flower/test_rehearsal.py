@@ -235,7 +235,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "beyond the grid": (
         swap("client.py", '"loss": 1.5', '"loss": 1e3'),
         "client",
-        "at most 64, each times its weight, got 666.7",
+        "the metric 'loss' times num-examples / 30 within +-64",
     ),
     "another layout": (
         swap("client.py", "ArrayRecord(arrays)", 'ArrayRecord({"v": arrays["w"]})'),

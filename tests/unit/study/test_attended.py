@@ -60,7 +60,8 @@ def test_a_client_over_budget_is_named_from_the_first_round_that_does_not_ask_it
         for one in presence.absent
         if one.why == "over budget"
     }
-    assert retired and over
+    assert retired
+    assert over
     assert over == {client_name(k): since for k, since in retired.items() if since <= len(run.records)}
 
 
