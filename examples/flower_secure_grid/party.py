@@ -15,10 +15,11 @@ import signal
 import sys
 from pathlib import Path
 
-from grid_app.terms import PLAN, UPDATES
-
 from securefl.deployment import keys, roster
 from securefl.deployment.local import UpdateParty, served
+from securefl.flower import AppTerms
+
+TERMS = Path(__file__).with_name("securefl.toml")
 
 
 def enrol(folder: Path, name: str) -> str:
@@ -28,6 +29,7 @@ def enrol(folder: Path, name: str) -> str:
 
 
 def serve(folder: Path, name: str, user: int) -> None:
+    terms = AppTerms.read(TERMS)
     pinned = roster.read(folder / "roster.jsonl")
     identity = keys.read(folder, name)
     # Beside the folder, so that a backup of the folder does not bring it back too.
@@ -35,7 +37,7 @@ def serve(folder: Path, name: str, user: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     path = folder / "run" / "party.sock"
     served(
-        lambda: UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter),
+        lambda: UpdateParty(name, terms.plan, terms.updates, pinned, identity, folder, counter),
         path,
         allow={user},
         ready=lambda: print(f"{name} serves on {path}.", flush=True),
