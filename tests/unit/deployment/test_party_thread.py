@@ -15,7 +15,7 @@ from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
-from unit.deployment.test_line import OWN, connected, taken, told_of
+from support.lines import OWN, connected, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
