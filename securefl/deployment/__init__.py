@@ -28,7 +28,10 @@ folder            creates a party's folder, gives it another plan, and opens it
 pinning           pins the roster that a party agreed to, and replaces its keys
 party_setup       builds the study's algorithm, plan and records for one party, and the party itself
 folder_party      the process of a folder's party, which answers requests on a socket
+gathering         lets the parties of a round enter, and waits until there are enough
+sockets           an exchange over the parties' sockets on the server's machine
 coordinator       runs the study on the server, over any transport that reaches the parties
+spending          what a run asked of each client's ledger, beside what the server counts
 status            a summary of one party's folder for its owner
 """
 
@@ -40,10 +43,12 @@ if TYPE_CHECKING:
     from securefl.deployment.connection import send
     from securefl.deployment.coordinator import run_deployed
     from securefl.deployment.engine import RemoteEngine
+    from securefl.deployment.gathering import TooFewParties
     from securefl.deployment.local import LocalDeployment
     from securefl.deployment.party import PartySession
     from securefl.deployment.roster import PinnedRoster
     from securefl.deployment.server import serve
+    from securefl.deployment.sockets import SocketExchange
     from securefl.deployment.updates import Updates
     from securefl.deployment.visits import SendAndReceive
 
@@ -53,6 +58,8 @@ __all__ = [
     "PinnedRoster",
     "RemoteEngine",
     "SendAndReceive",
+    "SocketExchange",
+    "TooFewParties",
     "Updates",
     "run_deployed",
     "send",
@@ -64,6 +71,8 @@ _HOMES = {
     "PinnedRoster": "securefl.deployment.roster",
     "RemoteEngine": "securefl.deployment.engine",
     "SendAndReceive": "securefl.deployment.visits",
+    "SocketExchange": "securefl.deployment.sockets",
+    "TooFewParties": "securefl.deployment.gathering",
     "Updates": "securefl.deployment.updates",
     "run_deployed": "securefl.deployment.coordinator",
     "send": "securefl.deployment.connection",

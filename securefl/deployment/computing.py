@@ -34,6 +34,16 @@ class Outside:
 
     def __init__(self) -> None:
         self._query: Query | None = None
+        self._noted: list[str] = []
+
+    def note(self, why: str) -> None:
+        """Note for the party's owner why a result cannot be used."""
+        self._noted.append(why)
+
+    def noted(self) -> list[str]:
+        """The notes since the last call."""
+        noted, self._noted = self._noted, []
+        return noted
 
     @contextmanager
     def at(self, query: Query) -> Iterator[None]:

@@ -37,7 +37,7 @@ from securefl.deployment.messages import (
     encode_envelope,
 )
 from securefl.deployment.roster import PinnedRoster, differences
-from securefl.deployment.session_store import SessionStore
+from securefl.deployment.session_store import BLANK, NO_VALUE, SessionStore
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -68,7 +68,7 @@ class PartySession:
 
         >>> from securefl import Plan
         >>> from securefl.deployment import PinnedRoster, PartySession
-        >>> from securefl.deployment.session_store import SessionStore
+        >>> from securefl.deployment.session_store import BLANK, NO_VALUE, SessionStore
         >>> from securefl.sums import Identity
         >>> names = ("server", "client-0000")
         >>> roster = PinnedRoster({name: Identity.generate(name).member() for name in names})
@@ -287,7 +287,11 @@ def _noted(party: Party) -> list[str]:
     rejected_from: dict[str, str] = {} if drive is None else drive.traffic.rejected_from
     reasons = [f"{sender}: {why}" for sender, why in rejected_from.items()]
     rejected_from.clear()
-    return [*reasons, *own.abstained.values()]
+    return [
+        *reasons,
+        *(f"{NO_VALUE}: {why}" for why in own.abstained.values()),
+        *(f"{BLANK}: {why}" for why in own.blank.values()),
+    ]
 
 
 def _driver(party: Party) -> Driver:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.deployment.messages import Turn, TurnReply, decode_envelope
+from securefl.deployment.messages import REFUSED, Turn, TurnReply, decode_envelope
 from securefl.deployment.visits import SendAndReceive, Visits
+from securefl.engine.attendance import Absence
 from securefl.engine.drive import Driver, Packet, Traffic
 
 
@@ -21,11 +22,14 @@ class RemoteTransport:
     Attributes:
         traffic: bytes of messages by sender and by receiver, and the senders of invalid replies.
         silent: the parties that left a turn without a reply, or have not entered.
+        refused: the parties that replied with the constant refusal.
     """
 
     def __init__(self, exchange: SendAndReceive, visits: Visits) -> None:
         self.traffic = Traffic()
         self.silent: set[str] = set()
+        self.refused: set[str] = set()
+        self._called: set[str] = set()
         self._exchange, self._visits = exchange, visits
         self._calls: dict[str, bytes] = {}
         self._here: set[str] = set()
@@ -34,12 +38,23 @@ class RemoteTransport:
     def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
         """Call the key holder for its key. The clients' call has no reply and travels with the next wave."""
         self._calls = {name: data for name in to if name != KEY_HOLDER}
+        self._called |= set(self._calls)
         if KEY_HOLDER not in to:
             return {}
         self._begun = []
         said, out = self._wave({KEY_HOLDER: Turn.of(call=data)})
         self._begun = out
         return said
+
+    @property
+    def absent(self) -> Mapping[str, Absence]:
+        """What the wire showed of each called party, if that party gave no value."""
+        return {
+            **dict.fromkeys(self._called, Absence.NO_VALUE),
+            **dict.fromkeys(self.traffic.rejected_from, Absence.INVALID),
+            **dict.fromkeys(self.refused, Absence.REFUSED),
+            **dict.fromkeys(self.silent, Absence.SILENT),
+        }
 
     def run(self, drive: Driver) -> None:
         """Run the current exchange to its end, a wave at a time."""
@@ -92,6 +107,8 @@ class RemoteTransport:
                 reply = decode_envelope(replies[name], TurnReply, sender=name)
             except RemoteProtocolError as error:
                 self.traffic.rejected_from[name] = str(error)
+                if replies[name] == REFUSED:
+                    self.refused.add(name)
                 continue
             self._here.add(name)
             self._count(name, turns[name], reply)

@@ -223,10 +223,11 @@ class _Protected:
         """The summed vector. If the result is invalid, raises DataError, or under a bound gives 0."""
         try:
             vector = self._vector(context)
-        except DataError:
+        except DataError as error:
             # Under a bound the client must not be silent: silence would reveal records and is not charged.
             if self.updates.bound(self.name) is None:
                 raise
+            self.outside.note(str(error))
             vector = np.zeros(self.size(context))
         return self.value(vector)
 
@@ -265,9 +266,31 @@ class _Protected:
         vector = np.concatenate([own, found.metrics])
         if not np.isfinite(vector).all():
             raise DataError("Expected finite values of the app, got others: it abstains.")
-        if not self.updates.weighted(self.plan, self.name):
-            return vector
-        return np.concatenate([vector * weight, [weight]])
+        weighted = self.updates.weighted(self.plan, self.name)
+        if self.updates.bound(self.name) is None:
+            self._require_on_grid(vector * weight if weighted else vector, len(own))
+        return np.concatenate([vector * weight, [weight]]) if weighted else vector
+
+    def _require_on_grid(self, vector: Floats, values: int) -> None:
+        """Raise DataError for an entry beyond the grid. The text is for the party's owner alone."""
+        beyond = np.flatnonzero(np.abs(vector) > _GRID.bound)
+        if not len(beyond):
+            return
+        update = beyond[0] < values
+        named = self.updates.named(self.name)
+        what = "an entry of the update" if update else f"the metric {named[beyond[0] - values]!r}"
+        times = ""
+        remedies = ["Lower the app's learning rate", "scale its data"] if update else ["Scale the metric"]
+        if self.updates.weighted(self.plan, self.name):
+            times = f" times num-examples / {self.plan.max_num_examples}"
+            remedies.append("have all parties agree on a larger `max_num_examples`")
+        if update:
+            remedies.append("have all parties agree on an `update_bound`, to which longer updates are scaled")
+        *most, last = remedies
+        raise DataError(
+            f"Expected {what}{times} within +-{_GRID.bound:g}, the bound of the grid of sums, got a larger "
+            f"one: it abstains. {', '.join(most)}{', or ' if most else ''}{last}."
+        )
 
     def _weight(self, found: Computed) -> float:
         """n / max_num_examples, with n clipped as the plan says. DataError if n is no number of examples."""

@@ -149,6 +149,7 @@ def write(
         "metrics": results.metrics,
         "participation": results.participation,
         "figures": results.figures,
+        "attendance": results.attendance,
         "abstentions": results.abstentions,
     }
     for name, table in tables.items():

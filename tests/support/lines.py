@@ -1,4 +1,4 @@
-"""Connections to a party's socket, and what its owner is told."""
+"""Connections to a party's socket in tests."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def connected(path: Path) -> Iterator[socket.socket]:
         yield connection
 
 
-def taken(connection: socket.socket) -> None:
-    """Wait until the other side has taken all that was sent."""
-    until = time.monotonic() + 10
-    while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 def told_of(told: list[str], words: str) -> bool:
     """Whether the owner is told so, soon."""
     until = time.monotonic() + 10
     while not any(words in one for one in told) and time.monotonic() < until:
         time.sleep(0.005)
     return any(words in one for one in told)
+
+
+def taken(connection: socket.socket) -> None:
+    """Wait until the other side has taken all that was sent."""
+    until = time.monotonic() + 10
+    while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:
+        assert time.monotonic() < until
+        time.sleep(0.005)

@@ -53,7 +53,7 @@ def part(of: Made, name: str, counters: Path, **more: object) -> folder.Part:
 
 
 def names(of: Made) -> list[str]:
-    return [*map(client_name, range(CLIENTS)), *of.names]
+    return [*map(client_name, range(of.world.problem.clients)), *of.names]
 
 
 def enrolled(root: Path, study: str = CLEAR) -> Path:
