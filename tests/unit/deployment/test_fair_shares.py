@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import socket
@@ -10,7 +9,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -20,6 +18,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from support.lines import taken
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.deployment.connection import send
@@ -315,14 +314,6 @@ def test_a_request_at_work_keeps_its_memory_though_it_is_above_its_users_share(t
         assert Connection(work).receive() == b"work"
         assert Connection(mine).receive() == b"mine"
         assert not _open(waits)
-
-
-def taken(connection: socket.socket) -> None:
-    """Wait until the other side has taken all that was sent."""
-    until = time.monotonic() + 10
-    while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def _open(connection: socket.socket) -> bool:
