@@ -107,7 +107,7 @@ class RemoteEngine:
         resting = server.account.retired(number) | server.proven_cheaters
         self._gathering.gather(number, server.fewest, set(map(client_name, resting)))
         self._gathered = number
-        return frozenset(k for k, name in enumerate(self._clients) if name not in self._visits)
+        return frozenset(k for k, name in enumerate(self._clients) if name not in self._gathering.here)
 
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None

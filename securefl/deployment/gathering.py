@@ -63,11 +63,11 @@ class Gathering:
     """The parties of one session, and which of them are in it.
 
     Args:
-        visits: the parties of the session that have entered it.
+        visits: of the session, which lets parties enter.
         names: of the clients, and of the key holder if the session has one.
 
     Attributes:
-        absent: each party that has not entered, and what its answer to the newest request to enter showed.
+        absent: each other party, and what its answer to the newest request to enter showed.
     """
 
     def __init__(self, visits: Visits, names: Sequence[str], patience: Patience) -> None:
@@ -76,9 +76,14 @@ class Gathering:
         self.rejected_from: dict[str, str] = {}
         self._begun = False
 
+    @property
+    def here(self) -> frozenset[str]:
+        """The parties in the session."""
+        return frozenset(name for name in self._names if name in self._visits)
+
     def ask(self) -> None:
         """Ask the parties that are not in the session to enter, once."""
-        out = [name for name in self._names if name not in self._visits]
+        out = [name for name in self._names if name not in self.here]
         self.absent, self.rejected_from = {}, {}
         if not out:
             return
@@ -86,7 +91,7 @@ class Gathering:
         self.absent = {
             name: Absence.REFUSED if name in self.rejected_from else Absence.SILENT
             for name in out
-            if name not in self._visits
+            if name not in self.here
         }
 
     def gather(self, number: int, fewest: int, resting: Collection[str]) -> None:
@@ -125,9 +130,9 @@ class Gathering:
     def _lacking(self, fewest: int, resting: Collection[str]) -> str:
         """What a round lacks, in words; empty if it can begin."""
         clients = [name for name in self._names if name != KEY_HOLDER and name not in resting]
-        present = [name for name in clients if name in self._visits]
+        present = [name for name in clients if name in self.here]
         parts = []
-        if KEY_HOLDER in self._names and KEY_HOLDER not in self._visits:
+        if KEY_HOLDER in self._names and KEY_HOLDER not in self.here:
             parts.append("the key holder")
         if len(present) < fewest:
             parts.append(f"{fewest} clients, of which {len(present)} are present")

@@ -150,7 +150,6 @@ class Limits:
 
     def _end(self, guest: Guest, why: str) -> None:
         self._guests.remove(guest)
-        guest.held = 0
         self._turn_out(guest, why)
 
 

@@ -68,7 +68,7 @@ class PartySession:
 
         >>> from securefl import Plan
         >>> from securefl.deployment import PinnedRoster, PartySession
-        >>> from securefl.deployment.session_store import SessionStore
+        >>> from securefl.deployment.session_store import BLANK, NO_VALUE, SessionStore
         >>> from securefl.sums import Identity
         >>> names = ("server", "client-0000")
         >>> roster = PinnedRoster({name: Identity.generate(name).member() for name in names})

@@ -316,7 +316,7 @@ class _Server:
             name = type(error).__name__
             self._note(f"Ended a connection of user {guest.user} at an error of this code, {name}: {error}")
         finally:
-            await line.close()
+            line.close()
 
     async def _frame(self, line: _Line, guest: Guest, head: bytes) -> bytes:
         request = await line.frame(head, lambda count: self._limits.hold(guest, count))
@@ -373,7 +373,6 @@ class _Line:
         self, connection: socket.socket, loop: asyncio.AbstractEventLoop, most: int, patience: float
     ) -> None:
         self._connection, self._loop, self._most, self._patience = connection, loop, most, patience
-        self._waiting: set[asyncio.Task[bytes]] = set()
         self._closed = False
 
     @property
@@ -381,13 +380,9 @@ class _Line:
         """Whether the other side has ended the connection, even if some of its bytes are still unread."""
         return _hung_up(self._connection)
 
-    async def close(self) -> None:
-        """Close the connection. A query that still waits at it ends first."""
+    def close(self) -> None:
+        """Close the connection. A query still waits at it only if the server stops, which cancels it."""
         self._closed = True
-        for query in self._waiting:
-            query.cancel()
-        # The loop must stop to read a socket before it is closed: another may get its number.
-        await asyncio.gather(*self._waiting, return_exceptions=True)
         self._connection.close()
 
     async def begin(self) -> bytes:
@@ -428,17 +423,11 @@ class _Line:
     async def _query(self, envelope: bytes, seconds: float) -> bytes:
         if self._closed:
             raise asyncio.CancelledError
-        task = asyncio.current_task()
-        assert task is not None
-        self._waiting.add(task)
-        try:
-            await self.send(envelope)
-            head = await self._soon(self.begin(), seconds)
-            if not head:
-                raise refusal("Expected an answer, got the end of the connection.")
-            return await self.frame(head)
-        finally:
-            self._waiting.discard(task)
+        await self.send(envelope)
+        head = await self._soon(self.begin(), seconds)
+        if not head:
+            raise refusal("Expected an answer, got the end of the connection.")
+        return await self.frame(head)
 
     async def _exactly(self, count: int, begun: bytes, hold: Callable[[int], None]) -> bytes:
         came = bytearray(begun)

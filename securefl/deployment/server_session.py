@@ -64,9 +64,9 @@ class ServerSession:
         self._session = own.pinned.session(own.plan, nonce)
         self._exchange = exchange
         self._visits = Visits(exchange, enter, self._session, keys)
-        self._parties = frozenset(own.pinned.members) - {SERVER}
         self._attendance = Attendance()
         self._round, self._seen = 0, list[Seen]()
+        self._parties = frozenset(own.pinned.members) - {SERVER}
         self._outside: dict[str, Absence] = {}
         self.server = ServerParty(own.plan, spec, own.record, clients=len(own.pinned.clients))
         self.server.enter(own.pinned.directory(self._session))

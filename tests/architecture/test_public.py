@@ -34,13 +34,17 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 _PARTS = "parts of a deployment that no face names"
 _RUN = "a look inside a run: studies and sweeps have no face"
 PRIVATE = {
+    "securefl.deployment.server": _PARTS,
     "securefl.deployment.server_session": _PARTS,
+    "securefl.study.attended": _PARTS,
     "securefl.deployment.computing": _PARTS,
     "securefl.deployment.connection": _PARTS,
     "securefl.deployment.updates": _PARTS,
     "securefl.deployment.local": _PARTS,
     "securefl.core.release": _PARTS,
     "securefl.flower.exchange": _PARTS,
+    "securefl.storage.journal": _PARTS,
+    "securefl.storage.own_record": _PARTS,
     "securefl.deployment": _PARTS,
     "securefl.deployment.coordinator": _PARTS,
     "securefl.commands.main": "a program that types commands",

@@ -14,13 +14,13 @@ from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, nam
 from support.private_studies import client_level
 
 from securefl.accounting import store
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning
 from securefl.deployment import spending as spendings
 from securefl.deployment.gathering import TooFewParties
-from securefl.deployment.messages import Enter, SignedTurn, decode_envelope
+from securefl.deployment.messages import Enter, decode_envelope
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import line_of, parse
 from securefl.deployment.status import status
@@ -41,10 +41,6 @@ def lines(own: Federation) -> list[str]:
     return [one.line() for one in presences(own.records)]
 
 
-def is_enter(data: bytes) -> bool:
-    return isinstance(decode_envelope(data, Enter, SignedTurn, sender=SERVER), Enter)
-
-
 def orders(own: Federation) -> list[int]:
     """Counts from now on the requests that are no request to enter."""
     sent: list[int] = []
@@ -54,6 +50,13 @@ def orders(own: Federation) -> list[int]:
 
     own.before = before
     return sent
+
+
+def is_enter(data: bytes) -> bool:
+    try:
+        return bool(decode_envelope(data, Enter, sender="test"))
+    except RemoteProtocolError:
+        return False
 
 
 # Waiting --------------------------------------------------------------------------------------------------

@@ -143,8 +143,8 @@ def test_more_users_than_places_are_served_as_places_become_free() -> None:
 
 def test_memory_above_a_users_share_gives_way_too() -> None:
     house = House(places=9)
-    slow, work = house.busy(ANN, held=500), house.busy(ANN, held=400, whole=True, stops=False)
     empty = house.busy(ANN)
+    slow, work = house.busy(ANN, held=500), house.busy(ANN, held=400, whole=True, stops=False)
     ben = house.busy(BEN, held=450)
     assert house.turned_out == [slow], "what holds nothing stays"
     assert house.limits.begin(empty)
@@ -289,6 +289,32 @@ def test_requests_of_one_user_that_wait_give_way_and_are_never_begun(tmp_path: P
     assert any(
         "Ended a connection of user 1001 before its request was begun: another user" in t for t in told
     )
+
+
+def test_a_request_at_work_keeps_its_memory_though_it_is_above_its_users_share(tmp_path: Path) -> None:
+    """Of three users each may hold two thirds of a longest frame. The one that waits gives way, not this."""
+    begun, go = Event(), Event()
+
+    def handle(relay: Relay, request: bytes) -> bytes:
+        begun.set()
+        assert go.wait(20)
+        return request[:4]
+
+    with served(tmp_path, handle, allow={ANN, BEN, CY}) as (path, _), ExitStack() as stack:
+        work, waits, mine = (stack.enter_context(connected(path, user)) for user in (ANN, CY, BEN))
+        Connection(work).send(b"work" + b"x" * (2**20 - 4))
+        assert begun.wait(10)
+        Connection(waits).send(b"wait" + b"x" * (2**20 - 4))
+        taken(waits)
+        Connection(mine).send(b"mine" + b"x" * 2**19)
+        taken(mine)
+        until = time.monotonic() + 10
+        while _open(waits) and time.monotonic() < until:
+            time.sleep(0.01)
+        go.set()
+        assert Connection(work).receive() == b"work"
+        assert Connection(mine).receive() == b"mine"
+        assert not _open(waits)
 
 
 def taken(connection: socket.socket) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import _thread
 import errno
-import fcntl
 import os
 import select
 import signal
 import socket
 import stat
 import struct
-import termios
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -21,13 +19,12 @@ from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
+from support.lines import OWN, connected, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
 from securefl.deployment.framing import Connection
 from securefl.deployment.server import Handle, PartyThread, Relay, Served, listening, serve
-
-OWN = frozenset({os.getuid()})
 
 
 def backwards(relay: Relay, request: bytes) -> bytes:
@@ -62,14 +59,6 @@ def served(
                 own.close()
     assert not thread.is_alive()
     assert not path.exists()
-
-
-@contextmanager
-def connected(path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(10)
-        connection.connect(str(path))
-        yield connection
 
 
 def ended(connection: socket.socket) -> bool:
@@ -193,22 +182,6 @@ def test_a_fault_of_this_code_ends_that_connection_alone_and_tells_nobody_why(tm
         assert "Zero" not in str(error.value)
         assert send(path, b"abc", timeout=5) == b"cba"
     assert "ZeroDivisionError" in told[0]
-
-
-def taken(connection: socket.socket) -> None:
-    """Wait until the other side has taken all that was sent."""
-    until = time.monotonic() + 10
-    while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
-def told_of(told: list[str], words: str) -> bool:
-    """Whether the owner is told so, soon."""
-    until = time.monotonic() + 10
-    while not any(words in one for one in told) and time.monotonic() < until:
-        time.sleep(0.005)
-    return any(words in one for one in told)
 
 
 def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:

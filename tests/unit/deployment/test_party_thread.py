@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
-from unit.deployment.test_line import OWN, connected, told_of
+from support.lines import OWN, connected, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
@@ -203,6 +204,33 @@ def test_a_server_that_stops_lets_the_request_at_work_end(tmp_path: Path) -> Non
         assert begun.wait(5)
     assert "on this side" in ends[0]
     assert ends[1:] == ["closed"]
+
+
+def test_a_request_that_was_dropped_holds_no_memory_while_another_is_at_work(tmp_path: Path) -> None:
+    begun, go = Event(), Event()
+
+    def handle(relay: Relay, request: bytes) -> bytes:
+        begun.set()
+        assert go.wait(20)
+        return request
+
+    with served(tmp_path, handle) as (path, _), connected(path) as work:
+        Connection(work).send(b"work")
+        assert begun.wait(5)
+        tracemalloc.start()
+        try:
+            with connected(path) as waits:
+                Connection(waits).send(bytes(2**24))
+                taken(waits)
+                held, _ = tracemalloc.get_traced_memory()
+            until = time.monotonic() + 10
+            while (left := tracemalloc.get_traced_memory()[0]) > 2**20 and time.monotonic() < until:
+                time.sleep(0.05)
+        finally:
+            tracemalloc.stop()
+            go.set()
+        assert held > 2**23
+        assert left < 2**20
 
 
 def test_what_the_owner_cannot_be_told_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

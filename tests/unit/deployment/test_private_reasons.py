@@ -49,15 +49,15 @@ ONE = 1.0
 Result = Callable[[], Computed | None]
 
 
-class Line:
+class Computing:
     """A relay that computes what `result` says."""
 
     def __init__(self, result: Result) -> None:
-        self._result = result
+        self.result = result
 
-    def query(self, order: bytes, *, seconds: float) -> bytes:
-        decode_envelope(order, Compute, sender="party")
-        result = self._result()
+    def query(self, envelope: bytes, *, seconds: float) -> bytes:
+        decode_envelope(envelope, Compute, sender="party")
+        result = self.result()
         return REFUSED if result is None else encode_envelope(result)
 
 
@@ -85,13 +85,12 @@ def session(
 
         def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
             return {
-                name: parties[name].handle(Line(results.get(name, lambda: computed(ONE))), data)  # type: ignore[arg-type]
+                name: parties[name].handle(Computing(results.get(name, lambda: computed(ONE))), data)  # type: ignore[arg-type]
                 for name, data in sent.items()
             }
 
         side = ServerSide(plan=plan, pinned=pinned, record=OwnRecord(SERVER, Journal(), keys[SERVER]))
         asking = ServerSession(side, updates.spec(), updates.digest, exchange, nonce=secrets.token_bytes(32))
-        asking.admit()
         spec = updates.spec()[UPDATE]
         query = CohortQuery(
             cohort=(0, 1, 2),
