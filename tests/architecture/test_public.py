@@ -42,6 +42,8 @@ PRIVATE = {
     "securefl.deployment.local": _PARTS,
     "securefl.core.release": _PARTS,
     "securefl.flower.exchange": _PARTS,
+    "securefl.storage.journal": _PARTS,
+    "securefl.storage.own_record": _PARTS,
     "securefl.deployment": _PARTS,
     "securefl.deployment.coordinator": _PARTS,
     "securefl.storage.journal": _PARTS,

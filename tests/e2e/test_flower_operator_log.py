@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, strategy_utils
 from support.flower_apps import CLEAR, UPDATES, inner, node, secured, start
@@ -15,9 +16,9 @@ from support.grid_double import GridDouble, silent
 from support.hidden_plans import hidden
 
 from securefl.algorithm.plan import Plan
+from securefl.commands.party import party
 from securefl.core.messages import client_name
 from securefl.deployment.local import LocalDeployment, socket_of
-from securefl.deployment.session_store import SessionStore
 from securefl.deployment.updates import Updates
 from securefl.flower.secure_app import in_house, secure
 from securefl.flower.secure_grid import SecureGrid
@@ -98,11 +99,11 @@ def test_each_round_names_who_is_missing_since_when_and_the_public_reason(
 
 def test_the_owner_reads_the_bound_and_the_words_and_the_server_neither(tmp_path: Path) -> None:
     _, double = federation(tmp_path, 1)
-    with closing(
-        SessionStore(socket_of(tmp_path / "own", client_name(OVERFLOWING)).parent / "diary.sqlite")
-    ) as diary:
-        why = " ".join(entry.text for entry in diary.refusals())
-    assert "64" in why
+    folder = socket_of(tmp_path / "own", client_name(OVERFLOWING)).parent
+    shown = CliRunner().invoke(party, ["status", str(folder)])
+    assert shown.exit_code == 0
+    for words in ("within +-64", "a larger `max_num_examples`", "an `update_bound`"):
+        assert words in shown.stdout
     assert double.came  # type: ignore[attr-defined]
     for word in (b"beyond", b"outside", b"abstain", b"1000000000"):
         assert not any(word in one for one in double.came), word  # type: ignore[attr-defined]
