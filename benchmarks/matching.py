@@ -27,16 +27,18 @@ import numpy as np
 import tenseal as ts
 from matching_baselines import ElementWise, Paillier, SecretSharing, System
 
+from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.linear import dealt_pads
+from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.pad_terms import PARAMETERS, PadTerms
-from securefl.linear.padded import PadEvaluator
-from securefl.linear.pads import PadKeyHolder, mask
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.pads import PadKeyHolder, PadServer, mask
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 from securefl.storage import files
@@ -135,41 +137,47 @@ class Ciphertexts:
 
 
 class Pads:
-    """Masked integers up, the key holder's encrypted pads beside them."""
+    """Masked words up, fresh keys and weights to the key holder, one word a client back."""
 
-    def __init__(self, q: int, clients: int) -> None:
-        self.name, self.q = "pads", q
-        self.terms = PadTerms(bounds=Bounds().linear(q, Variant.FULL), context=b"benchmark", openings=10**6)
-        self.batch, self.clients = min(self.terms.block, clients), clients
-        self.pair, self.agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
-        self.key_holder = PadKeyHolder(self.pair, self.agreement, self.terms, SIGNING.public)
+    def __init__(self, q: int, clients: int, word_bits: int = 64, dealt: bool = False) -> None:
+        self.name = f"{'dealt ' if dealt else ''}pads{'' if word_bits == 64 else f', words of {word_bits}'}"
+        self.q, self.batch, self.clients = q, clients, clients
+        bounds = Bounds().linear(q, Variant.FULL)
+        self.terms = PadTerms(bounds=bounds, context=b"benchmark", word_bits=word_bits, dealt=dealt)
+        self.agreement = AgreementKey.generate()
         self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
-        self.key_holder.encrypt(self._evaluator(next(profiles(q, np.random.default_rng(0)))).list([]))
-
-    def _evaluator(self, base: MeanVariance) -> PadEvaluator:
-        return PadEvaluator(self.pair.public, self.terms, SIGNING, linear_query(base, self.anchor, Bounds()))
 
     def start(self, base: MeanVariance) -> None:
-        self.base = base
-        self.evaluator = self._evaluator(base)
+        self.base, query = base, linear_query(base, self.anchor, Bounds())
+        kind = DealtKeyHolder if self.terms.dealt else PadKeyHolder
+        self.key_holder = kind(self.agreement, self.terms, ("profile",), self.clients, SIGNING.public)
+        self.server: Any = self.tally.spend("server", lambda: self._server(query))
+
+    def _server(self, query: LinearQuery) -> Any:
+        if self.terms.dealt:
+            return DealtServer(self.terms, 0, SIGNING, query)
+        return PadServer(self.terms, 0, "profile", SIGNING, query)
 
     def run(self, owners: list[MeanVariance]) -> None:
-        tally = self.tally
+        tally, size = self.tally, self.terms.word_bytes
         masked = [tally.spend("client", lambda own=own: self._masked(own)) for own in owners]
-        listed = tally.spend("server", lambda: self.evaluator.list(masked))
-        (pads,) = tally.spend("holder", lambda: self.key_holder.encrypt(listed))
-        opening = tally.spend("server", lambda: self.evaluator.request(pads, 0, masked))
-        reply = tally.spend("holder", lambda: self.key_holder.open(opening.request))
-        scores = tally.spend("server", lambda: self.evaluator.scores(opening, reply, masked))
-        for i, own in enumerate(owners):
-            tally.error = max(tally.error, abs(scores[i].value - divergence(own, self.base)))
+        request = tally.spend("server", lambda: self.server.request(masked))
+        reply = tally.spend("holder", lambda: self.key_holder.open(request))
+        words = [reply[at : at + size] for at in range(0, len(reply), size)]
+        pairs = list(zip(masked, words, strict=True))
+        scores = tally.spend("server", lambda: [self.server.score(*pair) for pair in pairs])
+        for score, own in zip(scores, owners, strict=True):
+            tally.error = max(tally.error, abs(score.value - divergence(own, self.base)))
         tally.clients += len(owners)
-        tally.up += sum(len(m.words) + len(m.fresh.raw) + len(m.place) + 64 for m in masked)  # and its seal
-        tally.between += len(listed) + len(pads) + len(opening.request) + len(reply)
+        tally.up += sum(len(m.packed) + 64 for m in masked)  # and its seal
+        tally.between += len(request) + len(reply)
 
     def _masked(self, own: MeanVariance) -> Any:
         split = features(own, self.anchor, Bounds()).split(Variant.FULL)
-        return mask(split.hidden, split.clear, self.terms, self.agreement.public)
+        if self.terms.dealt:
+            return dealt_pads.mask(split.hidden, split.clear, self.terms, "profile", self.agreement.public)
+        told = self.server.told
+        return mask(split.hidden, split.clear, self.terms, "profile", told, self.agreement.public)
 
 
 class Compared:
@@ -210,6 +218,8 @@ def ours(q: int, clients: int) -> list[Any]:
         Ciphertexts("strong P", STRONG, q, clients, Bounds()),
         Ciphertexts("strong E", STRONG_ENCRYPTED, q, min(clients, 40), Bounds()),
         Pads(q, clients),
+        Pads(q, clients, word_bits=128),
+        Pads(q, clients, dealt=True),
     ]
 
 

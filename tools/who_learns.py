@@ -165,6 +165,7 @@ CASES = (
     replace(_profile("the same, mean-only", '"ckks"', 'variant = "mean-only"'), pages=_MODEL),
     _profile('profile, `scores = "batches"`', '"batches"'),
     _profile('profile, `scores = "pads"`', '"pads"'),
+    replace(_profile('profile, `scores = "dealt-pads"`', '"dealt-pads"'), pages=_MODEL),
     replace(_profile("profile, clear, noise", '"clear"', _CLIP, noise='"local"', **_NOISED), pages=_MODEL),
     replace(_profile("profile, pads, noise", '"pads"', _CLIP, noise='"local"', **_NOISED), pages=_MODEL),
     _statistic("statistic, local noise", noise='"local"'),

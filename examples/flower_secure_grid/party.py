@@ -13,14 +13,12 @@ import os
 import pwd
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 
 from grid_app.terms import PLAN, UPDATES
 
 from securefl.deployment import keys, roster
 from securefl.deployment.local import UpdateParty, served
-from securefl.deployment.server import listening
 
 
 def enrol(folder: Path, name: str) -> str:
@@ -35,12 +33,13 @@ def serve(folder: Path, name: str, user: int) -> None:
     # Beside the folder, so that a backup of the folder does not bring it back too.
     counter = folder.with_name(f"{folder.name}.counter")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with (
-        closing(UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter)) as party,
-        listening(folder / "run" / "party.sock") as listener,
-    ):
-        print(f"{name} serves on {folder / 'run' / 'party.sock'}.", flush=True)
-        served(party, listener, allow={user})
+    path = folder / "run" / "party.sock"
+    served(
+        lambda: UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter),
+        path,
+        allow={user},
+        ready=lambda: print(f"{name} serves on {path}.", flush=True),
+    )
 
 
 if __name__ == "__main__":

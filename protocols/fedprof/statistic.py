@@ -157,7 +157,13 @@ def _anchor(public: Mapping[str, Floats]) -> Anchor:
 def _value(own: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:
     found = features(own, anchor, bounds)
     parts = found.split(variant)
-    return Value(hidden=parts.hidden, clear=parts.clear, clipped=found.clipped, floored=found.floored)
+    return Value(
+        hidden=parts.hidden,
+        clear=parts.clear,
+        bounds=bounds.linear(len(found.mean), variant),
+        clipped=found.clipped,
+        floored=found.floored,
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,8 +58,8 @@ class Plan:
         sum: "clear", or the scheme by which the server learns totals only, such as "masked", "ckks" or
             "two-server" (`sums`).
         scores: how the server obtains one number per client (`CohortQuery.per_client`): "clear", or the
-            scheme by which it learns only these numbers and the key holder learns nothing: "ckks", "batches"
-            or "pads" (`linear`).
+            scheme by which it learns only these numbers, and the key holder none of them: "ckks", "batches",
+            "pads" or "dealt-pads" (`linear`).
         noise: the mechanism that noises values with a sensitivity (`mechanisms`). "local": each client noises
             its value. "distributed": each client adds a share, and the honest survivors' shares add up to
             enough. "central": the summing server adds noise once and is trusted. "key-holder": the key holder
@@ -112,7 +112,7 @@ class Plan:
     """
 
     sum: str = CLEAR
-    scores: Literal["clear", "ckks", "batches", "pads"] = "clear"
+    scores: Literal["clear", "ckks", "batches", "pads", "dealt-pads"] = "clear"
     noise: str = NO_NOISE
     noise_multiplier: float = 0.0
     dropout: float = 0.0

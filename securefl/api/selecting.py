@@ -58,7 +58,7 @@ def select_by_profile(
     *,
     alpha: float,
     rng: np.random.Generator,
-    scores: Literal["ckks", "pads"] = "ckks",
+    scores: Literal["ckks", "pads", "dealt-pads"] = "ckks",
     parameters: str = "strong",
     anchor: Anchor | None = None,
     bounds: Bounds | None = None,
@@ -87,7 +87,8 @@ def select_by_profile(
         count: the number of clients to select. If fewer have a score, all of these are selected.
         alpha: clients are drawn without replacement with probability proportional to exp(-alpha * score).
         rng: for the draw. Keys and pads come from the operating system.
-        scores: "ckks", or "pads", with which clients mask integers and do not encrypt.
+        scores: "ckks"; "pads", with which clients mask integers and no party has a homomorphic key; or
+            "dealt-pads", under which the key holder does not see the baseline.
         parameters: of the key: "strong" or "compact".
         anchor: a public centre and scale of every element. By default profiles are not standardised.
         bounds: the bounds to which values are clipped, in units of the anchor.
@@ -130,14 +131,15 @@ def select_by_profile(
         non_private=(_NAME,),
         max_rounds=1,
     )
-    per_client = PerClient(spec, options.query(middle).linear(options.variant, options.bounds))
+    linear = options.query(middle).linear(options.variant, options.bounds)
+    per_client = PerClient(spec, linear)
     with ledger_of(ledger, plan, list(given)) as (path, numbers):
         names = {number: name for name, number in numbers.items()}
 
         def compute(context: ClientContext) -> Value:
             found = options.features(given[names[context.client]])
             parts = found.split(options.variant)
-            return Value(hidden=parts.hidden, clear=parts.clear)
+            return Value(hidden=parts.hidden, clear=parts.clear, bounds=linear.bounds)
 
         query = CohortQuery(
             cohort=tuple(sorted(names)), broadcast=np.zeros(0, np.float32), per_client=(per_client,)
@@ -179,8 +181,8 @@ def _require(
 ) -> None:
     if not 1 <= whole("count", count) <= len(given):
         raise ConfigError(f"Expected a count from 1 to {len(given)}, the number of clients, got {count}.")
-    if scores not in ("ckks", "pads"):
-        raise ConfigError(f"Expected scores as 'ckks' or 'pads', got {scores!r}.")
+    if scores not in ("ckks", "pads", "dealt-pads"):
+        raise ConfigError(f"Expected scores as 'ckks', 'pads' or 'dealt-pads', got {scores!r}.")
     if not abs(number("alpha", alpha)) <= _STEEPEST:
         raise ConfigError(f"Expected a finite alpha within +-{_STEEPEST:g}, got {alpha}.")
     for name, own in given.items():

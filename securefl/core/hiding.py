@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.linear import LinearBounds
 from securefl.core.release import Form
 from securefl.core.wire import Header
 
@@ -40,6 +41,30 @@ Conceal = Callable[[NDArray[Any]], Concealed]
 
 The array holds the int64 integers of a sum, or the float64 hidden part of a linear query.
 """
+
+
+@dataclass(frozen=True, repr=False)
+class ConcealVector:
+    """Masks or encrypts the hidden part of a client's answer to a linear query. Raises what `conceal` raises.
+
+    Attributes:
+        bounds: the query's bounds, as the server's call has them. The client compares them with its own.
+        conceal: the function.
+
+    >>> import numpy as np
+    >>> from securefl.linear import LinearBounds
+    >>> from securefl.sums import Concealed
+    >>> from securefl.core.hiding import ConcealVector
+    >>> bounds = LinearBounds(hidden_length=2, norm=5.0, weight_norm=1.0, row_norm=1.0, product=5.0)
+    >>> ConcealVector(bounds, lambda hidden: Concealed("masked", hidden + 5))(np.ones(2)).numbers
+    array([6., 6.])
+    """
+
+    bounds: LinearBounds
+    conceal: Conceal
+
+    def __call__(self, hidden: NDArray[Any]) -> Concealed:
+        return self.conceal(hidden)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

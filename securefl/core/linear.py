@@ -69,10 +69,12 @@ class LinearBounds:
         product: largest |<hidden, w_hidden>|. The ring has room for it.
         scale: the unit of numbers and of their error bounds.
         least, most: the range of an honest number.
+        weights: runs of ranges that the hidden weights lie in, h entries in all; () for none. A key holder
+            that sees the weights refuses others.
 
     Raises:
-        ConfigError: if a norm, the product or the scale is not finite and above 0, if hidden_length < 1, or
-            if least >= most.
+        ConfigError: if a norm, the product or the scale is not finite and above 0, if hidden_length < 1, if
+            least >= most, or if the ranges of the weights are not of h entries.
 
     >>> from securefl.linear import LinearBounds
     >>> bounds = LinearBounds(hidden_length=2, norm=5.0, weight_norm=1.0, row_norm=1.0, product=5.0)
@@ -89,8 +91,14 @@ class LinearBounds:
     scale: float = 1.0
     least: float = -inf
     most: float = inf
+    weights: tuple[Range, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.weights and sum(run.count for run in self.weights) != self.hidden_length:
+            raise ConfigError(
+                f"Expected ranges of {self.hidden_length} hidden weights, got of "
+                f"{sum(run.count for run in self.weights)}."
+            )
         if self.hidden_length < 1:
             raise ConfigError(f"Expected one hidden entry or more, got {self.hidden_length}.")
         for name in ("norm", "weight_norm", "row_norm", "product", "scale", "least", "most"):
@@ -125,8 +133,12 @@ class LinearBounds:
         """Whether an honest number can differ from `number` by at most `error`. False if it is nan."""
         return self.least - error <= number <= self.most + error
 
+    def weights_text(self) -> str:
+        """Return the canonical text of the weights' ranges. Terms contain it if a key holder checks them."""
+        return ",".join(run.text() for run in self.weights)
+
     def text(self) -> str:
-        """Return the canonical text, which digests of terms contain. Its words and order never change."""
+        """Return the canonical text of all other fields, which digests of terms contain. It never changes."""
         clear = ",".join(run.text() for run in self.clear)
         return (
             f"linear/1(hidden={self.hidden_length},clear={clear},norm={self.norm!r},"

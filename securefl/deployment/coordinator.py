@@ -13,12 +13,12 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
 from securefl.deployment import keys, plan_file
 from securefl.deployment.engine import RemoteEngine
-from securefl.deployment.entering import Enter
 from securefl.deployment.folder import STUDY
+from securefl.deployment.messages import Enter
 from securefl.deployment.party_setup import work_of
 from securefl.deployment.pinning import pinned_of
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.transport import SendAndReceive
+from securefl.deployment.visits import SendAndReceive
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord

@@ -11,9 +11,10 @@ from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueS
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, ReleaseKey
 from securefl.core.wire import Header
-from securefl.deployment.entering import Enter, enter_all
+from securefl.deployment.messages import Enter
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.transport import RemoteTransport, SendAndReceive
+from securefl.deployment.transport import RemoteTransport
+from securefl.deployment.visits import SendAndReceive, Visits, lasting_keys
 from securefl.engine.account import Asked
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
@@ -30,7 +31,7 @@ class RemoteEngine:
         >>> import tempfile, securefl
         >>> from pathlib import Path
         >>> from securefl.deployment import RemoteEngine, LocalDeployment, Updates, send
-        >>> from securefl.deployment.entering import Enter
+        >>> from securefl.deployment.messages import Enter
         >>> from securefl.engine.server import ServerParty
         >>> plan, own = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1), Updates()
         >>> d = Path(tempfile.mkdtemp())
@@ -61,7 +62,7 @@ class RemoteEngine:
     get no other request.
 
     Raises:
-        ConfigError: the roster has other keys of the server than `record`.
+        ConfigError: the roster has other keys of the server than `record`, or `record` has no lasting keys.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class RemoteEngine:
         self.server = server
         self._record, self._books, self._plan, self._contributions = record, books, plan, contributions
         self._names = [*pinned.clients, *({KEY_HOLDER} & set(pinned.members))]
-        self._enter, self._exchange = enter, exchange
-        self._session = pinned.session(plan, enter.nonce)
-        self._here: set[str] = set()
+        session = pinned.session(plan, enter.nonce)
+        self._exchange = exchange
+        self._visits = Visits(exchange, enter, session, lasting_keys(record))
         self._round = 0
-        server.enter(pinned.directory(self._session))
+        server.enter(pinned.directory(session))
 
     @property
     def kept(self) -> Mapping[int, ClientState]:
@@ -98,14 +99,14 @@ class RemoteEngine:
         if header.round > self._round:
             self._begin(header, log)
         counted = len(self.server.account.new)
-        waves = RemoteTransport(self._asked)
+        waves = RemoteTransport(self._exchange, self._visits)
         answers = self.server.query(query, header, waves)
         self._note(header, self.server.account.new[counted:])
         log.add(self.server.log.take())
         log.traffic.add(waves.traffic)
         for name in waves.silent:
             log.tell(name, SILENT)
-        self._here -= {*waves.silent, *waves.traffic.rejected_from}
+        self._visits.leave({*waves.silent, *waves.traffic.rejected_from})
         return answers, log
 
     def _begin(self, header: Header, log: Log) -> None:
@@ -113,18 +114,12 @@ class RemoteEngine:
         # Recorded before any message of the round, so that a restarted run knows that the round began.
         self._record.secret(header.session, header.round)
         self._round = header.round
-        out = [name for name in self._names if name not in self._here]
+        out = [name for name in self._names if name not in self._visits]
         if out:
-            entered, rejected_from = enter_all(self._exchange, self._enter, out)
-            self._here |= set(entered)
+            entered, rejected_from = self._visits.enter(out)
             log.traffic.rejected_from |= rejected_from
             for name in set(out) - set(entered) - set(rejected_from):
                 log.tell(name, SILENT)
-
-    def _asked(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The replies of the parties that have entered. Any other party would cost each wave its deadline."""
-        here = {name: data for name, data in requests.items() if name in self._here}
-        return self._exchange(here) if here else {}
 
     def _note(self, header: Header, asked: Sequence[Asked]) -> None:
         """Reserve the charges of these queries in the server's ledger."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, ValueSpec
-from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.deployment.entering import Enter, enter_all
+from securefl.deployment.messages import Enter
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.transport import RemoteTransport, SendAndReceive
+from securefl.deployment.transport import RemoteTransport
+from securefl.deployment.visits import SendAndReceive, Visits, lasting_keys
 from securefl.engine.server import ServerParty
 from securefl.storage.own_record import OwnRecord
 
@@ -41,11 +41,11 @@ class ServerSession:
     Args:
         own: of this server.
         spec: the specs of the values that clients may be asked for, by name.
-        work: digest of the parties' computation, 32 bytes (see `entering.Enter`).
+        work: digest of the parties' computation, 32 bytes (see `messages.Enter`).
         exchange: reaches the parties.
         nonce: 32 bytes that no session had before; by default from the operating system.
 
-    Raises ConfigError if `own` does not have the lasting keys in the roster.
+    Raises ConfigError if `own` does not have the lasting keys in the roster, or has none.
     """
 
     def __init__(
@@ -57,38 +57,35 @@ class ServerSession:
         *,
         nonce: bytes | None = None,
     ) -> None:
-        if own.record.enrolled is None:
-            raise ConfigError("Expected the server's enrolled keys in its record, got none. Enrol it.")
+        keys = lasting_keys(own.record)
         nonce = secrets.token_bytes(32) if nonce is None else nonce
-        self._enter = Enter.of(own.plan, own.study, work, own.pinned, nonce, own.record.enrolled)
+        enter = Enter.of(own.plan, own.study, work, own.pinned, nonce, keys)
         self._session = own.pinned.session(own.plan, nonce)
-        self._exchange = exchange
-        self._waves = RemoteTransport(exchange)
-        self._parties = set(own.pinned.members) - {SERVER}
-        self._missing = set(self._parties)
+        self._visits = Visits(exchange, enter, self._session, keys)
+        self._waves = RemoteTransport(exchange, self._visits)
+        self._parties = frozenset(own.pinned.members) - {SERVER}
         self.server = ServerParty(own.plan, spec, own.record, clients=len(own.pinned.clients))
         self.server.enter(own.pinned.directory(self._session))
 
     def admit(self) -> None:
         """Ask the parties outside the session to enter. A party that refuses is left out, with a warning."""
-        if not self._missing:
+        if not self.missing:
             return
-        entered, rejected_from = enter_all(self._exchange, self._enter, sorted(self._missing))
+        _, rejected_from = self._visits.enter(sorted(self.missing))
         for name, why in rejected_from.items():
             _log.warning("%s does not take part: %s", name, why)
-        self._missing -= set(entered)
 
     @property
     def missing(self) -> frozenset[str]:
         """The parties that have not entered, or fell silent since."""
-        return frozenset(self._missing)
+        return frozenset(name for name in self._parties if name not in self._visits)
 
     def query(self, query: CohortQuery, *, number: int, stage: int = 0) -> Answers:
         """Run one cohort query in the round of this number, at this stage of it."""
         header = Header(session=self._session, round=number, stage=stage, attempt=0)
         answers = self.server.query(query, header, self._waves)
         # A silent party may have been restarted, so it is asked to enter before the next round.
-        self._missing |= {client_name(k) for k in set(query.cohort) - set(answers.survivors)}
+        self._visits.leave(client_name(k) for k in set(query.cohort) - set(answers.survivors))
         if not answers.survivors:
-            self._missing |= {KEY_HOLDER} & self._parties
+            self._visits.leave([KEY_HOLDER])
         return answers

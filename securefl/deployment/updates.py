@@ -28,7 +28,8 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
-from securefl.deployment.computing import Compute, Computed, Kind, Outside
+from securefl.deployment.computing import Outside
+from securefl.deployment.messages import Compute, Computed
 from securefl.dp import clipping
 from securefl.mechanisms.charges import charge_of
 
@@ -242,7 +243,7 @@ class _Protected:
         return Value(integers=clipping.to_grid(vector[None], step, int(bound / step))[0])
 
     def _vector(self, context: ClientContext) -> Floats:
-        kind: Kind = "train" if self.name == UPDATE else "evaluate"
+        kind = "train" if self.name == UPDATE else "evaluate"
         found = self.outside.compute(
             Compute(
                 kind=kind,

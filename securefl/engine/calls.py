@@ -22,7 +22,7 @@ from securefl.linear.scheme import Questions
 T = TypeVar("T")
 
 
-@message("ask-call", version=2, sender="server")
+@message("ask-call", version=3, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class QueryCall:
     """Starts an exchange of orders, numbers and sums in the clear.
@@ -32,6 +32,8 @@ class QueryCall:
         names, hidden, runs, ranges, bounds, cohort: the public parameters of encrypted numbers
             (`linear.Questions`): of `LinearBounds` the hidden length, the count of each run of clear
             entries, low and high of each, and the other seven numbers. Without names, no number is encrypted.
+        weight_runs, weight_ranges: of the same bounds, the ranges of the hidden weights.
+        weights: the digests of the queries' weights, if the scheme binds numbers to them.
         key: the key holder's reply to its own call, which holds its key. Empty in that call.
     """
 
@@ -42,6 +44,9 @@ class QueryCall:
     runs: tuple[int, ...] = ()
     ranges: tuple[float, ...] = ()
     bounds: tuple[float, ...] = ()
+    weight_runs: tuple[int, ...] = ()
+    weight_ranges: tuple[float, ...] = ()
+    weights: tuple[bytes, ...] = ()
     cohort: int = 0
     key: bytes = b""
 
@@ -57,6 +62,9 @@ class QueryCall:
             hidden=own.hidden_length,
             runs=tuple(run.count for run in own.clear),
             ranges=tuple(end for run in own.clear for end in (run.low, run.high)),
+            weight_runs=tuple(run.count for run in own.weights),
+            weight_ranges=tuple(end for run in own.weights for end in (run.low, run.high)),
+            weights=asked.weights,
             bounds=(
                 own.norm,
                 own.weight_norm,
@@ -81,11 +89,11 @@ class QueryCall:
             # A ConfigError would blame this party's own configuration, but the server made the call.
             if self.cohort < 0:
                 raise ConfigError(f"Expected a cohort, got {self.cohort}.")
-            lows, highs = self.ranges[::2], self.ranges[1::2]
             norm, weight_norm, row_norm, product, scale, least, most = self.bounds
             bounds = LinearBounds(
                 hidden_length=self.hidden,
-                clear=tuple(Range(*run) for run in zip(self.runs, lows, highs, strict=True)),
+                clear=_ranges(self.runs, self.ranges),
+                weights=_ranges(self.weight_runs, self.weight_ranges),
                 norm=norm,
                 weight_norm=weight_norm,
                 row_norm=row_norm,
@@ -94,11 +102,15 @@ class QueryCall:
                 least=least,
                 most=most,
             )
-            return Questions(self.names, bounds, self.cohort)
+            return Questions(self.names, bounds, self.cohort, self.weights)
         except (ConfigError, ValueError) as error:
             raise RemoteProtocolError(
                 f"Expected a call for scores, got another: {error}", sender=SERVER
             ) from None
+
+
+def _ranges(runs: tuple[int, ...], ends: tuple[float, ...]) -> tuple[Range, ...]:
+    return tuple(Range(*run) for run in zip(runs, ends[::2], ends[1::2], strict=True))
 
 
 @message("sum-call", version=3, sender="server")

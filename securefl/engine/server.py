@@ -82,7 +82,7 @@ def begin(
     }
     if side is None or not concealed:
         return NO_SCORES
-    asked, (told, _) = Questions.of(concealed, len(query.cohort)), limits(query, 0)
+    asked, (told, _) = side.questions(concealed, len(query.cohort), header), limits(query, 0)
     key = transport.call([KEY_HOLDER], encode_call(header, QueryCall.of(told, asked))).get(KEY_HOLDER, b"")
     try:
         scoring = side.begin(concealed, len(query.cohort), header, key, report)

@@ -21,8 +21,9 @@ from flwr.clientapp import ClientApp
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.deployment.computing import Compute, Computed, answered
+from securefl.deployment.computing import answered
 from securefl.deployment.connection import reached
+from securefl.deployment.messages import Compute, Computed
 from securefl.flower.exchange import relay
 from securefl.flower.records import Task
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError
-from securefl.core.hiding import Conceal, Concealed
+from securefl.core.hiding import Concealed, ConcealVector
 from securefl.core.linear import Floats, LinearBounds, LinearQuery
 from securefl.core.machine import Work
 from securefl.core.messages import OVERHEAD, REFUSED
@@ -93,14 +93,14 @@ class CkksClients:
         self._directory = directory
         self._known: dict[LinearBounds, tuple[bytes, Encryptor]] = {}
 
-    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
+    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, ConcealVector]:
         # A key holder that restarted has another key: clients must not encrypt under the old one.
         known = self._known.get(asked.bounds)
         if known is None or known[0] != key:
             terms = self._scheme.terms(asked.bounds)
             known = key, Encryptor(_public(self._directory, terms, key), terms)
             self._known[asked.bounds] = known
-        return dict.fromkeys(asked.names, partial(_encrypted, known[1]))
+        return dict.fromkeys(asked.names, ConcealVector(asked.bounds, partial(_encrypted, known[1])))
 
 
 class CkksServer:
@@ -110,6 +110,9 @@ class CkksServer:
         self._scheme = scheme
         self._own = own
         self._known: dict[LinearBounds, tuple[bytes, LinearTerms, EncryptionKey, LinearEvaluator]] = {}
+
+    def questions(self, queries: Queries, cohort: int, header: Header) -> Questions:
+        return Questions.of(queries, cohort)
 
     def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, report: Report) -> Scoring:
         bounds = Questions.of(queries, cohort).bounds

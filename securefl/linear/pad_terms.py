@@ -10,50 +10,59 @@ from typing import Final
 
 from securefl.core.errors import ConfigError
 from securefl.core.linear import LinearBounds
-from securefl.he.parameters import GUARD, STRONG_ENCRYPTED, Parameters
+from securefl.core.signing import SIGNATURE_BYTES
 
-PARAMETERS: Final[Parameters] = STRONG_ENCRYPTED
-WORD_BITS: Final = 64
+WORD_BITS: Final = (64, 128)
+"""The lengths that words may have. Their arithmetic is modulo 2 to this power."""
 PLACE: Final = 16
 KEY: Final = 32
+INDEX: Final = 4
+SALT: Final = 32
+SEED: Final = 32
+DIGEST: Final = 32
+_FLOAT: Final = 2.0**-51
+"""How far float64 moves a product of the largest size, with a margin. It counts under long words alone."""
+_GUARD: Final = 1 / 8
+"""The share of the words' range that stays free above the largest product, for rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PadTerms:
-    """The public terms of one exchange: the query's bounds, and one context (session, round, attempt).
+    """The public terms of one exchange: the query's bounds, one context (session, place), and the words.
 
-    openings: the most sums that the key holder's key opens, in this context and others.
+    dealt: whether the key holder gets shares of the weights (`linear.dealt_pads`) and not the weights.
 
     Raises:
-        ConfigError: a score inside the bounds could wrap mod 2^64, or no ciphertext holds a pad.
+        ConfigError: another length of words, or a score inside the bounds could wrap.
     """
 
     bounds: LinearBounds
     context: bytes
-    openings: int
+    word_bits: int = 64
+    dealt: bool = False
 
     def __post_init__(self) -> None:
-        if self.openings < 1:
-            raise ConfigError(f"Expected at least one opening, got {self.openings}.")
-        if self.block < 1:
+        if self.word_bits not in WORD_BITS:
+            raise ConfigError(f"Expected words of 64 or 128 bits, got {self.word_bits}.")
+        if min(self.data_bits, self.weight_bits) < 4:
             raise ConfigError(
-                f"Expected at most {PARAMETERS.poly_modulus_degree} masked integers of a client, got "
-                f'{self.row}: profile a smaller layer, or take scores = "ckks".'
-            )
-        if min(self._data_bits, self.weight_bits) < 4:
-            raise ConfigError(
-                "Expected bounds that leave room for fractions of scores, got wider. Tighten them."
+                "Expected bounds that leave room for fractions of scores, got wider. Tighten them, or take "
+                "words of 128 bits."
             )
 
     @property
     def row(self) -> int:
-        """The number of masked integers of a client."""
+        """The number of masked words of a client."""
         return self.bounds.hidden_length
+
+    @property
+    def word_bytes(self) -> int:
+        return self.word_bits // 8
 
     @cached_property
     def _room(self) -> int:
-        """The bits of both scales together: those that the largest score and its sign leave of 2^64."""
-        return int(WORD_BITS - 1 + log2(1 - GUARD) - log2(self.bounds.product))
+        """The bits of both scales together: those that the largest score and its sign leave of a word."""
+        return int(self.word_bits - 1 + log2(1 - _GUARD) - log2(self.bounds.product))
 
     @cached_property
     def weight_bits(self) -> int:
@@ -62,33 +71,37 @@ class PadTerms:
         return int((self._room + log2(self.bounds.norm / self.bounds.weight_norm)) / 2)
 
     @property
-    def _data_bits(self) -> int:
+    def data_bits(self) -> int:
+        """log2 of s_x."""
         return self._room - self.weight_bits
 
     @cached_property
     def data_scale(self) -> float:
-        return 2.0**self._data_bits
+        return 2.0**self.data_bits
 
     @cached_property
     def weight_scale(self) -> float:
         return 2.0**self.weight_bits
 
-    @property
-    def block(self) -> int:
-        """The number of clients in one ciphertext of pads."""
-        return PARAMETERS.poly_modulus_degree // self.row
-
     @cached_property
     def error_bound(self) -> float:
-        """The largest |score - div| by rounding. It always holds."""
+        """The largest |score - div| by rounding to words and by float64. It always holds."""
         own, weights = self.bounds.norm, self.bounds.weight_norm
         rounding = (own / self.weight_scale + weights / self.data_scale) * sqrt(self.row) / 2
-        return (rounding + self.row / (4 * self.data_scale * self.weight_scale)) / self.bounds.scale
+        rounding += self.row / (4 * self.data_scale * self.weight_scale)
+        return (rounding + _FLOAT * self.bounds.product) / self.bounds.scale
 
     @property
     def message_bytes(self) -> int:
         """Exact length of a client's message."""
-        return PLACE + KEY + 8 * self.row
+        dealt = SEED + self.word_bytes if self.dealt else 0
+        return PLACE + KEY + dealt + self.word_bytes * self.row
+
+    def request_bytes(self, clients: int) -> int:
+        """Exact length of a request for the sums of this many clients."""
+        weights = self.word_bytes * self.row
+        each = KEY + weights if self.dealt else KEY
+        return INDEX + (0 if self.dealt else SALT + weights) + each * clients + SIGNATURE_BYTES
 
     @cached_property
     def digest(self) -> bytes:
@@ -97,9 +110,12 @@ class PadTerms:
 
     def text(self) -> str:
         """Canonical text, from which keys of pads are derived. Its words and their order must not change."""
-        return f"PadTerms(bounds={self.bounds.text()}, context={self.context!r}, openings={self.openings})"
+        return (
+            f"PadTerms/2(bounds={self.bounds.text()}, weights={self.bounds.weights_text()}, "
+            f"context={self.context.hex()}, word_bits={self.word_bits}, dealt={self.dealt})"
+        )
 
     @cached_property
     def place(self) -> bytes:
         """16 bytes that name the terms."""
-        return hashlib.sha256(b"securefl/pads/place/1|" + self.digest).digest()[:PLACE]
+        return hashlib.sha256(b"securefl/pads/place/2|" + self.digest).digest()[:PLACE]

@@ -1,26 +1,20 @@
-"""Key-holder pads: a client uploads 2q + 1 masked integers and needs no homomorphic library.
+"""Pads: a client masks its vector, and no party has a homomorphic key.
 
-    client      x = round(s_x f);  y = x + PRG(k) mod 2^64, k agreed with the key holder by a fresh X25519 key
-    evaluator   sends the key holder a signed, ordered list of the clients' fresh keys
-    key holder  derives the same pads r and encrypts them under its own key, many clients in one ciphertext
-    evaluator   multiplies them by the integer weights v = round(s_w w); requests <r, v>, masked
-    key holder  rounds the decrypted value to <r, v> + mask mod 2^64, and sends that
-    evaluator   <y, v> - <r, v> = <x, v>
+    server      v = round(s_w w); draws a salt, and tells each client d = H(salt, v) before it asks
+    client      x = round(s_x f); y = x + r mod t, with r from (its fresh X25519 key, the key holder's, d)
+    server      tells the key holder salt, v, and the fresh keys of the clients whose y came, signed
+    key holder  checks v, computes d from it, derives each r under that d, and answers <r, v> mod t
+    server      <y, v> - <r, v> = <x, v>
 
-Pads are whole numbers mod t = 2^64 at the scale Q / t of the modulus, so an opened value is rounded to an
-exact integer. No noise of the key reaches the evaluator, and no flooding is needed against it. What each
-party sees, and why it learns no more than its output:
+t is 2^64 or 2^128. The digest d of the weights is in the key of every pad, so a pad opens one inner product
+and no other: for other weights, another salt or another place the key holder derives unrelated pads.
 
-* The evaluator sees y, which is uniform without the pads; the pads' ciphertexts, which are pseudorandom; and
-  <x, v> exactly.
-* The key holder sees which clients take part, and of each opened coefficient <r, v> + mask, uniform mod t
-  since the mask is. The coefficient's noise depends on the weights. It lies under flooding 2^40 times as wide
-  as the largest noise that the terms allow, so the flooding's width reveals nothing of the weights. The
-  second polynomial is re-randomised. A client whose y did not arrive is not opened.
-* A *malicious* evaluator can have sums of values that it made up opened, exactly. It gets the whole key in a
-  few requests, at any cap. It is trusted to follow the protocol, and the key pair is for pads only.
-* y travels sealed to the evaluator, since the key holder knows the pads. A key holder that shifts a pad
-  learns one weight: it is semi-honest here.
+* The server sees y, which is uniform without the pads, and of each client one sum with weights that it
+  declared before the client answered. A *malicious* server gets no more: there is no key to read, and
+  clients that collude with it have their own pads only.
+* The key holder sees v, so it learns the server's weights, and who takes part. It sees no y, which travels
+  sealed to the server. It can shift a score without knowing it.
+* Key holder and server together open everything.
 
 The fresh key travels with y, so no pad is used twice and a client keeps no state.
 """
@@ -28,34 +22,30 @@ The fresh key travels with y, so no pad is used twice and a client keeps no stat
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from numpy.typing import NDArray
 
-from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.agreement import digest, fields, u32
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import Guarded, PublicKey, SecretKey, Signature
-from securefl.core.linear import Floats
-from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, verify
-from securefl.he import gate
-from securefl.he.integers import coefficient_rows, products
-from securefl.he.keys import KeyPair, agreed
-from securefl.he.openings import Openings
-from securefl.he.ring import Ring
-from securefl.linear.pad_terms import KEY, PARAMETERS, PLACE, WORD_BITS, PadTerms
-
-Words = NDArray[np.uint64]
+from securefl.core.linear import Floats, LinearQuery
+from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
+from securefl.linear import words
+from securefl.linear.opener import Score
+from securefl.linear.pad_terms import INDEX, KEY, PLACE, SALT, PadTerms
+from securefl.linear.terms import clear_part
+from securefl.linear.words import Words
 
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """A client's message: its fresh key, the masked integers, and the plaintext part of its vector.
+    """A client's message: its fresh key, the masked words, and the plaintext part of its vector.
 
     `place` is a tag of the terms for which the message was made. With pads derived for other terms, the
-    result would be a wrong score.
+    result would be a wrong score. `share`: of dealt pads (`linear.dealt_pads`) alone.
     """
 
     place: bytes
@@ -63,204 +53,271 @@ class Masked:
     words: bytes = field(repr=False)
     clear: Floats = field(repr=False)
     sender: str = "client"
+    share: bytes = field(default=b"", repr=False)
 
     @property
     def packed(self) -> bytes:
         """All bytes without the clear values, which travel separately."""
-        return self.place + self.fresh.raw + self.words
+        return self.place + self.fresh.raw + self.share + self.words
 
 
-def mask(hidden: Floats, clear: Floats, terms: PadTerms, key_holder: PublicKey) -> Masked:
-    """The client's part: mask its vector. The message must be sealed to the evaluator.
+def mask(
+    hidden: Floats,
+    clear: Floats,
+    terms: PadTerms,
+    name: str,
+    told: bytes,
+    to: PublicKey,
+    *,
+    own: AgreementKey | None = None,
+) -> Masked:
+    """The client's part: mask its vector. The message must be sealed to the server.
 
     Args:
         hidden: float64 (h,), inside the declared bounds.
         clear: float64 (c,), the plaintext part.
         terms: the terms of the exchange.
-        key_holder: the key holder's X25519 key.
+        name: of the query.
+        told: the digest of the query's weights, 32 bytes, as the server declared it.
+        to: the key holder's X25519 key.
+        own: the fresh key, used for nothing else; by default from the operating system.
 
     Raises:
         LocalProtocolError: another length, or values outside the bounds.
     """
+    own, whole = own or AgreementKey.generate(), rounded(hidden, terms)
+    masked = words.plus(whole, _pad(own, to, own.public, terms, name, told))
+    return Masked(terms.place, own.public, words.packed(masked), clear)
+
+
+def rounded(hidden: Floats, terms: PadTerms) -> Words:
+    """A client's vector as words. Raises LocalProtocolError for another length or values outside bounds."""
     if not terms.bounds.holds_hidden(hidden):
         raise LocalProtocolError(
             f"Expected {terms.row} hidden features inside the declared bounds, got others."
         )
-    own = AgreementKey.generate()
-    # Through int64, since a negative float has no defined value as uint64.
-    words = np.rint(hidden * terms.data_scale).astype(np.int64).astype(np.uint64)
-    masked = words + _pad(own, key_holder, own.public, terms)
-    return Masked(terms.place, own.public, masked.astype("<u8").tobytes(), clear)
+    return words.from_floats(np.rint(hidden * terms.data_scale), terms.word_bits)
 
 
 def admit(message: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> Masked:
     """The gate: the message of a client, or RemoteProtocolError(sender).
 
-    It refuses a weak fresh key, for which the key holder would refuse the whole list.
+    It refuses a weak fresh key, for which the key holder would refuse the whole request.
     """
     if len(message) != terms.message_bytes:
-        raise _refusal(f"Expected {terms.message_bytes} bytes, got {len(message)}.", sender)
-    place, fresh, words = (
-        message[:PLACE],
-        PublicKey(message[PLACE : PLACE + KEY]),
-        message[PLACE + KEY :],
-    )
+        raise refusal(f"Expected {terms.message_bytes} bytes, got {len(message)}.", sender, "gate")
+    place, fresh = message[:PLACE], PublicKey(message[PLACE : PLACE + KEY])
     if place != terms.place:
-        raise _refusal("Expected our tag, got the tag of another round, session or set of terms.", sender)
+        raise refusal(
+            "Expected our tag, got the tag of another round, session or set of terms.", sender, "gate"
+        )
     try:
-        AgreementKey.generate().agree(fresh, b"securefl/pad/1|gate")
+        AgreementKey.generate().agree(fresh, b"securefl/plain-pad/1|gate")
     except CryptoError:
-        raise _refusal("Expected a fresh key for key agreement, got a weak one.", sender) from None
-    return Masked(place, fresh, words, clear, sender)
+        raise refusal("Expected a fresh key for key agreement, got a weak one.", sender, "gate") from None
+    at = len(message) - terms.word_bytes * terms.row
+    return Masked(place, fresh, message[at:], clear, sender, message[PLACE + KEY : at])
 
 
-def _refusal(what: str, sender: str) -> RemoteProtocolError:
-    return RemoteProtocolError(what, sender=sender, phase="gate")
+def refusal(what: str, sender: str, phase: str = "pads") -> RemoteProtocolError:
+    return RemoteProtocolError(what, sender=sender, phase=phase)
 
 
-def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms) -> Words:
-    """The pad of one fresh key: uniform words mod 2^64, the same on both sides."""
-    key: SecretKey = own.agree(other, b"securefl/pad/1|" + fresh.raw + terms.digest)
-    # The nonce is zero: the key is made for one message, so no keystream is used twice.
-    stream = Cipher(algorithms.ChaCha20(key.reveal(), bytes(16)), mode=None).encryptor()
-    return np.frombuffer(stream.update(bytes(8 * terms.row)), dtype="<u8")
+def _pad(
+    own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms, name: str, told: bytes
+) -> Words:
+    """The pad of one fresh key: uniform words, the same on both sides."""
+    bound = fields(fresh.raw, terms.digest, name.encode(), told)
+    key: SecretKey = own.agree(other, b"securefl/plain-pad/1|" + bound)
+    return words.keystream(key, terms.row, terms.word_bits)
 
 
-class PadKeyHolder(Guarded):
-    """The key holder's part: it encrypts pads and opens masked sums.
+def commitment(terms: PadTerms, name: str, salt: bytes, weights: bytes) -> bytes:
+    """The digest of a query's weights, to which its pads are bound. salt: 32 bytes, or others guess them."""
+    return digest(b"weights", b"", fields(salt, terms.digest, name.encode(), weights))
 
-    pair: of `PARAMETERS`, for pads only. openings: counts sums and repeats replies, in memory unless it is a
-    file. ring: of `PARAMETERS`, if the caller has one.
+
+def framed(terms: PadTerms, body: bytes) -> bytes:
+    """The bytes that the server signs, with the terms."""
+    return b"securefl/plain-pads/1|" + fields(terms.digest) + body
+
+
+class PadServer(Guarded):
+    """The server's part for one query: declare its weights, request the sums, subtract them.
+
+    Args:
+        terms: of the exchange.
+        index, name: of the query in the exchange.
+        signing: the server's key, as the roster has it.
+        query: of the terms' bounds.
+        salt: 32 bytes; tests inject them.
+
+    Attributes:
+        told: the digest of the weights, which clients get before they answer.
+
+    Raises:
+        ConfigError: a query of other bounds, or with weights outside them.
     """
 
     def __init__(
         self,
-        pair: KeyPair,
+        terms: PadTerms,
+        index: int,
+        name: str,
+        signing: SigningKey,
+        query: LinearQuery,
+        *,
+        salt: bytes | None = None,
+    ) -> None:
+        self._terms, self._index, self._signing, self._query = terms, index, signing, query
+        self._salt = os.urandom(SALT) if salt is None else salt
+        self._weights = weights_of(query, terms)
+        self.told = commitment(terms, name, self._salt, words.packed(self._weights))
+
+    def request(self, masked: Sequence[Masked]) -> bytes:
+        """The signed request for the sums of these clients, in their order."""
+        keys = b"".join(one.fresh.raw for one in masked)
+        body = u32(self._index) + self._salt + words.packed(self._weights) + keys
+        return body + self._signing.sign(framed(self._terms, body)).raw
+
+    def score(self, masked: Masked, pad: bytes) -> Score:
+        """A client's score, from the key holder's sum of its pad.
+
+        Raises RemoteProtocolError that names the client if no honest one has such a score.
+        """
+        return opened(masked, int.from_bytes(pad, "little"), self._weights, self._query, self._terms)
+
+
+def weights_of(query: LinearQuery, terms: PadTerms) -> Words:
+    """A query's weights as words. Raises ConfigError for other bounds, or weights outside them."""
+    if query.bounds != terms.bounds:
+        raise ConfigError("Expected a query with the bounds of its pads, got one with other bounds.")
+    scaled = np.rint(query.row(encrypted=False) * terms.weight_scale)
+    weights = words.from_floats(scaled, terms.word_bits)
+    if (wrong := _form(weights, terms)) is not None:
+        raise ConfigError(f"{wrong} Use a public anchor nearer to the baseline, or wider bounds.")
+    return weights
+
+
+def opened(masked: Masked, pad: int, weights: Words, query: LinearQuery, terms: PadTerms) -> Score:
+    """A client's score, from the sum of its pad with the weights. Errors as for `PadServer.score`."""
+    bits = terms.word_bits
+    clear = clear_part(masked.clear, terms.bounds, masked.sender)
+    whole = words.product(words.unpacked(masked.words, bits), weights)
+    product = words.centred((whole - pad) % 2**bits, bits)
+    hidden = product / 2 ** (terms.data_bits + terms.weight_bits)
+    scale, error = terms.bounds.scale, terms.error_bound
+    value = (hidden + query.offset + float(clear @ query.clear)) / scale
+    if abs(hidden) > terms.bounds.product + scale * error or not terms.bounds.allows(value, error):
+        raise refusal(
+            "Expected a score inside the declared bounds, got one that no honest client gives.",
+            masked.sender,
+            "score",
+        )
+    return Score(value, error)
+
+
+class PadKeyHolder(Guarded):
+    """The key holder's part of one exchange: one sum for each client and query.
+
+    Args:
+        agreement: its X25519 key, made anew in each process, so that a restart forgets nothing that counts.
+        terms: of the exchange, from its own copy of the plan.
+        names: of the exchange's queries.
+        cohort: the most clients of one query.
+        server: the server's signing key.
+    """
+
+    def __init__(
+        self,
         agreement: AgreementKey,
         terms: PadTerms,
-        evaluator: PublicKey,
-        *,
-        openings: Openings | None = None,
-        ring: Ring | None = None,
+        names: tuple[str, ...],
+        cohort: int,
+        server: PublicKey,
     ) -> None:
-        self._openings = openings or Openings()
-        agreed(pair.public, PARAMETERS)
-        self._agreement, self._terms, self._evaluator = agreement, terms, evaluator
-        self._ring, self._secret = ring or Ring(PARAMETERS), pair.coefficients()
-        self._encryptor = self._ring.encryptor(pair.public.residues())
+        self._agreement, self._terms, self._server = agreement, terms, server
+        self._names, self._cohort = names, cohort
+        self._answered: dict[str, tuple[bytes, bytes]] = {}
 
-    def encrypt(self, listed: bytes, *, sender: str = "evaluator") -> list[bytes]:
-        """The pads of a signed list, as ciphertexts of `block` clients each, in the list's order."""
-        keys = _signed(listed, b"pads", self._terms, self._evaluator, sender)
-        if len(keys) % 32:
-            raise RemoteProtocolError("Expected keys of 32 bytes, got a part.", sender=sender, phase="pads")
-        fresh = [PublicKey(keys[i : i + 32]) for i in range(0, len(keys), 32)]
-        # One key twice is one pad twice, and two clients under one pad reveal their difference.
-        if len({one.raw for one in fresh}) < len(fresh):
-            raise RemoteProtocolError(
-                "Expected each fresh key once, got one twice.", sender=sender, phase="pads"
-            )
-        try:
-            pads = [_pad(self._agreement, one, one, self._terms) for one in fresh]
-        except CryptoError as error:
-            raise RemoteProtocolError(str(error), sender=sender, phase="pads") from None
-        block = self._terms.block
-        return [self._encrypted(pads[i : i + block]) for i in range(0, len(pads), block)]
+    def open(self, request: bytes, *, sender: str = "server") -> bytes:
+        """The sum of each client's pad in a signed request, word by word.
 
-    def _encrypted(self, pads: list[Words]) -> bytes:
-        plain = self._ring.plain(_scaled_residues(np.concatenate(pads)))
-        zero = self._ring.zero(self._encryptor, 1.0)
-        return gate.pack(self._ring.residues(self._ring.with_plain(zero, plain)), PARAMETERS.primes)
-
-    def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
-        """<r, v> + mask mod 2^64 of each client in a signed request, 8 bytes each.
-
-        Exact by rounding: the same request again gets the same reply, and no reply contains noise of the key.
-        The cap limits the number of openings. It does not protect the key (see the module).
+        The same request again gets the same reply. Another one of the same query is refused, so a client's
+        vector meets one set of weights.
 
         Raises:
-            RemoteProtocolError: other bytes than a request's, or a request beyond the cap.
+            RemoteProtocolError: other bytes than a request's, weights of no query inside the bounds, a fresh
+                key that is weak or comes twice, or a second request of one query.
         """
-        body = _signed(request, b"open", self._terms, self._evaluator, sender)
-        degree, size = PARAMETERS.poly_modulus_degree, gate.integer_size(PARAMETERS.modulus)
-        polynomial = gate.residues_size(1, PARAMETERS.primes, degree)
-        places, rest = divmod(len(body) - polynomial, size + 2)
-        if rest or not 0 < places <= self._terms.block:
-            raise RemoteProtocolError(
-                "Expected one polynomial and 1 to `block` places, got another length or number of places.",
-                sender=sender,
-                phase="pads",
+        terms = self._terms
+        each = terms.request_bytes(1) - terms.request_bytes(0)
+        listed, rest = divmod(len(request) - terms.request_bytes(0), each)
+        if rest or not 0 < listed <= self._cohort:
+            raise refusal(
+                f"Expected a request for the sums of 1 to {self._cohort} clients, got another length.", sender
             )
-        second = gate.unpack(body[:polynomial], 1, PARAMETERS.primes, degree, sender=sender)[0]
-        asked = []
-        for i in range(places):
-            item = body[polynomial + i * (size + 2) : polynomial + (i + 1) * (size + 2)]
-            where = int.from_bytes(item[:2], "little")
-            # Other coefficients mix the pads of two clients and are no client's sum.
-            if (where + 1) % self._terms.row or where >= self._terms.block * self._terms.row:
-                raise RemoteProtocolError(
-                    "Expected the place of a sum, got another.", sender=sender, phase="pads"
-                )
-            asked.append((where, gate.unpack_integer(item[2:], PARAMETERS.modulus, sender=sender)))
+        body = request[:-SIGNATURE_BYTES]
+        try:
+            verify(self._server, Signature(request[-SIGNATURE_BYTES:]), framed(terms, body))
+        except CryptoError as error:
+            raise refusal(str(error), sender) from None
+        index = int.from_bytes(body[:INDEX], "little")
+        if index >= len(self._names):
+            raise refusal(f"Expected one of {len(self._names)} queries, got number {index}.", sender)
+        name, found = self._names[index], hashlib.sha256(body).digest()
+        if name in self._answered:
+            before, reply = self._answered[name]
+            if before != found:
+                raise refusal(f"Expected the first request of {name!r} again, got another.", sender)
+            return reply
+        try:
+            sums = self._sums(name, body, sender)
+        except CryptoError as error:  # a weak fresh key
+            raise refusal(str(error), sender) from None
+        reply = b"".join(one.to_bytes(terms.word_bytes, "little") for one in sums)
+        self._answered[name] = found, reply
+        return reply
 
-        def reply() -> bytes:
-            rows = coefficient_rows(self._secret, [where for where, _ in asked])
-            sums = products(rows, second, PARAMETERS)
-            return b"".join(_rounded(masked + own) for (_, masked), own in zip(asked, sums, strict=True))
-
-        # The digest leaves the signature out, since its owner can make a second one for the same request.
-        digest = hashlib.sha256(body).digest()
-        return self._openings.once(digest, places, self._terms.openings, reply, sender=sender)
-
-
-def _rounded(opened: int) -> bytes:
-    """Decode a coefficient mod Q: the integer m mod 2^64 for which m Q / 2^64 is nearest, as 8 bytes."""
-    number = (opened % PARAMETERS.modulus * 2**WORD_BITS + PARAMETERS.modulus // 2) // PARAMETERS.modulus
-    return int(number % 2**WORD_BITS).to_bytes(8, "little")
-
-
-def framed(kind: bytes, terms: PadTerms, body: bytes) -> bytes:
-    """The bytes that the evaluator signs, with the kind of message and the terms."""
-    return b"securefl/pads/1|" + kind + b"|" + terms.digest + b"|" + body
-
-
-def _signed(message: bytes, kind: bytes, terms: PadTerms, evaluator: PublicKey, sender: str) -> bytes:
-    body = message[:-SIGNATURE_BYTES]
-    try:
-        verify(evaluator, Signature(message[-SIGNATURE_BYTES:]), framed(kind, terms, body))
-    except CryptoError as error:
-        raise RemoteProtocolError(str(error), sender=sender, phase="pads") from None
-    return body
+    def _sums(self, name: str, body: bytes, sender: str) -> list[int]:
+        """<r, v> of each client, with the weights v in the request."""
+        terms, start = self._terms, INDEX + SALT
+        end = start + terms.word_bytes * terms.row
+        salt, sent = body[INDEX:start], body[start:end]
+        weights = words.unpacked(sent, terms.word_bits)
+        if (wrong := _form(weights, terms)) is not None:
+            raise refusal(wrong, sender)
+        fresh = distinct([body[at : at + KEY] for at in range(end, len(body), KEY)], sender)
+        # Computed from the weights that came, never taken from the request: a digest that the request stated
+        # could be that of other weights.
+        told = commitment(terms, name, salt, sent)
+        pads = [_pad(self._agreement, one, one, terms, name, told) for one in fresh]
+        return [words.product(pad, weights) for pad in pads]
 
 
-def scaled(word: int) -> int:
-    """The place in Q of a whole number mod 2^64."""
-    return (word * PARAMETERS.modulus) >> WORD_BITS
+def distinct(keys: Sequence[bytes], sender: str) -> list[PublicKey]:
+    """The fresh keys of a request. Raises RemoteProtocolError if one comes twice."""
+    # One key twice is one pad twice, and two clients under one pad reveal their difference.
+    if len(set(keys)) < len(keys):
+        raise refusal("Expected each fresh key once, got one twice.", sender)
+    return [PublicKey(one) for one in keys]
 
 
-@cache
-def _octets() -> NDArray[np.uint64]:
-    """The place in Q of each octet of a word, mod each prime: (primes, 8, 256)."""
-    table = [
-        [[scaled(v << 8 * j) % prime for v in range(256)] for j in range(8)] for prime in PARAMETERS.primes
-    ]
-    return np.array(table, dtype=np.uint64)
-
-
-def _scaled_residues(words: Words) -> gate.Residues:
-    """Words at their place in Q as residues (primes, N). Rounding octet by octet costs 8 units of noise."""
-    rows = np.zeros((len(PARAMETERS.primes), PARAMETERS.poly_modulus_degree), dtype=np.uint64)
-    octets = words.astype("<u8").view(np.uint8).reshape(len(words), 8)
-    for row, tables, prime in zip(rows, _octets(), PARAMETERS.primes, strict=True):
-        # eight residues of 60 bits sum to less than 2^64
-        row[: len(words)] = sum(table[octets[:, j]] for j, table in enumerate(tables)) % np.uint64(prime)
-    return rows
-
-
-def integer_residues(coefficients: NDArray[Any]) -> gate.Residues:
-    """Integers as residues (primes, N) of a polynomial that begins with them."""
-    degree = PARAMETERS.poly_modulus_degree
-    rows = np.zeros((len(PARAMETERS.primes), degree), dtype=np.uint64)
-    for row, prime in zip(rows, PARAMETERS.primes, strict=True):
-        row[: len(coefficients)] = (coefficients % prime).astype(np.uint64)
-    return rows
+def _form(weights: Words, terms: PadTerms) -> str | None:
+    """Why these words are the weights of no query inside the bounds. None if they may be."""
+    bounds, scale = terms.bounds, terms.weight_scale
+    values = words.to_floats(weights) / scale
+    longest = bounds.weight_norm + np.sqrt(terms.row) / (2 * scale)
+    if not float(np.linalg.norm(values)) <= longest * (1 + 1e-9):
+        return f"Expected weights of norm up to {bounds.weight_norm:.3g}, got longer ones."
+    at = 0
+    for run in bounds.weights:
+        own = values[at : at + run.count]
+        # A step of rounding, and what float64 cannot tell apart.
+        slack = 1 / scale + 1e-12 * max(abs(run.low), abs(run.high))
+        if not ((own >= run.low - slack) & (own <= run.high + slack)).all():
+            return (
+                f"Expected weights {at} to {at + run.count - 1} from {run.low:g} to {run.high:g}, got others."
+            )
+        at += run.count
+    return None

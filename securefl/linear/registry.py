@@ -8,12 +8,17 @@ from typing import Final
 from securefl.core.errors import ConfigError
 from securefl.linear.ckks import Ckks
 from securefl.linear.isolation import Batches
-from securefl.linear.padded import Pads
+from securefl.linear.padded import DealtPads, Pads
 from securefl.linear.scheme import LinearScheme
 
 CLEAR: Final = "clear"
 """The value of `scores` if the server sees the clients' vectors."""
-_WAYS: Final[Mapping[str, type[Ckks] | type[Pads]]] = {"ckks": Ckks, "batches": Batches, "pads": Pads}
+_WAYS: Final[Mapping[str, type[Ckks] | type[Pads]]] = {
+    "ckks": Ckks,
+    "batches": Batches,
+    "pads": Pads,
+    "dealt-pads": DealtPads,
+}
 
 
 def require(word: str, parameters: str) -> None:

@@ -4,7 +4,8 @@ A scheme has a side for each party, which keeps that party's keys of a session. 
 calls, in every scheme:
 
 client       `conceal`              conceals the hidden part of a value, by the name of the query
-server       `admit`                the gate: checks sealed bytes before any native library reads them
+server       `questions`            the public part of the exchange, which the calls state
+             `admit`                the gate: checks sealed bytes before any native library reads them
              `score`, then `Asked`  slow work, which ends in a request or in the numbers `Found`
 key holder   `machine`              opens one request per turn
 
@@ -13,14 +14,14 @@ Numbers in the clear need no scheme: the exchange itself computes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from securefl.core.agreement import Directory
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import Conceal
+from securefl.core.hiding import ConcealVector
 from securefl.core.linear import Floats, LinearBounds, LinearQuery
 from securefl.core.machine import Machine, Work
 from securefl.core.messages import client_name
@@ -93,11 +94,13 @@ class Questions:
         names: the names of the concealed values.
         bounds: the bounds of all their queries.
         cohort: the number of queried clients.
+        weights: a digest of each query's weights, to which its numbers are bound; () for none.
     """
 
     names: tuple[str, ...]
     bounds: LinearBounds
     cohort: int
+    weights: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, queries: Queries, cohort: int) -> Questions:
@@ -110,6 +113,10 @@ class Questions:
                 "another exchange."
             )
         return cls(tuple(queries), first, cohort)
+
+    def bound_to(self, weights: Iterable[bytes]) -> Questions:
+        """The same questions, with a digest of each query's weights."""
+        return replace(self, weights=tuple(weights))
 
     @property
     def most(self) -> int:
@@ -147,7 +154,7 @@ class Scoring(Protocol):
 class ClientSide(Protocol):
     """The clients' side of a scheme, for one session."""
 
-    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
+    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, ConcealVector]:
         """The functions that conceal a client's part of a value, by name.
 
         key: the key holder's signed key. Raises CryptoError for a key that is not the key holder's.
@@ -157,6 +164,13 @@ class ClientSide(Protocol):
 
 class ServerSide(Protocol):
     """The server's side of a scheme, for one session."""
+
+    def questions(self, queries: Queries, cohort: int, header: Header) -> Questions:
+        """The public part of one exchange, as the calls state it. It comes before `begin`.
+
+        Raises LocalProtocolError for queries of several bounds, and ConfigError for weights outside them.
+        """
+        ...
 
     def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, report: Report) -> Scoring:
         """The server's part of one exchange with `cohort` clients.
@@ -191,7 +205,7 @@ class LinearScheme(Protocol):
         >>> from securefl.linear import scheme_of
         >>> scheme = scheme_of("pads", parameters="strong", asks=1, clients=10)
         >>> scheme.key_holder_learns
-        'who takes part, and blinded integers, uniform to it'
+        "who takes part, and the weights of each query, so the server's own baseline"
 
     Raises nothing.
     """

@@ -156,7 +156,14 @@ class Bounds:
             product=self.largest_product(length),
             scale=length,
             least=0.0,
+            weights=self._weights(length, full=full),
         )
+
+    def _weights(self, length: int, *, full: bool) -> tuple[Range, ...]:
+        """The ranges of a baseline's hidden weights: of -mu_B / s_B, of 1 / (2 s_B), and -1/2."""
+        largest = self.weight_norm(length)
+        half = Range(length, 0.5 / self.variance_high, 0.5 / self.variance_low)
+        return (Range(length, -largest, largest), half, *((Range(1, -0.5, -0.5),) if full else ()))
 
     def weight_norm(self, length: int) -> float:
         """W: the largest ||w||_2 of a baseline of `length` elements."""

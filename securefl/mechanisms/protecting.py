@@ -14,7 +14,7 @@ from securefl.algorithm.queries import Floats, Value, ValueSpec, undeclared
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.entropy import derived, fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
-from securefl.core.hiding import Conceal, Concealed
+from securefl.core.hiding import Conceal, Concealed, ConcealVector
 from securefl.core.keys import SecretKey
 from securefl.core.release import Release, ReleaseKey
 from securefl.dp.gaussian import Integers
@@ -105,6 +105,7 @@ def protect(
         told = np.concatenate([value.hidden, value.clear])
         # A scheme that expects a hidden part gets none in the clear: it refuses an empty one.
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):
+            _require_own_bounds(spec, conceal, value)
             hidden = _concealed(spec, conceal, value.hidden)
             hidden = replace(hidden, numbers=np.concatenate([hidden.numbers, value.clear]))
     return Release(
@@ -155,6 +156,19 @@ def _number(plan: Plan, spec: ValueSpec, value: Value, source: Source) -> Value:
     if not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
         raise DataError(f"Expected a finite {spec.name}, got one that is not finite. Clean the records.")
     return value
+
+
+def _require_own_bounds(spec: ValueSpec, conceal: Conceal | None, value: Value) -> None:
+    """Raises Abstains unless the server asks within the bounds that the client declares."""
+    # Keys and pads follow from the bounds of the call. Under looser ones the key holder would accept weights
+    # that single out one entry of the vector.
+    if isinstance(conceal, ConcealVector) and conceal.bounds != value.bounds:
+        own = "none (Value.bounds)" if value.bounds is None else "others"
+        raise Abstains(
+            Reason.ORDER,
+            f"Expected a query of {spec.name!r} in the bounds that this client declares, got bounds "
+            f"{conceal.bounds.text()} where it declares {own}: it abstains.",
+        )
 
 
 def _concealed(spec: ValueSpec, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:

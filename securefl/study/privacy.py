@@ -35,6 +35,7 @@ _SCORES = {
     "ckks": "encrypted scores",
     "batches": "encrypted scores in batches",
     "pads": "scores under pads",
+    "dealt-pads": "scores under dealt pads",
 }
 _ADJACENCIES = {
     "add-remove": "one added or removed",
@@ -56,8 +57,9 @@ class PrivacySection:
         budget: the largest epsilon of a client, `inf` for none.
         adversaries: the parties that the budget must hold against.
         non_private: names of values that clients may send without noise. Epsilon is then infinite.
-        parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E).
-            Batches cannot have that, and pads have parameters of their own.
+        parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E),
+            which batches cannot have. Pads have no such key: they take "words-64" (the default) or
+            "words-128", under which a score errs by less than 1e-11.
         epsilon: the epsilon that the noise is calibrated for, over all rounds, `inf` for no noise.
         calibration: "exact", or FedLog's theorem ("paper").
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may drop
@@ -80,7 +82,7 @@ class PrivacySection:
     """
 
     sum: str = field(metadata={"words": _SUMS.get})
-    scores: Literal["clear", "ckks", "batches", "pads"] = field(metadata={"words": _SCORES.get})
+    scores: Literal["clear", "ckks", "batches", "pads", "dealt-pads"] = field(metadata={"words": _SCORES.get})
     noise: str = field(metadata={"words": mechanisms.legend})
     unit: Unit = field(metadata={"words": _UNITS.get})
     adjacency: Adjacency = field(metadata={"words": _ADJACENCIES.get})
@@ -88,7 +90,7 @@ class PrivacySection:
     budget: float
     adversaries: tuple[Literal["server", "key-holder", "others"], ...] = field(metadata=formerly("against"))
     non_private: tuple[str, ...] = field(metadata=formerly("unprotected"))
-    parameters: Literal["strong", "compact", "strong-encrypted"] = "strong"
+    parameters: Literal["strong", "compact", "strong-encrypted", "words-64", "words-128"] = "strong"
     epsilon: float | None = None
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None

@@ -12,9 +12,8 @@ from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.pad_terms import PARAMETERS, PadTerms
-from securefl.linear.padded import PadEvaluator
-from securefl.linear.pads import PadKeyHolder, mask
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.pads import PadKeyHolder, PadServer, mask
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Split, Variant, divergence, features, linear_query
 
@@ -70,17 +69,12 @@ def ciphertext_score(
 
 
 def pad_score(own: MeanVariance, base: MeanVariance, anchor: Anchor, variant: Variant) -> tuple[float, float]:
-    terms = PadTerms(bounds=BOUNDS.linear(len(own), variant), context=b"maths", openings=10**6)
-    evaluator = PadEvaluator(
-        keys(PARAMETERS).public, terms, SIGNER, linear_query(base, anchor, BOUNDS, variant)
-    )
-    holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, terms, SIGNER.public)
+    terms = PadTerms(bounds=BOUNDS.linear(len(own), variant), context=b"maths")
+    server = PadServer(terms, 0, "profile", SIGNER, linear_query(base, anchor, BOUNDS, variant))
+    holder = PadKeyHolder(AGREEMENT, terms, ("profile",), 1, SIGNER.public)
     split = features(own, anchor, BOUNDS).split(variant)
-    masked = [mask(split.hidden, split.clear, terms, AGREEMENT.public)]
-    (pads,) = holder.encrypt(evaluator.list(masked))
-    opening = evaluator.request(pads, 0, masked)
-    score = evaluator.scores(opening, holder.open(opening.request), masked)[0]
-    assert not isinstance(score, Exception), score
+    masked = mask(split.hidden, split.clear, terms, "profile", server.told, AGREEMENT.public)
+    score = server.score(masked, holder.open(server.request([masked])))
     return score.value, score.error_bound
 
 

@@ -1,7 +1,8 @@
 """Texts that digests, keys and files are made of: the same bytes, whatever their fields are called.
 
 `texts/vectors.json` was written by the code of aa4d2a0, which made these texts of `repr` and `asdict`.
-Terms of scores and pads have another text since then: they name a linear query's bounds.
+Terms of scores and pads have another text since then: they name a linear query's bounds, and pads the
+ranges of its weights and the length of words.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ CASES: dict[str, Callable[[Path], bytes]] = {
     "scores, encrypted baseline": lambda _: LinearTerms(
         parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(5, Variant.MEAN_ONLY), scores=9
     ).digest(),
-    "pads": lambda _: PadTerms(bounds=BOUNDS.linear(5, Variant.FULL), context=b"\x00'\"", openings=9).digest,
+    "pads": lambda _: PadTerms(bounds=BOUNDS.linear(5, Variant.FULL), context=b"\x00'\"").digest,
     "place": lambda _: PLACE.text().encode(),
     "sum": lambda _: (
         SumTerms(length=5, bound=99, clients=3, parameters=STRONG, openings=99_999, place=PLACE).digest
@@ -143,7 +144,7 @@ def test_every_vector_is_of_a_text() -> None:
 LINEAR = BOUNDS.linear(5, Variant.FULL)
 SUM = SumTerms(length=5, bound=99, clients=3, parameters=STRONG, openings=99_999, place=PLACE)
 SCORES = LinearTerms(parameters=STRONG, bounds=BOUNDS.linear(5, Variant.FULL), scores=9)
-PADS = PadTerms(bounds=BOUNDS.linear(5, Variant.FULL), context=b"", openings=9)
+PADS = PadTerms(bounds=BOUNDS.linear(5, Variant.FULL), context=b"")
 LEDGER = Terms(unit="record", adjacency="add-remove", delta=1e-5)
 HOLDER = Holder(pid=7, host="host", command="securefl run", since="2026-01-01")
 NAMED: list[tuple[Any, int]] = [
@@ -155,12 +156,12 @@ NAMED: list[tuple[Any, int]] = [
     (Bounded(kind="clip-l2"), len(Bounded(kind="clip-l2").words())),
     (Projection(kind="none", features=3, width=3), len(Projection(kind="none", features=3, width=3).words())),
     (BOUNDS, len(BOUNDS.words())),
-    (LINEAR, LINEAR.text().count("=")),
+    (LINEAR, LINEAR.text().count("=") + bool(LINEAR.weights_text())),  # a text of its own, which pads have
     (STRONG, STRONG.text().count("=")),
     (PLACE, PLACE.text().count("=")),
     (SUM, SUM.text().count("=") - STRONG.text().count("=") - PLACE.text().count("=")),
     (SCORES, SCORES.text().count("=") - STRONG.text().count("=") - LINEAR.text().count("=")),
-    (PADS, PADS.text().count("=") - LINEAR.text().count("=")),
+    (PADS, PADS.text().count("=") - LINEAR.text().count("=") - bool(LINEAR.weights_text())),
 ]
 
 

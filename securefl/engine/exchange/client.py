@@ -14,7 +14,7 @@ from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed, require_batches
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.core.hiding import Conceal
+from securefl.core.hiding import ConcealVector
 from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import Broadcast, ContributionMessage, Order
 from securefl.core.release import SERVER, Release
@@ -49,7 +49,7 @@ class Contribute:
     header: Header
     order: Order
     broadcast: Broadcast
-    conceal: Mapping[str, Conceal] = field(default_factory=dict)
+    conceal: Mapping[str, ConcealVector] = field(default_factory=dict)
 
 
 ClientState = Waiting | Working | Answered
@@ -69,7 +69,7 @@ class Client:
     plan: Plan
     contributions: Mapping[str, ValueSpec]
     most: Limit
-    conceal: Mapping[str, Conceal] = field(default_factory=dict)
+    conceal: Mapping[str, ConcealVector] = field(default_factory=dict)
 
     def begin(self) -> Step[ClientState]:
         return Step(Waiting())

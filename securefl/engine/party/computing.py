@@ -22,7 +22,7 @@ from securefl.core.abstaining import Abstains, Reason
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
 from securefl.core.errors import DataError, LocalProtocolError, SecureFLError
-from securefl.core.hiding import Conceal, Concealed
+from securefl.core.hiding import Conceal, Concealed, ConcealVector
 from securefl.core.keys import SecretKey
 from securefl.core.messages import client_name
 from securefl.core.wire import Header, encode
@@ -270,7 +270,7 @@ def of_size(name: str, size: int, conceal: Conceal) -> Conceal:
     return checked
 
 
-def of_kind(conceal: Conceal) -> Conceal:
+def of_kind(conceal: ConcealVector) -> ConcealVector:
     """Wrap `conceal`: the client abstains if its value has another kind than the call says."""
 
     def checked(hidden: NDArray[Any]) -> Concealed:
@@ -281,4 +281,4 @@ def of_kind(conceal: Conceal) -> Conceal:
                 Reason.ORDER, f"It was called for another kind of value, so it abstains: {error}"
             ) from None
 
-    return checked
+    return replace(conceal, conceal=checked)

@@ -225,7 +225,7 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
 
     def compute(context: ClientContext) -> Value:
         parts = features(own(context.x), anchor, Bounds()).split(Variant.FULL)
-        return Value(hidden=parts.hidden, clear=parts.clear)
+        return Value(hidden=parts.hidden, bounds=Bounds().linear(LENGTH, Variant.FULL))
 
     spec = ValueSpec(
         name="profile", reduction="none", reveals="its profile", reveals_encrypted="a score", max_releases=1
@@ -246,7 +246,7 @@ def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
         opened(replace(OPEN, non_private=()), tmp_path)
     for scores, parameters, said in (
         ("batches", "strong-encrypted", "open each client alone"),
-        ("pads", "compact", "a set of their own"),
+        ("pads", "compact", "no homomorphic key"),
     ):
         with pytest.raises(ConfigError, match=f"(?i){said}"):
             opened(replace(OPEN, scores=scores), tmp_path, parameters=parameters)  # type: ignore[arg-type]

@@ -45,9 +45,10 @@ MASKED = hidden(OPEN, CLIENTS, min_cohort_size=3)
 FOR_ONE = Order(
     wants=(), sums=(), initial=0, number=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
 )
+OWN_BOUNDS = Bounds().linear(LENGTH, Variant.FULL)
 GIVES = [
     ClientFunction(SENDS, lambda context: Value(clear=np.full(SIZE, float(context.x.sum())))),
-    ClientFunction(PROFILE, lambda context: Value(hidden=np.ones(2 * LENGTH + 1), clear=np.zeros(0))),
+    ClientFunction(PROFILE, lambda context: Value(hidden=np.ones(2 * LENGTH + 1), bounds=OWN_BOUNDS)),
     ClientFunction(LOSS, lambda context: Value(clear=np.ones(1))),
 ]
 
@@ -159,7 +160,7 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
 
 
 def scores(length: int = LENGTH, variant: str = "full", **changes: Any) -> QueryCall:
-    kind = Questions(("profile",), Bounds().linear(length, Variant(variant)), CLIENTS)
+    kind = Questions(("profile",), Bounds().linear(length, Variant(variant)), CLIENTS, (bytes(32),))
     return replace(QueryCall.of(Limit(10**6, 10**4), kind), **changes)
 
 
@@ -198,7 +199,7 @@ def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any,
     out, at, party = asked(how, wants, scores(**wrong))
     assert out == []
     assert at.results == {"client-0000": "abstained"}
-    assert "another kind of value" in party.log.abstained["client-0000"]
+    assert "in the bounds that this client declares" in party.log.abstained["client-0000"]
 
 
 def test_a_client_that_is_called_for_what_it_has_answers() -> None:

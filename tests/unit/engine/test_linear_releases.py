@@ -43,7 +43,7 @@ def spec(most: Any, **changes: Any) -> ValueSpec:
 
 
 def vector(context: ClientContext) -> Value:
-    return Value(hidden=VECTOR)
+    return Value(hidden=VECTOR, bounds=BOUNDS)
 
 
 def opened(home: Path, most: Any, plan: Plan = PLAN) -> SecureAggregator:
@@ -194,7 +194,7 @@ def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any)
     plan = Plan(
         scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2, non_private=("vector",)
     )
-    large = ClientFunction(spec(2), lambda context: Value(hidden=3 * VECTOR))
+    large = ClientFunction(spec(2), lambda context: Value(hidden=3 * VECTOR, bounds=BOUNDS))
     with SecureAggregator(plan, [large], RECORDS, ledger=tmp_path / "ledger.sqlite") as aggregator:
         per_client = PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0]))
         asked = aggregator.query(
@@ -228,7 +228,7 @@ def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path
     second = spec(1, name="other")
     gives = [
         ClientFunction(spec(1), vector),
-        ClientFunction(second, lambda context: Value(hidden=VECTOR[::-1].copy())),
+        ClientFunction(second, lambda context: Value(hidden=VECTOR[::-1].copy(), bounds=BOUNDS)),
     ]
     first, last = np.eye(H)[0], np.eye(H)[1]
     per_client = (

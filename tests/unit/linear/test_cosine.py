@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 from support.tiny_he import SIGNER, keys
 
-from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import ConfigError
 from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.signing import AgreementKey
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.pad_terms import PARAMETERS, PadTerms
-from securefl.linear.padded import PadEvaluator
-from securefl.linear.pads import PadKeyHolder, mask
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.pads import PadKeyHolder, PadServer, mask
 from securefl.linear.terms import LinearTerms
 
 LENGTH = 300
@@ -70,24 +69,21 @@ def test_a_batch_of_cosines() -> None:
 
 
 def test_cosines_under_pads() -> None:
-    terms, agreement = PadTerms(bounds=COSINE, context=b"c", openings=10**6), AgreementKey.generate()
-    evaluator = PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, QUERY)
-    holder = PadKeyHolder(keys(PARAMETERS), agreement, terms, SIGNER.public)
-    masked = [mask(own, np.zeros(0), terms, agreement.public) for own in VECTORS]
-    (pads,) = holder.encrypt(evaluator.list(masked))
-    opening = evaluator.request(pads, 0, masked)
-    found = evaluator.scores(opening, holder.open(opening.request), masked)
-    for place, own in enumerate(VECTORS):
-        score = found[place]
-        assert not isinstance(score, RemoteProtocolError)
+    terms, agreement = PadTerms(bounds=COSINE, context=b"c"), AgreementKey.generate()
+    server = PadServer(terms, 0, "cosine", SIGNER, QUERY)
+    holder = PadKeyHolder(agreement, terms, ("cosine",), len(VECTORS), SIGNER.public)
+    masked = [mask(own, np.zeros(0), terms, "cosine", server.told, agreement.public) for own in VECTORS]
+    reply = holder.open(server.request(masked))
+    for place, (own, message) in enumerate(zip(VECTORS, masked, strict=True)):
+        score = server.score(message, reply[8 * place : 8 * place + 8])
         assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 1e-3
 
 
 def test_a_query_of_other_bounds_is_no_query_for_these_pads() -> None:
     narrow = LinearBounds(hidden_length=LENGTH, norm=1, weight_norm=2, row_norm=2, product=1)
-    terms = PadTerms(bounds=narrow, context=b"c", openings=10**6)
+    terms = PadTerms(bounds=narrow, context=b"c")
     with pytest.raises(ConfigError, match="bounds of its pads"):
-        PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, QUERY)
+        PadServer(terms, 0, "cosine", SIGNER, QUERY)
 
 
 def test_the_row_of_an_encrypted_query_is_bounded_by_its_own_norm() -> None:

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 from support.tiny_he import BOUNDS, SIGNER
 
-from securefl.core.signing import AgreementKey
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.opener import Opener
-from securefl.linear.pad_terms import PARAMETERS, PadTerms
-from securefl.linear.pads import PadKeyHolder, framed
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Variant
 
@@ -63,19 +60,3 @@ def test_a_few_hundred_openings_read_the_whole_key_and_the_cap_allows_them(
         found += digits(parameters.centre(int.from_bytes(reply, "little")), step, count)
     assert found == pair.coefficients().tolist()
     assert opener.opened <= openings
-
-
-def test_one_request_reads_the_key_of_pads() -> None:
-    """Sums are rounded to 2^-64 of the modulus: 38 digits each, 21 further on for the next client."""
-    pair, p, per_client = KeyPair.generate(PARAMETERS), PARAMETERS, 38
-    made = PadTerms(bounds=BOUNDS.linear(10, Variant.FULL), context=b"x", openings=390)
-    holder = PadKeyHolder(pair, AgreementKey.generate(), made, SIGNER.public)
-    places = [(client + 1) * made.row - 1 for client in range(made.block)]
-    items = (place.to_bytes(2, "little") + gate.pack_integer(0, p.modulus) for place in places)
-    body = packed(p, 4 * (p.modulus >> 64), 0, per_client, at=places[0]) + b"".join(items)
-    sums = np.frombuffer(holder.open(body + SIGNER.sign(framed(b"open", made, body)).raw), dtype="<i8")
-    found = np.zeros(len(places) * made.row + per_client, dtype=np.int64)
-    for client, one in enumerate(sums):
-        found[client * made.row :][:per_client] = digits(int(one), 4, per_client)
-    n = p.poly_modulus_degree
-    assert found[:n].tolist() == pair.coefficients().tolist()

@@ -1,8 +1,7 @@
-"""Noise and what hides it, in mode E and under pads; and scores that are none."""
+"""Noise and what hides it, in mode E; and scores that are none."""
 
 from __future__ import annotations
 
-import random
 from math import sqrt
 from typing import Any
 
@@ -11,19 +10,12 @@ import pytest
 from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
 
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.signing import AgreementKey
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
-from securefl.he.flooding import wide_gaussian
-from securefl.he.integers import coefficient_rows, products
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.linear import padded
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.pad_terms import PARAMETERS, PadTerms
-from securefl.linear.padded import PadEvaluator
-from securefl.linear.pads import PadKeyHolder, _pad, mask, scaled
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 
@@ -170,50 +162,3 @@ def test_addressed_scores_that_could_wrap_are_not_asked_for() -> None:
         assert abs(score.value - (1.0 + 512.0 * weight) ** 2 / 1024) <= score.error_bound
         read += 1
     assert 5 <= read <= 35
-
-
-# Pads --------------------------------------------------------------------------------------------
-
-
-def test_what_the_key_holder_of_pads_sees_beside_a_sum_is_flooded_as_declared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The noise under every opened sum, computed with key and pads: 390 of them, false alarm 1e-7.
-
-    Its deviation is 2^40 times that of the noise which the largest weights would make: of the weights at hand
-    it tells nothing. Every bit of it is random: nearly all of it is what `wide_gaussian` gave.
-    """
-    drawn: list[int] = []
-
-    def recorded(sigma: float, rng: random.Random) -> int:
-        drawn.append(wide_gaussian(sigma, rng))
-        return drawn[-1]
-
-    monkeypatch.setattr(padded, "wide_gaussian", recorded)
-    made = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"noise", openings=10**6)
-    agreement = AgreementKey.generate()
-    asked = linear_query(MeanVariance(np.linspace(-1, 1, Q), np.ones(Q), 1), ANCHOR, BOUNDS)
-    evaluator = PadEvaluator(keys(PARAMETERS).public, made, SIGNER, asked)
-    holder = PadKeyHolder(keys(PARAMETERS), agreement, made, SIGNER.public)
-    split = features(MeanVariance(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS).split(Variant.FULL)
-    masked = [mask(split.hidden, split.clear, made, agreement.public) for _ in range(made.block)]
-    (pads,) = holder.encrypt(evaluator.list(masked))
-    opening = evaluator.request(pads, 0, masked)
-    p, size = PARAMETERS, gate.integer_size(PARAMETERS.modulus)
-    polynomial = gate.residues_size(1, p.primes, p.poly_modulus_degree)
-    second = gate.unpack(opening.request[:polynomial], 1, p.primes, p.poly_modulus_degree, sender="test")[0]
-    secret = keys(PARAMETERS).coefficients()
-    noise = []
-    for i, (one, blind) in enumerate(zip(masked, opening.masks, strict=True)):
-        item = opening.request[polynomial + i * (size + 2) :][: size + 2]
-        rows = coefficient_rows(secret, [int.from_bytes(item[:2], "little")])
-        opened = int.from_bytes(item[2:], "little") + products(rows, second, p)[0]
-        pad = _pad(agreement, one.fresh, one.fresh, made).astype(object)
-        exact = int((pad * evaluator._weights.astype(object)).sum()) + blind
-        noise.append(p.centre(opened - scaled(exact % 2**64)))
-    declared = 2.0**40 * sqrt((1 + 2 * 8192 / 3) / 12) * made.weight_scale * BOUNDS.weight_norm(Q)
-    measured = float(np.std([float(one) for one in noise]))
-    # the sample deviation of 390 has a standard error of 3.6 %: six of them
-    assert measured == pytest.approx(declared, rel=0.22)
-    assert len(drawn) == len(noise) == made.block
-    assert max(abs(a - b) for a, b in zip(noise, drawn, strict=True)) < declared / 2**30

@@ -1,83 +1,138 @@
-"""Pads: the same scores as ciphertexts, from clients without a homomorphic library."""
+"""Pads: the same scores as ciphertexts, without a homomorphic key in any party's hands."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
 from scipy import stats
-from support.tiny_he import BOUNDS, keys, profile
+from support.tiny_he import BOUNDS, profile
 
+from securefl.core.agreement import u32
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.keys import PublicKey
+from securefl.core.linear import LinearQuery
 from securefl.core.messages import REFUSED
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
-from securefl.he import gate
-from securefl.he.flooding import wide_gaussian
-from securefl.he.integers import coefficient_rows, products
-from securefl.he.ring import Ring
-from securefl.linear import pads as module
+from securefl.he.keys import KeyPair
+from securefl.linear import words
 from securefl.linear.opener import Score
-from securefl.linear.pad_terms import PARAMETERS, PadTerms
-from securefl.linear.padded import OpensPads, PadEvaluator
-from securefl.linear.pads import Masked, PadKeyHolder, admit, mask
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.padded import OpensPads
+from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()
+NAME, COHORT = "profile", 600
 
 
 class Parties:
-    def __init__(self, q: int = 10, variant: Variant = Variant.FULL, context: bytes = b"1") -> None:
+    """Server, key holder and clients of one exchange."""
+
+    def __init__(
+        self,
+        q: int = 10,
+        variant: Variant = Variant.FULL,
+        context: bytes = b"1",
+        word_bits: int = 64,
+        bounds: Bounds = BOUNDS,
+    ) -> None:
         self.q, self.variant = q, variant
-        self.terms = PadTerms(bounds=BOUNDS.linear(q, variant), context=context, openings=10**6)
+        self.terms = PadTerms(bounds=bounds.linear(q, variant), context=context, word_bits=word_bits)
         self.anchor, self.base = Anchor(np.zeros(q), np.ones(q)), profile(99, q)
-        asked = linear_query(self.base, self.anchor, BOUNDS, variant)
-        self.evaluator = PadEvaluator(keys(PARAMETERS).public, self.terms, SIGNING, asked)
-        self.holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, self.terms, SIGNING.public)
+        self.query = linear_query(self.base, self.anchor, bounds, variant)
+        self.server = self.of(self.query)
+        self.holder = self.fresh_holder()
 
-    def masked(self, own: MeanVariance) -> Masked:
+    def of(self, query: LinearQuery, salt: bytes | None = None) -> PadServer:
+        return PadServer(self.terms, 0, NAME, SIGNING, query, salt=salt)
+
+    def fresh_holder(self, agreement: AgreementKey = AGREEMENT) -> PadKeyHolder:
+        return PadKeyHolder(agreement, self.terms, (NAME,), COHORT, SIGNING.public)
+
+    def masked(self, own: MeanVariance, told: bytes | None = None) -> Masked:
         split = features(own, self.anchor, BOUNDS).split(self.variant)
-        return mask(split.hidden, split.clear, self.terms, AGREEMENT.public)
+        told = self.server.told if told is None else told
+        return mask(split.hidden, split.clear, self.terms, NAME, told, AGREEMENT.public)
 
-    def scores(
-        self, masked: Sequence[Masked], gone: frozenset[int] = frozenset()
-    ) -> dict[int, Score | RemoteProtocolError]:
-        found: dict[int, Score | RemoteProtocolError] = {}
-        size = self.terms.block
-        for block, ciphertext in enumerate(self.holder.encrypt(self.evaluator.list(masked))):
-            first = block * size
-            there = [None if first + i in gone else m for i, m in enumerate(masked[first : first + size])]
-            opening = self.evaluator.request(ciphertext, first, there)
-            found |= self.evaluator.scores(opening, self.holder.open(opening.request), masked)
-        return found
+    def scores(self, masked: Sequence[Masked]) -> list[Score | RemoteProtocolError]:
+        reply = self.holder.open(self.server.request(masked))
+        return [self.score(one, reply, at) for at, one in enumerate(masked)]
+
+    def score(self, masked: Masked, reply: bytes, at: int = 0) -> Score | RemoteProtocolError:
+        size = self.terms.word_bytes
+        try:
+            return self.server.score(masked, reply[at * size : (at + 1) * size])
+        except RemoteProtocolError as error:
+            return error
 
 
+def signed(parties: Parties, body: bytes) -> bytes:
+    """A request as a server makes it that does not follow the protocol."""
+    return body + SIGNING.sign(framed(parties.terms, body)).raw
+
+
+def forged(
+    parties: Parties, weights: words.Words, fresh: Sequence[PublicKey], salt: bytes = bytes(32)
+) -> bytes:
+    keys = b"".join(key.raw for key in fresh)
+    return signed(parties, u32(0) + salt + words.packed(weights) + keys)
+
+
+def value(score: Score | RemoteProtocolError) -> float:
+    assert isinstance(score, Score), score
+    return score.value
+
+
+# Scores -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word_bits", [64, 128])
 @pytest.mark.parametrize("variant", Variant)
-@pytest.mark.parametrize(("q", "clients"), [(1, 3), (10, 5), (84, 60), (512, 8)])
-def test_pads_give_the_divergence(q: int, clients: int, variant: Variant) -> None:
-    """60 clients at q = 84 and 8 at 512 take two ciphertexts."""
-    parties = Parties(q, variant)
+@pytest.mark.parametrize(("q", "clients"), [(1, 3), (10, 5), (84, 500), (512, 8), (4096, 2)])
+def test_pads_give_the_divergence(q: int, clients: int, variant: Variant, word_bits: int) -> None:
+    """For any length: a pad is as long as its vector, and no ciphertext has to hold it."""
+    parties = Parties(q, variant, word_bits=word_bits)
     owners = [profile(i, q) for i in range(clients)]
     found = parties.scores([parties.masked(own) for own in owners])
-    assert sorted(found) == list(range(clients))
-    for i, own in enumerate(owners):
-        score = found[i]
+    assert len(found) == clients
+    for own, score in zip(owners, found, strict=True):
         assert isinstance(score, Score)
-        assert abs(score.value - divergence(own, parties.base)) <= min(score.error_bound, 1e-4)
+        assert abs(score.value - divergence(own, parties.base)) <= score.error_bound
+        assert score.error_bound < (1e-3 if word_bits == 64 else 1e-11)
 
 
-def test_a_client_that_is_gone_is_not_opened_and_others_are_as_before() -> None:
-    parties = Parties()
-    owners = [profile(i, 10) for i in range(4)]
-    found = parties.scores([parties.masked(own) for own in owners], frozenset({0, 2}))
-    assert sorted(found) == [1, 3]
-    for i in (1, 3):
-        score = found[i]
-        assert isinstance(score, Score)
-        assert abs(score.value - divergence(owners[i], parties.base)) < 1e-5
+def test_scores_are_those_of_whole_numbers_to_the_last_bit() -> None:
+    """The inner product of rounded features and weights, in Python's integers; 500 of 500."""
+    parties = Parties(84)
+    owners = [profile(i, 84) for i in range(500)]
+    scores = parties.scores([parties.masked(own) for own in owners])
+    weights = [int(w) for w in np.rint(parties.query.hidden * parties.terms.weight_scale)]
+    for own, score in zip(owners, scores, strict=True):
+        hidden = features(own, parties.anchor, BOUNDS).split(Variant.FULL).hidden
+        whole = [int(x) for x in np.rint(hidden * parties.terms.data_scale)]
+        total = sum(x * w for x, w in zip(whole, weights, strict=True))
+        exact = total / (parties.terms.data_scale * parties.terms.weight_scale)
+        assert value(score) == (exact + parties.query.offset) / 84
+
+
+def test_a_million_words_are_one_sum() -> None:
+    bounds = replace(BOUNDS.linear(1, Variant.FULL), hidden_length=10**6, weights=(), least=-np.inf)
+    for word_bits in (64, 128):
+        terms = PadTerms(bounds=bounds, context=b"", word_bits=word_bits)
+        own = np.random.default_rng(1).normal(size=10**6) * bounds.norm / 2e3
+        weights = np.random.default_rng(2).normal(size=10**6) * bounds.weight_norm / 2e3
+        server = PadServer(terms, 0, NAME, SIGNING, LinearQuery(bounds, weights))
+        holder = PadKeyHolder(AGREEMENT, terms, (NAME,), 1, SIGNING.public)
+        masked = mask(own, np.zeros(0), terms, NAME, server.told, AGREEMENT.public)
+        score = server.score(masked, holder.open(server.request([masked])))
+        assert abs(score.value - own @ weights) <= score.error_bound
+
+
+# What each party sees -------------------------------------------------------------------------------
 
 
 def test_what_a_client_sends_is_uniform_and_never_the_same() -> None:
@@ -90,91 +145,187 @@ def test_what_a_client_sends_is_uniform_and_never_the_same() -> None:
     assert stats.chisquare(np.bincount(top >> 4, minlength=16)).pvalue > 1e-7
 
 
-def test_what_the_key_holder_opens_is_uniform_whatever_the_score() -> None:
-    """The sums it rounds to, for one profile and baseline, 390 at a time; false alarm 1e-7."""
+def test_no_homomorphic_key_is_reachable_from_the_key_holder() -> None:
+    """There is none to steal: attacks by openings read a `KeyPair`."""
+    seen: set[int] = set()
+
+    def reachable(thing: object) -> list[object]:
+        if id(thing) in seen:
+            return []
+        seen.add(id(thing))
+        inner = list(vars(thing).values()) if hasattr(thing, "__dict__") else []
+        if is_dataclass(thing):
+            inner += [getattr(thing, one.name) for one in fields(thing)]
+        if isinstance(thing, tuple | list | dict):
+            inner += list(thing.values() if isinstance(thing, dict) else thing)
+        return [thing, *(found for one in inner for found in reachable(one))]
+
     parties = Parties()
-    masked = [parties.masked(profile(1, 10)) for _ in range(parties.terms.block)]
-    (ciphertext,) = parties.holder.encrypt(parties.evaluator.list(masked))
-    opening = parties.evaluator.request(ciphertext, 0, masked)
-    sums = np.frombuffer(parties.holder.open(opening.request), dtype="<u8")
-    assert stats.chisquare(np.bincount((sums >> np.uint64(60)).astype(int), minlength=16)).pvalue > 1e-7
-    assert parties.holder.open(opening.request) == sums.tobytes(), "exact: no fresh noise to average out"
+    parties.scores([parties.masked(profile(1, 10))])
+    kinds = {type(one) for one in reachable(parties.holder)}
+    assert AgreementKey in kinds
+    assert KeyPair not in kinds
 
 
-class Crowded(Parties):
-    """A full list, with its ciphertext of pads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ring = Ring(PARAMETERS)
-        self.crowd = [self.masked(profile(1, 10)) for _ in range(self.terms.block)]
-        (self.pads,) = self.holder.encrypt(self.evaluator.list(self.crowd))
-
-
-def below_the_sums(parties: Crowded, base: MeanVariance) -> tuple[list[int], list[int]]:
-    """What the key holder has when it opens a full list for this baseline: sums, and what it rounds off."""
-    evaluator = PadEvaluator(
-        keys(PARAMETERS).public,
-        parties.terms,
-        SIGNING,
-        linear_query(base, parties.anchor, BOUNDS),
-        ring=parties.ring,
-    )
-    body = evaluator.request(parties.pads, 0, parties.crowd).request[:-64]
-    size, p = gate.integer_size(PARAMETERS.modulus), PARAMETERS
-    start = gate.residues_size(1, p.primes, p.poly_modulus_degree)
-    second = gate.unpack(body[:start], 1, p.primes, p.poly_modulus_degree, sender="test")[0]
-    items = [body[at : at + size + 2] for at in range(start, len(body), size + 2)]
-    rows = coefficient_rows(
-        keys(PARAMETERS).coefficients(), [int.from_bytes(item[:2], "little") for item in items]
-    )
-    opened = [
-        (int.from_bytes(item[2:], "little") + own) % p.modulus
-        for item, own in zip(items, products(rows, second, p), strict=True)
-    ]
-    sums = [(one * 2**64 + p.modulus // 2) // p.modulus for one in opened]
-    return [own % 2**64 for own in sums], [
-        one - module.scaled(own) for one, own in zip(opened, sums, strict=True)
-    ]
+def test_between_the_servers_a_client_costs_a_key_and_a_word() -> None:
+    """32 bytes there and 8 back, beside salt, weights and signature once a query: 43 at 500 clients."""
+    parties = Parties(84)
+    masked = [parties.masked(profile(i % 5, 84)) for i in range(500)]
+    request = parties.server.request(masked)
+    reply = parties.holder.open(request)
+    assert len(request) == 4 + 32 + 8 * 169 + 500 * 32 + 64
+    assert len(reply) == 500 * 8
+    assert (len(request) + len(reply)) / 500 < 44
 
 
-def test_what_the_key_holder_rounds_off_is_as_wide_whatever_the_baseline() -> None:
-    """It sees the flooding by itself: were that as wide as the weights are long, it would read their norm.
-
-    Two baselines whose norms differ by a factor above ten; 390 draws each; false alarm below 1e-6.
-    """
-    parties = Crowded()
-    near = MeanVariance(np.zeros(10), np.ones(10), 50)
-    far = MeanVariance(np.full(10, 3.0), np.full(10, 0.3), 50)
-    widths = [float(np.std(np.array(below_the_sums(parties, base)[1], dtype=float))) for base in (near, far)]
-    assert widths[0] / widths[1] == pytest.approx(1, abs=0.3)
+# A server that lies ---------------------------------------------------------------------------------
 
 
-def test_a_sum_is_masked_anew_in_each_request() -> None:
-    """The key holder knows the pads: of one sum without a mask it has an equation on the weights."""
-    parties = Crowded()
-    (first, _), (second, _) = (below_the_sums(parties, parties.base) for _ in range(2))
-    assert not set(first) & set(second)
+def other_sums(parties: Parties, masked: Masked, request: bytes) -> bool:
+    """Whether this request opens nothing of a client's vector: the sum is of an unrelated pad."""
+    reply = parties.holder.open(request)
+    whole = words.product(words.unpacked(masked.words, 64), words.unpacked(request[36 : 36 + 8 * 21], 64))
+    opened = words.centred((whole - int.from_bytes(reply, "little")) % 2**64, 64)
+    return abs(opened) > 2**50
 
 
-def test_the_second_polynomial_of_a_request_is_fresh() -> None:
-    """Were it the pads' one times the weights, the key holder, which made that one, would divide."""
-    parties, p = Crowded(), PARAMETERS
-    size = gate.residues_size(1, p.primes, p.poly_modulus_degree)
-    requests = [parties.evaluator.request(parties.pads, 0, parties.crowd).request for _ in range(2)]
-    first, second = (
-        gate.unpack(one[:size], 1, p.primes, p.poly_modulus_degree, sender="test")[0] for one in requests
-    )
-    assert (first != second).mean() > 0.99
+def test_other_weights_get_the_sum_of_an_unrelated_pad() -> None:
+    """The server has a client's words, and asks the key holder for a sum with weights it never declared."""
+    parties = Parties()
+    masked = parties.masked(profile(1, 10))
+    sharp = linear_query(MeanVariance(np.zeros(10), np.ones(10), 9), parties.anchor, BOUNDS)
+    assert other_sums(parties, masked, parties.of(sharp).request([masked]))
 
 
-def test_another_context_has_other_pads() -> None:
-    """A message of an earlier round is no score in this one."""
+def test_another_salt_gets_the_sum_of_an_unrelated_pad() -> None:
+    parties = Parties()
+    masked = parties.masked(profile(1, 10))
+    assert other_sums(parties, masked, parties.of(parties.query, salt=bytes(32)).request([masked]))
+
+
+def test_another_place_and_another_question_have_other_pads() -> None:
+    """A message of an earlier round is no score in this one, and none of a question beside it."""
     before, now = Parties(context=b"round 1"), Parties(context=b"round 2")
     stale = before.masked(profile(1, 10))
-    assert isinstance(now.scores([stale])[0], RemoteProtocolError)
-    relabelled = now.scores([replace(stale, place=now.terms.place)])[0]
-    assert isinstance(relabelled, RemoteProtocolError) or relabelled.value > 1
+    (score,) = now.scores([replace(stale, place=now.terms.place)])
+    assert isinstance(score, RemoteProtocolError) or score.value > 1
+    beside = Parties()
+    beside.server = PadServer(beside.terms, 1, "beside", SIGNING, beside.query)
+    beside.holder = PadKeyHolder(AGREEMENT, beside.terms, (NAME, "beside"), COHORT, SIGNING.public)
+    (score,) = beside.scores([beside.masked(profile(1, 10))])  # masked for "profile"
+    assert isinstance(score, RemoteProtocolError) or score.value > 1
+
+
+def test_clients_that_were_told_two_digests_have_one_score_between_them() -> None:
+    """The server declares other weights to a victim: one request opens those of one digest alone."""
+    parties = Parties()
+    sharp = parties.of(linear_query(MeanVariance(np.zeros(10), np.ones(10), 9), parties.anchor, BOUNDS))
+    masked = [parties.masked(profile(1, 10)), parties.masked(profile(1, 10), told=sharp.told)]
+    first, second = parties.scores(masked)
+    assert value(first) == pytest.approx(divergence(profile(1, 10), parties.base), abs=1e-4)
+    assert isinstance(second, RemoteProtocolError) or abs(second.value - value(first)) > 1
+    with pytest.raises(RemoteProtocolError, match="first request of 'profile' again"):
+        parties.holder.open(sharp.request([masked[1]]))
+
+
+def test_a_second_request_of_one_query_is_refused_and_the_first_repeated() -> None:
+    parties = Parties()
+    masked = [parties.masked(profile(i, 10)) for i in range(3)]
+    request = parties.server.request(masked)
+    reply = parties.holder.open(request)
+    assert parties.holder.open(request) == reply
+    for again in (parties.server.request(masked[:1]), parties.server.request(masked[::-1])):
+        with pytest.raises(RemoteProtocolError, match="first request"):
+            parties.holder.open(again)
+
+
+def test_after_a_restart_the_key_holder_has_other_pads() -> None:
+    """Its key is made with its process, so a restart, or a backup, forgets nothing that counts."""
+    parties = Parties()
+    masked = parties.masked(profile(1, 10))
+    request = parties.server.request([masked])
+    first = parties.holder.open(request)
+    parties.holder = parties.fresh_holder(AgreementKey.generate())
+    assert parties.holder.open(request) != first
+    assert other_sums(parties, masked, request)
+
+
+def unit_weights(parties: Parties, at: int) -> words.Words:
+    own = np.zeros(parties.terms.row)
+    own[at] = parties.terms.weight_scale
+    return words.from_floats(own, 64)
+
+
+@pytest.mark.parametrize("at", [0, 12, 20])
+def test_weights_of_no_baseline_are_refused(at: int) -> None:
+    """A coordinate alone: its half-weights are below those of any variance, its last is not -1/2."""
+    parties = Parties()
+    masked = parties.masked(profile(1, 10))
+    with pytest.raises(RemoteProtocolError, match="Expected weights"):
+        parties.holder.open(forged(parties, unit_weights(parties, at), [masked.fresh]))
+
+
+def test_each_rule_on_the_form_of_weights_holds_at_its_edge() -> None:
+    bounds = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)
+    parties = Parties(bounds=bounds)
+    scale, fresh = parties.terms.weight_scale, [AgreementKey.generate().public]
+    legal = np.rint(parties.query.hidden * scale)
+    low, high = scale / (2 * bounds.variance_high), scale / (2 * bounds.variance_low)
+
+    def changed(at: int, to: float) -> bytes:
+        own = legal.copy()
+        own[at] = to
+        return forged(parties, words.from_floats(own, 64), fresh)
+
+    for at, to in ((10, np.ceil(low)), (10, np.floor(high)), (20, -scale / 2)):
+        assert parties.fresh_holder().open(changed(at, to)), "inside"
+    longest = bounds.weight_norm(10) * scale
+    refused = [(10, np.floor(low) - 2), (10, np.ceil(high) + 2), (20, -scale / 2 + 2), (20, 0.0)]
+    for at, to in (*refused, (0, longest)):
+        with pytest.raises(RemoteProtocolError, match="Expected weights"):
+            parties.fresh_holder().open(changed(at, to))
+
+
+def test_a_key_that_is_listed_twice_or_weak_is_refused() -> None:
+    """One pad twice gives two sums of it; under a weak key everybody knows the pad."""
+    parties = Parties()
+    victim = parties.masked(profile(1, 10))
+    with pytest.raises(RemoteProtocolError, match="each fresh key once"):
+        parties.holder.open(parties.server.request([victim, victim]))
+    for weak in (bytes(32), b"\1" + bytes(31), bytes.fromhex(ORDER_8)):
+        with pytest.raises(RemoteProtocolError, match="cannot be agreed"):
+            parties.holder.open(parties.server.request([victim, replace(victim, fresh=PublicKey(weak))]))
+    assert parties.holder.open(parties.server.request([victim])), "a refused request is not the first"
+
+
+def test_the_key_holder_does_what_its_server_signed_alone() -> None:
+    parties = Parties()
+    good = parties.server.request([parties.masked(profile(1, 10))])
+    elsewhere = Parties(context=b"2").server.request([parties.masked(profile(1, 10))])
+    for bad in (bytes([good[0] ^ 1]) + good[1:], elsewhere, good[:-1] + bytes([good[-1] ^ 1])):
+        with pytest.raises(RemoteProtocolError, match="signature"):
+            parties.holder.open(bad)
+    lengths = (b"", good[:-1], good + b"\0", good[:-96] + good[-64:])
+    for bad in lengths:
+        with pytest.raises(RemoteProtocolError, match="another length"):
+            parties.holder.open(bad)
+    crowd = PadKeyHolder(AGREEMENT, parties.terms, (NAME,), 1, SIGNING.public)
+    with pytest.raises(RemoteProtocolError, match="1 to 1 clients"):
+        crowd.open(parties.server.request([parties.masked(profile(k, 10)) for k in range(2)]))
+    with pytest.raises(RemoteProtocolError, match="number 7"):
+        parties.holder.open(signed(parties, u32(7) + good[4:-64]))
+
+
+def test_a_request_that_is_refused_costs_its_query_alone() -> None:
+    parties, told = Parties(), dict[str, str]()
+    opens = OpensPads(parties.holder, told.__setitem__)
+    good = parties.server.request([parties.masked(profile(1, 10))])
+    reply, refused = opens.open(0, (good, b"junk"))
+    assert (len(reply), refused) == (8, REFUSED)
+    assert set(told) == {"server"}
+
+
+# A client that lies ---------------------------------------------------------------------------------
 
 
 def test_a_masked_row_that_was_changed_costs_its_sender_alone() -> None:
@@ -182,120 +333,10 @@ def test_a_masked_row_that_was_changed_costs_its_sender_alone() -> None:
     parties = Parties()
     good = parties.masked(profile(1, 10))
     spoilt = [replace(parties.masked(profile(2, 10)), words=bytes(len(good.words))) for _ in range(20)]
-    cut = replace(parties.masked(profile(3, 10)), words=good.words[:-8], sender="short")
-    found = parties.scores([good, *spoilt, cut])
-    first, *junk, short = (found[i] for i in range(22))
-    assert isinstance(first, Score)
-    assert abs(first.value - divergence(profile(1, 10), parties.base)) < 1e-5
+    first, *junk = parties.scores([good, *spoilt])
+    assert value(first) == pytest.approx(divergence(profile(1, 10), parties.base), abs=1e-5)
     assert all(isinstance(one, RemoteProtocolError) or one.value > 1 for one in junk)
     assert any(isinstance(one, RemoteProtocolError) for one in junk)
-    assert isinstance(short, RemoteProtocolError)
-    assert short.sender == "short"
-
-
-@pytest.mark.parametrize("what", ["list", "request"])
-@pytest.mark.parametrize("damage", ["flip", "cut", "foreign"])
-def test_the_key_holder_does_what_its_evaluator_signed_alone(what: str, damage: str) -> None:
-    parties = Parties()
-    masked = [parties.masked(profile(1, 10))]
-    listed = parties.evaluator.list(masked)
-    (ciphertext,) = parties.holder.encrypt(listed)
-    made = listed if what == "list" else parties.evaluator.request(ciphertext, 0, masked).request
-    match damage:
-        case "flip":
-            bad = bytes([made[0] ^ 1]) + made[1:]
-        case "cut":
-            bad = made[:-1]
-        case _:
-            bad = Parties(context=b"2").evaluator.list(masked) if what == "list" else listed
-    act = parties.holder.encrypt if what == "list" else parties.holder.open
-    with pytest.raises(RemoteProtocolError, match="signature"):
-        act(bad)
-
-
-def test_pads_from_the_key_holder_pass_the_gate() -> None:
-    parties = Parties()
-    masked = [parties.masked(profile(1, 10))]
-    (ciphertext,) = parties.holder.encrypt(parties.evaluator.list(masked))
-    for bad in (
-        b"",
-        ciphertext[:-1],
-        b"\xff" * len(ciphertext),
-        ciphertext[: len(ciphertext) // 2] + bytes(len(ciphertext) // 2),
-    ):
-        with pytest.raises(RemoteProtocolError):
-            parties.evaluator.request(bad, 0, masked)
-    opening = parties.evaluator.request(ciphertext, 0, masked)
-    with pytest.raises(RemoteProtocolError, match="one sum for each"):
-        parties.evaluator.scores(opening, b"1234", masked)
-
-
-def test_openings_of_pads_are_counted_and_capped_and_of_sums_alone() -> None:
-    parties = Parties()
-    few = replace(parties.terms, openings=3)
-    evaluator = PadEvaluator(
-        keys(PARAMETERS).public, few, SIGNING, linear_query(parties.base, parties.anchor, BOUNDS)
-    )
-    holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, few, SIGNING.public)
-    masked = [parties.masked(profile(1, 10)), parties.masked(profile(2, 10))]
-    (ciphertext,) = holder.encrypt(evaluator.list(masked))
-    first, second = (evaluator.request(ciphertext, 0, masked) for _ in range(2))
-    assert holder.open(first.request) == holder.open(first.request)
-    with pytest.raises(RemoteProtocolError, match="used up"):
-        holder.open(second.request)
-    for place in (0, 19, 21, 390 * 21, 391 * 21 - 1):  # the sums are at 20, 41, ... of 390 clients
-        body = bytearray(first.request[:-64])
-        at = len(body) - 2 * 25  # two items of a place and an integer of 23 octets
-        body[at : at + 2] = place.to_bytes(2, "little")
-        with pytest.raises(RemoteProtocolError, match="place of a sum"):
-            holder.open(evaluator._sign(b"open", bytes(body)))
-    item = first.request[:-64][-25:]
-    for items in (b"", item * (few.block + 1), item + b"\0"):
-        with pytest.raises(RemoteProtocolError, match="one polynomial and 1 to"):
-            holder.open(evaluator._sign(b"open", first.request[: -64 - 50] + items))
-
-
-def test_the_flooding_of_pads_hides_every_bit_of_the_noise() -> None:
-    """What the key holder sees beside the rounded sum: its low 14 bits are uniform; false alarm 1e-7.
-
-    They were not when the flooding was one float: a guessed baseline could be confirmed by them.
-    """
-    lows = [wide_gaussian(2.0**75, random.SystemRandom()) % 2**14 for _ in range(20_000)]
-    assert stats.chisquare(np.bincount(np.array(lows) >> 8, minlength=64)).pvalue > 1e-7
-    assert np.std(
-        [wide_gaussian(2.0**75, random.SystemRandom()) / 2**75 for _ in range(5000)]
-    ) == pytest.approx(1, abs=0.07)
-    assert {wide_gaussian(0.4, random.SystemRandom()) for _ in range(200)} <= set(range(-4, 5))
-
-
-def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> None:
-    with pytest.raises(ConfigError, match="room for fractions"):
-        PadTerms(
-            bounds=Bounds(mean=1e6, variance_high=1e9).linear(512, Variant.FULL),
-            context=b"",
-            openings=10**6,
-        )
-    with pytest.raises(ConfigError, match="at most 8192 masked integers"):
-        PadTerms(bounds=BOUNDS.linear(4096, Variant.FULL), context=b"", openings=1)
-    parties = Parties()
-    for hidden in (np.zeros(3), np.full(21, np.nan), np.full(21, 1e6)):
-        with pytest.raises(LocalProtocolError, match="inside the declared bounds"):
-            mask(hidden, np.zeros(0), parties.terms, AGREEMENT.public)
-    loose = linear_query(MeanVariance(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
-    with pytest.raises(ConfigError, match="declare a larger norm"):
-        PadEvaluator(keys(PARAMETERS).public, parties.terms, SIGNING, loose)
-
-
-def test_a_word_at_its_place_in_the_modulus_is_rounded_by_less_than_its_noise() -> None:
-    words = np.random.default_rng(1).integers(0, 2**64, 500, dtype=np.uint64)
-    found = module._scaled_residues(words)[:, :500]
-    for column, word in zip(found.T, words, strict=True):
-        exact = (int(word) * PARAMETERS.modulus) >> 64
-        composed = PARAMETERS.compose(tuple(int(r) for r in column))
-        assert 0 <= (exact - composed) % PARAMETERS.modulus <= 8
-
-
-# The message of a client, and the lists of a server -------------------------------------------------
 
 
 def test_a_message_is_place_key_and_words_of_exact_length() -> None:
@@ -328,32 +369,12 @@ def test_the_gate_refuses_by_name_what_no_client_makes(spoil: Callable[[bytes], 
     assert (refused.value.sender, refused.value.phase) == ("mallory", "gate")
 
 
-def test_the_key_holder_encrypts_each_pad_once() -> None:
-    """A pad that stands in a list twice would be used twice."""
-    parties = Parties()
-    masked = parties.masked(profile(1, 10))
-    with pytest.raises(RemoteProtocolError, match="each fresh key once"):
-        parties.holder.encrypt(parties.evaluator.list([masked, masked]))
-
-
-def test_the_key_holder_gives_one_ciphertext_a_list_and_tells_why_not() -> None:
-    parties, told = Parties(q=512), dict[str, str]()
-    opens = OpensPads(parties.holder, told.__setitem__)
-    masked = [parties.masked(profile(i, 512)) for i in range(parties.terms.block + 1)]
-    fitting, long = parties.evaluator.list(masked[:-1]), parties.evaluator.list(masked)
-    pads, refused, junk = opens.open(0, (fitting, long, b"junk"))
-    assert (bool(pads), refused, junk) == (True, REFUSED, REFUSED)
-    assert set(told) == {"server"}
-    opening = parties.evaluator.request(pads, 0, masked[:-1])
-    assert opens.open(1, (opening.request, fitting)) == (parties.holder.open(opening.request), REFUSED)
-
-
 @pytest.mark.parametrize("variance", [1e9, -1.0, np.nan])
 def test_clear_values_outside_the_bounds_are_no_score(variance: float) -> None:
     parties = Parties(variant=Variant.MEAN_ONLY)
     made = parties.masked(profile(1, 10))
     clear = np.concatenate([[variance], made.clear[1:]])
-    refused = parties.scores([replace(made, clear=clear, sender="ann")])[0]
+    (refused,) = parties.scores([replace(made, clear=clear, sender="ann")])
     assert isinstance(refused, RemoteProtocolError)
     assert (refused.sender, "inside the declared bounds" in str(refused)) == ("ann", True)
 
@@ -362,9 +383,40 @@ def test_a_claim_beyond_the_declared_bounds_is_no_score() -> None:
     """The last word, the log sum, weighs -1/2: less of it is a larger score, here 1.1 times the largest."""
     parties = Parties()
     made = parties.masked(profile(1, 10))
-    words = np.frombuffer(made.words, dtype="<u8").copy()
+    own = np.frombuffer(made.words, dtype="<u8").copy()
     far = 2.2 * BOUNDS.largest_product(10) * parties.terms.data_scale
-    words[-1] -= np.uint64(int(far))
-    refused = parties.scores([replace(made, words=words.tobytes(), sender="ann")])[0]
+    own[-1] -= np.uint64(int(far))
+    (refused,) = parties.scores([replace(made, words=own.tobytes(), sender="ann")])
     assert isinstance(refused, RemoteProtocolError)
     assert (refused.sender, "no honest client" in str(refused)) == ("ann", True)
+
+
+# Terms ----------------------------------------------------------------------------------------------
+
+
+def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> None:
+    wide = Bounds(mean=1e6, variance_high=1e9).linear(512, Variant.FULL)
+    with pytest.raises(ConfigError, match="room for fractions"):
+        PadTerms(bounds=wide, context=b"")
+    assert PadTerms(bounds=wide, context=b"", word_bits=128).error_bound < 0.1
+    with pytest.raises(ConfigError, match="64 or 128 bits"):
+        PadTerms(bounds=BOUNDS.linear(3, Variant.FULL), context=b"", word_bits=32)
+    parties = Parties()
+    for hidden in (np.zeros(3), np.full(21, np.nan), np.full(21, np.inf), np.full(21, 1e6)):
+        with pytest.raises(LocalProtocolError, match="inside the declared bounds"):
+            mask(hidden, np.zeros(0), parties.terms, NAME, bytes(32), AGREEMENT.public)
+    loose = linear_query(MeanVariance(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
+    with pytest.raises(ConfigError, match="declare a larger norm"):
+        parties.of(loose)
+
+
+def test_every_field_of_the_terms_is_in_their_text() -> None:
+    """Parties whose terms differ have other pads."""
+    one = Parties().terms
+    others = [
+        replace(one, context=b"2"),
+        replace(one, word_bits=128),
+        replace(one, bounds=replace(one.bounds, least=-1.0)),
+        replace(one, bounds=replace(one.bounds, weights=())),
+    ]
+    assert len({terms.digest for terms in (one, *others)}) == len({t.place for t in (one, *others)}) == 5

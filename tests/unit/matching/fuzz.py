@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tenseal as ts
@@ -29,14 +30,15 @@ from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
+from securefl.linear import dealt_pads
 from securefl.linear import evaluator as match_of
 from securefl.linear import pads as pads_of
+from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.pad_terms import PARAMETERS, PadTerms
-from securefl.linear.padded import PadEvaluator
-from securefl.linear.pads import PadKeyHolder, admit, framed, mask
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask
 from securefl.linear.terms import LinearTerms
 from securefl.matching import Evaluator as FileEvaluator
 from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
@@ -136,36 +138,57 @@ def encrypted_baseline_doors() -> list[SecureAggregator]:
 
 
 def pad_doors() -> list[SecureAggregator]:
-    terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz", openings=10**6)
-    keys, agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
     some, anchor = MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
-    evaluator = PadEvaluator(keys.public, terms, SIGNING, linear_query(some, anchor, BOUNDS))
-    holder = PadKeyHolder(keys, agreement, terms, SIGNING.public)
-    split = features(some, anchor, BOUNDS).split(Variant.FULL)
-    masked = mask(split.hidden, split.clear, terms, agreement.public)
-    listed = evaluator.list([masked])
-    (pads,) = holder.encrypt(listed)
-    opening = evaluator.request(pads, 0, [masked])
-    reply = holder.open(opening.request)
+    query, split = linear_query(some, anchor, BOUNDS), features(some, anchor, BOUNDS).split(Variant.FULL)
+    found = []
+    for dealt in (False, True):
+        terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz", dealt=dealt)
+        agreement, what = AgreementKey.generate(), "dealt pad" if dealt else "pad"
+        own = (agreement, terms, ("profile",), 9, SIGNING.public)
+        server: PadServer | DealtServer
+        if dealt:
+            server = DealtServer(terms, 0, SIGNING, query)
+            masked = dealt_pads.mask(split.hidden, split.clear, terms, "profile", agreement.public)
+        else:
+            server = PadServer(terms, 0, "profile", SIGNING, query)
+            masked = mask(split.hidden, split.clear, terms, "profile", server.told, agreement.public)
+        request = server.request([masked])
+        reply = PadDoors(DealtKeyHolder if dealt else PadKeyHolder, own, terms, server, masked)
+        found += [
+            SecureAggregator(f"{what} request", reply.open, request, weight=30),
+            SecureAggregator(f"{what} request signed", reply.open, request, reply.signed, weight=6),
+            SecureAggregator(f"{what} sums", reply.score, reply.open(request), weight=60),
+            SecureAggregator(f"{what} words", reply.words, masked.words, weight=60),
+            SecureAggregator(f"{what} message", reply.message, masked.packed, weight=30),
+        ]
+    return found
 
-    def pad_signed(kind: bytes, raw: bytes) -> bytes:
-        return raw[:-64] + SIGNING.sign(framed(kind, terms, raw[:-64])).raw
 
-    def words(raw: bytes) -> object:
-        return evaluator.scores(opening, reply, [replace(masked, words=raw)])
+@dataclass(frozen=True)
+class PadDoors:
+    """What reads bytes under pads. A key holder is made anew for each request: it answers one of a query."""
 
-    def message(raw: bytes) -> object:
-        return admit(raw, split.clear, terms, sender="fuzz")
+    kind: type[PadKeyHolder]
+    own: tuple[Any, ...]
+    terms: PadTerms
+    server: PadServer | DealtServer
+    masked: Masked
 
-    return [
-        SecureAggregator("pad list", holder.encrypt, listed, weight=30),
-        SecureAggregator("pad list signed", holder.encrypt, listed, partial(pad_signed, b"pads"), weight=1),
-        SecureAggregator("pads", lambda raw: evaluator.request(raw, 0, [masked]), pads, weight=1),
-        SecureAggregator("pad open", holder.open, opening.request, partial(pad_signed, b"open"), weight=6),
-        SecureAggregator("pad sums", lambda raw: evaluator.scores(opening, raw, [masked]), reply, weight=60),
-        SecureAggregator("pad words", words, masked.words, weight=60),
-        SecureAggregator("pad message", message, masked.packed, weight=30),
-    ]
+    def open(self, raw: bytes) -> bytes:
+        return self.kind(*self.own).open(raw)
+
+    def signed(self, raw: bytes) -> bytes:
+        return raw[:-64] + SIGNING.sign(framed(self.terms, raw[:-64])).raw
+
+    def score(self, raw: bytes) -> object:
+        return self.server.score(self.masked, raw[:8])
+
+    def words(self, raw: bytes) -> object:
+        made = self.masked
+        return self.message(made.place + made.fresh.raw + made.share + raw)
+
+    def message(self, raw: bytes) -> object:
+        return admit(raw, self.masked.clear, self.terms, sender="fuzz")
 
 
 def file_doors() -> list[SecureAggregator]:

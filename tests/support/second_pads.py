@@ -1,0 +1,164 @@
+"""Second pads, with nothing of securefl in them: plain and slow, to disagree with the first.
+
+Bytes, plain integers and lists; a refusal is `Refused`. Never use it for real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from support.second_secagg import (
+    Refused,
+    demand,
+    digest,
+    fields,
+    hkdf,
+    sha256,
+    sign,
+    u32,
+    verify,
+    x25519,
+    x25519_public,
+)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """`text` is that of the terms; `ranges` are (low, high) of each weight, in units of 1 / s_w."""
+
+    text: bytes
+    bits: int
+    row: int
+    longest: float
+    ranges: tuple[tuple[float, float], ...]
+
+    @property
+    def place(self) -> bytes:
+        return sha256(b"securefl/pads/place/2|" + self.text)[:16]
+
+
+def signed(own: int, bits: int) -> int:
+    return own - (1 << bits) if own >> (bits - 1) else own
+
+
+def pack(terms: Terms, values: Sequence[int]) -> bytes:
+    return b"".join((one % (1 << terms.bits)).to_bytes(terms.bits // 8, "little") for one in values)
+
+
+def unpack(terms: Terms, data: bytes) -> list[int]:
+    size = terms.bits // 8
+    return [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
+
+
+def stream(terms: Terms, key: bytes, count: int) -> list[int]:
+    made = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return unpack(terms, made.update(bytes(count * terms.bits // 8)))
+
+
+def inner(terms: Terms, one: Sequence[int], other: Sequence[int]) -> int:
+    return sum(a * b for a, b in zip(one, other, strict=True)) % (1 << terms.bits)
+
+
+def weights_digest(terms: Terms, name: bytes, salt: bytes, v: Sequence[int]) -> bytes:
+    return digest("weights", b"", fields(salt, terms.text, name, pack(terms, v)))
+
+
+def told_pad(terms: Terms, name: bytes, secret: bytes, other: bytes, fresh: bytes, d: bytes) -> list[int]:
+    info = b"securefl/plain-pad/1|" + fields(fresh, terms.text, name, d)
+    return stream(terms, hkdf(x25519(secret, other), info), terms.row)
+
+
+def dealt_pad(terms: Terms, name: bytes, secret: bytes, other: bytes, fresh: bytes) -> tuple[list[int], int]:
+    info = b"securefl/dealt-pad/1|" + fields(fresh, terms.text, name)
+    words = stream(terms, hkdf(x25519(secret, other), info), terms.row + 1)
+    return words[:-1], words[-1]
+
+
+def told_message(terms: Terms, name: bytes, e: bytes, kh: bytes, d: bytes, x: Sequence[int]) -> bytes:
+    fresh = x25519_public(e)
+    pad = told_pad(terms, name, e, kh, fresh, d)
+    return terms.place + fresh + pack(terms, [a + b for a, b in zip(x, pad, strict=True)])
+
+
+def dealt_message(terms: Terms, name: bytes, e: bytes, kh: bytes, rho: bytes, x: Sequence[int]) -> bytes:
+    fresh = x25519_public(e)
+    pad, last = dealt_pad(terms, name, e, kh, fresh)
+    g = inner(terms, pad, stream(terms, rho, terms.row)) + last
+    masked = [a + b for a, b in zip(x, pad, strict=True)]
+    return terms.place + fresh + rho + pack(terms, [g]) + pack(terms, masked)
+
+
+def item(terms: Terms, server: bytes, body: bytes) -> bytes:
+    return body + sign(server, b"securefl/plain-pads/1|" + fields(terms.text) + body)
+
+
+def told_item(
+    terms: Terms, server: bytes, index: int, salt: bytes, v: Sequence[int], fresh: Sequence[bytes]
+) -> bytes:
+    return item(terms, server, u32(index) + salt + pack(terms, v) + b"".join(fresh))
+
+
+def dealt_item(
+    terms: Terms, server: bytes, index: int, v: Sequence[int], clients: Sequence[tuple[bytes, bytes]]
+) -> bytes:
+    body = u32(index)
+    for fresh, rho in clients:
+        delta = [a - b for a, b in zip(v, stream(terms, rho, terms.row), strict=True)]
+        body += fresh + pack(terms, delta)
+    return item(terms, server, body)
+
+
+class Holder:
+    """The key holder of one place."""
+
+    def __init__(
+        self, terms: Terms, secret: bytes, server: bytes, names: Sequence[bytes], cohort: int, dealt: bool
+    ) -> None:
+        self.terms, self.secret, self.server, self.dealt = terms, secret, server, dealt
+        self.names, self.cohort = list(names), cohort
+        self.seen: dict[bytes, tuple[bytes, bytes]] = {}
+
+    def answer(self, request: bytes) -> bytes:
+        t = self.terms
+        vector = t.row * t.bits // 8
+        head, each = (4, 32 + vector) if self.dealt else (4 + 32 + vector, 32)
+        count, rest = divmod(len(request) - head - 64, each)
+        demand(rest == 0 and 0 < count <= self.cohort, "length")
+        body = request[:-64]
+        verify(self.server, b"securefl/plain-pads/1|" + fields(t.text) + body, request[-64:])
+        index = int.from_bytes(body[:4], "little")
+        demand(index < len(self.names), "index")
+        name = self.names[index]
+        if name in self.seen:
+            demand(self.seen[name][0] == body, "second body")
+            return self.seen[name][1]
+        items = [body[at : at + each] for at in range(head, len(body), each)]
+        reply = self.dealt_reply(name, items) if self.dealt else self.told_reply(name, body[4:head], items)
+        self.seen[name] = body, reply
+        return reply
+
+    def told_reply(self, name: bytes, head: bytes, fresh: Sequence[bytes]) -> bytes:
+        t, salt, v = self.terms, head[:32], unpack(self.terms, head[32:])
+        small = [signed(one, t.bits) for one in v]
+        demand(sum(one * one for one in small) ** 0.5 <= t.longest, "norm")
+        for own, (low, high) in zip(small, t.ranges, strict=True):
+            demand(low - 1 <= own <= high + 1, "range")
+        demand(len(set(fresh)) == len(fresh), "twice")
+        d = weights_digest(t, name, salt, v)
+        pads = [told_pad(t, name, self.secret, one, one, d) for one in fresh]
+        return pack(t, [inner(t, pad, v) for pad in pads])
+
+    def dealt_reply(self, name: bytes, items: Sequence[bytes]) -> bytes:
+        t = self.terms
+        demand(len({one[:32] for one in items}) == len(items), "twice")
+        sums = []
+        for one in items:
+            pad, last = dealt_pad(t, name, self.secret, one[:32], one[:32])
+            sums.append(inner(t, pad, unpack(t, one[32:])) - last)
+        return pack(t, sums)
+
+
+__all__ = ["Holder", "Refused", "Terms", "dealt_item", "dealt_message", "told_item", "told_message"]
