@@ -12,14 +12,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 
 from terms import PLAN, UPDATES
 
 from securefl.deployment import keys, roster
 from securefl.deployment.local import UpdateParty, served
-from securefl.deployment.server import listening
 
 
 def enrol(folder: Path, name: str) -> str:
@@ -34,12 +32,12 @@ def serve(folder: Path, name: str) -> None:
     counter = folder.with_name(f"{folder.name}.counter")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     identity, path = keys.read(folder, name), folder / "run" / "party.sock"
-    with (
-        closing(UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter)) as party,
-        listening(path) as listener,
-    ):
-        print(f"{name} serves on {path}.", flush=True)
-        served(party, listener, allow={os.getuid()})
+    served(
+        lambda: UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter),
+        path,
+        allow={os.getuid()},
+        ready=lambda: print(f"{name} serves on {path}.", flush=True),
+    )
 
 
 if __name__ == "__main__":
