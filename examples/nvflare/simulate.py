@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
+import psutil
 from party import enrol
 from task import ROUNDS, SITES, start, write_records
 
@@ -25,6 +28,8 @@ sys.path.append(str(HERE.parent / "flower"))
 from processes import PATIENCE, Federation, federation, new_folder  # noqa: E402
 
 TOLERANCE = 1e-6
+LOST = "Communication error with client"
+"""What NVFlare's simulator says if another process took the port of a site. It then waits without end."""
 
 
 def plain(folder: Path) -> None:
@@ -74,8 +79,18 @@ def simulated(own: Federation, job: str) -> list[str]:
     # The simulator starts more processes, which import the task.
     command = ("env", f"PYTHONPATH={HERE}", sys.executable, Path(__file__), "--job", job)
     own.start(job, *command, "--out", own.folder)
-    if code := own.processes[job].wait(PATIENCE):
-        sys.exit(f"The {job} run ended with exit code {code}:\n{own.said(job)[-4000:]}")
+    process, end = own.processes[job], monotonic() + PATIENCE
+    try:
+        while process.poll() is None and LOST not in own.said(job) and monotonic() < end:
+            sleep(0.2)
+    finally:
+        # They lead sessions of their own, so that they would outlive the end of the job's group.
+        for one in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+    if process.poll() != 0:
+        how = "lost a site as it started; run it again" if LOST in own.said(job) else "failed"
+        sys.exit(f"The {job} run {how}:\n{own.said(job)[-4000:]}")
     return own.said(job).splitlines()
 
 

@@ -244,3 +244,25 @@ def test_a_number_of_openings_is_refused_by_its_flag(count: int, tmp_path: Path)
     words = ("keygen", "--role", "key-holder", "--out", tmp_path / "K", "--openings", count)
     assert f"Expected --openings from 1 to 1099511627776, got {count}" in call(*words, code=1)
     assert not (tmp_path / "K").exists()
+
+
+def test_a_profile_too_long_for_encrypt_is_refused_where_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = '[model]\nkind = "mlp"\nhidden = [5]\nprofiled_layer = "fc1"\n[weights]\noutputs = 2\n'
+    (tmp_path / "m.toml").write_text(model)
+    np.save(tmp_path / "d.npy", np.ones((3, 4)))
+    words = (
+        "profile",
+        "--data",
+        tmp_path / "d.npy",
+        "--model",
+        tmp_path / "m.toml",
+        "-o",
+        tmp_path / "p.json",
+    )
+    monkeypatch.setattr("securefl.matching.profile_file.MOST_ELEMENTS", 13)
+    assert "Expected at most 13 numbers in at most 16,777,216 bytes, got up to 14" in call(*words, code=1)
+    assert not (tmp_path / "p.json").exists()
+    monkeypatch.setattr("securefl.matching.profile_file.MOST_ELEMENTS", 14)
+    call(*words)
