@@ -100,9 +100,9 @@ class Federation:
 
 
 @contextmanager
-def federation(root: Path, study: str = CLEAR) -> Iterator[Federation]:
+def federation(root: Path, study: str = CLEAR, **options: Any) -> Iterator[Federation]:
     """All parties of enrolled folders, started."""
-    own = Federation(root, study)
+    own = Federation(root, study, **options)
     try:
         own.start()
         yield own
