@@ -34,6 +34,7 @@ from securefl.mechanisms.charges import events_of
 from securefl.storage.folder_lock import alone
 from securefl.storage.own_record import OwnRecord
 from securefl.study import config
+from securefl.study.attended import Followed
 from securefl.study.backends import ArmContext
 from securefl.study.config import Arm
 from securefl.study.export import taken
@@ -185,7 +186,8 @@ def run_deployed(
         fresh: called with the same for rounds that finish in this call.
         stop: asked between rounds and while parties are awaited; it raises `Interrupted` if a request to
             stop came.
-        say: prints a line for a person, such as who is awaited.
+        say: prints a line for a person: who is awaited, who took no part in a finished round, and what
+            ledgers are asked for.
         wait: seconds. At the start all parties are awaited so long, and before each later round only if too
             few are present for it.
         clock, pause: read and wait for seconds; tests inject others.
@@ -216,12 +218,20 @@ def run_deployed(
         patience = Patience(seconds=wait, say=say, stop=stop, clock=clock, pause=pause)
         backend = OwnMachines(pinned, identity, exchange, patience)
         records: list[Mapping[str, Any]] = []
+        followed, newest = Followed(), dict[int, str]()
 
         def noted(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
             records.append(record)
+            if (presence := followed.presence(record)) is not None:
+                newest[record["round"]] = presence.line()
             tell(arm, seed, record)
 
-        found = run_study(study, out, noted, fresh=fresh, stop=stop, say=say, backend=backend)
+        def finished(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+            say(newest.pop(record["round"]))
+            if fresh is not None:
+                fresh(arm, seed, record)
+
+        found = run_study(study, out, noted, fresh=finished, stop=stop, say=say, backend=backend)
         spent = backend.spending(records)
         spendings.write(out, spent)
         for line in spendings.sentences(spent):

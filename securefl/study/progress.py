@@ -62,11 +62,6 @@ class Bars:
             line = f"{name:<18} round {record['round']:>4}  {figures}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def line(self, text: str) -> None:
-        """Print a line above the bars; nothing for an empty one."""
-        if text:
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
-
 
 def _share(accuracy: float | None) -> str:
     # As wide as a number, so that columns do not move.

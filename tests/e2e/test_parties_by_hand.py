@@ -56,9 +56,8 @@ class Here:
     def securefl(self, words: list[str], meanwhile: dict[int, list[str]]) -> tuple[str, str, int]:
         run = coordinator.run_deployed
 
-        def watched(*args: Any, fresh: Any, **options: Any) -> Any:
+        def watched(*args: Any, **options: Any) -> Any:
             def then(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
-                fresh(arm, seed, record)
                 if record["round"] in meanwhile:
                     self.kill(meanwhile[record["round"]])
 
@@ -144,7 +143,8 @@ def loose(step: Step, lines: list[str]) -> list[str]:
     kept = [re.sub(r"\d+(\.\d+)?", "N", line) for line in lines]
     if step.meanwhile:
         kept = [line for line in kept if not line.startswith("round N: ")]
-    kept = [line for line in kept if not line.startswith("fedavg  ")]  # every tenth round and the last
+    # A line on every tenth round and the last, and warnings of rounds in whose middle a party was killed.
+    kept = [line for line in kept if not line.startswith(("fedavg  ", "Warning"))]
     return [line for at, line in enumerate(kept) if at == 0 or kept[at - 1] != line]
 
 

@@ -13,7 +13,6 @@ from securefl.deployment import folder as folders
 from securefl.deployment.coordinator import run_deployed
 from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.party_setup import OwnData
-from securefl.study.attended import Followed
 from securefl.study.results import Results
 from support.party_folders import CLEAR, made, names
 
@@ -38,7 +37,6 @@ class Federation:
         up: the parties whose processes run, with the function that answers a request.
         before: called with each request before it is sent; it may start or end parties.
         said: the lines for the person who runs the server.
-        log: these lines, and the line of each round, as the command prints them.
         records: of the rounds, in the order in which they were told.
         change: changes the records of a party when it starts.
     """
@@ -48,7 +46,6 @@ class Federation:
     up: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict)
     before: Callable[[Mapping[str, bytes]], None] = lambda requests: None
     said: list[str] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)
     change: Mapping[str, Callable[[OwnData], OwnData]] = field(default_factory=dict)
     records: list[Mapping[str, Any]] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
@@ -80,24 +77,16 @@ class Federation:
 
     def coordinate(self, out: Path, wait: float = 0.0, **options: Any) -> tuple[Results, Path]:
         """Run the study of the server's folder."""
-        followed = Followed()
 
         def tell(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
             self.records.append(record)
-            presence = followed.presence(record)
-            assert presence is not None
-            self.log.append(presence.line())
-
-        def say(line: str) -> None:
-            self.said.append(line)
-            self.log.append(line)
 
         return run_deployed(
             self.root / SERVER,
             out,
             self.exchange,
             tell=tell,
-            say=say,
+            say=self.said.append,
             wait=wait,
             clock=lambda: self.clock.now,
             pause=self.clock.pause,
@@ -111,9 +100,9 @@ class Federation:
 
 
 @contextmanager
-def federation(root: Path, study: str = CLEAR) -> Iterator[Federation]:
+def federation(root: Path, study: str = CLEAR, **options: Any) -> Iterator[Federation]:
     """All parties of enrolled folders, started."""
-    own = Federation(root, study)
+    own = Federation(root, study, **options)
     try:
         own.start()
         yield own

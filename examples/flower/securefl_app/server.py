@@ -14,7 +14,6 @@ from securefl.deployment import run_deployed
 from securefl.deployment.coordinator import others_of
 from securefl.flower import GridExchange
 from securefl.flower.exchange import found
-from securefl.study.attended import Followed
 from securefl.study.config import Arm
 
 app = ServerApp()
@@ -30,21 +29,16 @@ def main(grid: Grid, context: Context) -> None:
         nodes = found(grid, names, deadline=float(config["wait"]))
         say(f"nodes of {', '.join(nodes)}; none of {', '.join(set(names) - set(nodes)) or 'nobody'}")
         exchange = GridExchange(grid, nodes, deadline=float(config["deadline"]))
-        tell = partial(finished, say, Followed())
-        _, page = run_deployed(folder, out, exchange, tell=tell, say=say)
+        _, page = run_deployed(folder, out, exchange, tell=partial(finished, say), say=say)
         say(f"report {page}")
     except Exception as error:  # said and raised again, whatever it is: Flower keeps the reason to itself
         say(f"failed: {error}")
         raise
 
 
-def finished(
-    say: Callable[[str], None], followed: Followed, arm: Arm, seed: int, record: Mapping[str, Any]
-) -> None:
-    """Say what the server knows of a round: who took no part, since when and why, and the accuracy."""
-    presence = followed.presence(record)
-    if presence is not None:
-        say(f"{presence.line()}; accuracy {record['accuracy']:.3f}")
+def finished(say: Callable[[str], None], arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+    """Say the accuracy of a round. Who took no part in it is said by `run_deployed`."""
+    say(f"round {record['round']}: accuracy {record['accuracy']:.3f}")
 
 
 def append(log: Path, text: str) -> None:

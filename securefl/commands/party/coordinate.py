@@ -13,7 +13,6 @@ from securefl.commands.telling import play_and_tell
 from securefl.core.text_safety import escaped
 
 if TYPE_CHECKING:
-    from securefl.study.config import Arm
     from securefl.study.interruption import Interruption
     from securefl.study.progress import Bars
     from securefl.study.results import Results
@@ -95,17 +94,9 @@ def coordinate(
     exchange = SocketExchange(_paths(names, parties or folder.resolve().parent, sockets), deadline=deadline)
     study = config.read(folder / STUDY)
     home = out or Path("runs") / slug(study.study.name)
-    lines = _Rounds()
 
     def play(bars: Bars, stop: Interruption, say: Callable[[str], None]) -> tuple[Results, Path]:
-        def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
-            bars.tell(arm, seed, record)
-            lines.follow(record)
-
-        def fresh(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
-            bars.line(lines.newest)
-
-        return run_deployed(folder, home, exchange, tell=tell, fresh=fresh, stop=stop, say=say, wait=wait)
+        return run_deployed(folder, home, exchange, tell=bars.tell, stop=stop, say=say, wait=wait)
 
     again = _again(folder, home, {"--parties": parties, "--wait": wait, "--deadline": deadline}, sockets)
     try:
@@ -122,19 +113,6 @@ def _again(folder: Path, home: Path, options: Mapping[str, object], sockets: Seq
     for name, value in options.items():
         words += [] if value is None else [name, f"{value:g}" if isinstance(value, float) else str(value)]
     return shlex.join([*words, *(word for text in sockets for word in ("--socket", text))])
-
-
-class _Rounds:
-    """Follows who took part in the rounds. newest: the line on the newest round."""
-
-    def __init__(self) -> None:
-        from securefl.study.attended import Followed
-
-        self._followed, self.newest = Followed(), ""
-
-    def follow(self, record: Mapping[str, Any]) -> None:
-        presence = self._followed.presence(record)
-        self.newest = "" if presence is None else presence.line()
 
 
 def _spent(home: Path) -> dict[str, Any]:

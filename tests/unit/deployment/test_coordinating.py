@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,34 @@ def test_a_roster_of_another_number_of_clients_than_the_study(more: int, tmp_pat
         pin(tmp_path / SERVER, roster)
 
 
+def test_a_client_in_the_middle_is_removed_by_a_line_of_keys_that_nobody_keeps(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    of = made()
+    folders.init(tmp_path / "void", of, part(of, "client-0001", tmp_path / "void-counter"))
+    void = line_of(keys.read(tmp_path / "void", "client-0001").member())
+    shutil.rmtree(tmp_path / "void")
+    kept = [line for line in roster.read_text().splitlines() if "client-0001" not in line]
+    roster.write_text("\n".join([*kept, void]))
+    for name in (SERVER, "client-0000", "client-0002"):
+        pin(tmp_path / name, roster)
+    with pytest.raises(ConfigError, match="got other keys"):
+        pin(tmp_path / "client-0001", roster)
+    with federation(tmp_path) as own:  # the removed party serves still, with the old roster
+        own.coordinate(tmp_path / "run")
+    assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
+    assert lines(own)[0] == "round 1: 2 of 3 answered; client-0001 refused the order since round 1"
+    assert status(tmp_path / "client-0001")["sessions"]["count"] == 0
+
+
+def test_a_party_whose_file_has_no_records_reads_so(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    empty = {"client-0001": lambda own: replace(own, records=(own.records[0][:0], own.records[1][:0]))}
+    with federation(tmp_path, change=empty) as own:
+        own.coordinate(tmp_path / "run")
+    assert lines(own)[0] == "round 1: 2 of 3 answered; client-0001 sent no value since round 1"
+    assert "Give the client records" in status(tmp_path / "client-0001")["missing"][0]["why"]
+
+
 # One coordinator, and clocks ------------------------------------------------------------------------------
 
 
@@ -296,12 +325,27 @@ def test_a_second_coordinator_is_refused_by_name(out: str, tmp_path: Path) -> No
     assert f"{tmp_path / SERVER} is in use by process" in seen[0]
 
 
+def test_a_coordinator_with_a_copy_of_the_folder_ends_the_session_of_the_first(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        second = Federation(tmp_path / "copy", up=own.up)
+        shutil.copytree(tmp_path / SERVER, tmp_path / "copy" / SERVER)
+
+        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
+            if record["round"] == 2:
+                second.coordinate(tmp_path / "other")
+
+        with pytest.raises(TooFewParties, match=r"for round 3 .* client-0000 \(refused the order\)"):
+            own.coordinate(tmp_path / "run", fresh=fresh)
+    assert second.rounds == FULL
+    assert own.rounds == FULL[:2]
+    assert "got one that ended" in status(tmp_path / "client-0000")["refusals"][0]["why"]
+
+
 def test_a_party_whose_clock_is_far_off_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enrolled(tmp_path)
     monkeypatch.setattr(store, "now", lambda: "1970-01-01T00:00:00.000+00:00")
     with federation(tmp_path) as own:
-        for name, stack in own._stacks.items():
-            assert stack is not None, name
         own.coordinate(tmp_path / "run")
     assert own.rounds == FULL
 

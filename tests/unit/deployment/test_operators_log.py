@@ -82,7 +82,7 @@ def coordinated(root: Path) -> Federation:
 
 
 def test_the_log_is_the_pages(own: Federation) -> None:
-    assert own.log == block("The operator reads")
+    assert own.said == block("The operator reads")
 
 
 def test_each_owner_reads_the_private_reason_that_the_page_shows(own: Federation) -> None:
@@ -97,7 +97,7 @@ def test_each_owner_reads_the_private_reason_that_the_page_shows(own: Federation
 
 
 def test_the_log_has_no_private_word(own: Federation) -> None:
-    log = "\n".join(own.log)
+    log = "\n".join(own.said)
     for name in (OVERFLOWS, REFUSES):
         said = status(own.root / name)
         for one in (*said["missing"], *said["refusals"]):
