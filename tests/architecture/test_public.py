@@ -35,7 +35,6 @@ _PARTS = "parts of a deployment that no face names"
 _RUN = "a look inside a run: studies and sweeps have no face"
 PRIVATE = {
     "securefl.deployment.server_session": _PARTS,
-    "securefl.study.attended": _PARTS,
     "securefl.deployment.computing": _PARTS,
     "securefl.deployment.connection": _PARTS,
     "securefl.deployment.updates": _PARTS,
@@ -47,8 +46,6 @@ PRIVATE = {
     "securefl.deployment": _PARTS,
     "securefl.deployment.coordinator": _PARTS,
     "securefl.storage.journal": _PARTS,
-    "securefl.storage.own_record": _PARTS,
-    "securefl.commands.main": "a program that types commands",
     "securefl.study": _RUN,
     "securefl.study.config": _RUN,
     "securefl.study.forecast": _RUN,
