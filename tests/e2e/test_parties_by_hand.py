@@ -31,10 +31,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "parties-by-hand.md").read_text(enc
 STUDY = re.search(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 
-def write_files(folder: Path) -> None:
+def write_files(folder: Path, *, epochs: int = 1) -> None:
     """The study, and the records of four hospitals."""
     assert STUDY is not None
-    (folder / "study3.toml").write_text(STUDY[1])
+    (folder / "study3.toml").write_text(STUDY[1].replace("epochs = 1", f"epochs = {epochs}"))
     records = made(STUDY[1]).world.records
     for k, (x, y) in enumerate([*records, records[0]]):
         np.savez(folder / f"own-{k}.npz", x=x[k:], y=y[k:])
@@ -151,7 +151,7 @@ def loose(step: Step, lines: list[str]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_the_page_in_processes(tmp_path: Path) -> None:
-    write_files(tmp_path)
+    write_files(tmp_path, epochs=300)  # a round takes longer than a kill takes to arrive
     machine, code = Processes(tmp_path), [0]
     try:
         for step in steps(PAGE):
