@@ -12,7 +12,6 @@ draw their batches too, by a Poisson rate of 1. Attention in Opacus is its own D
 from __future__ import annotations
 
 import argparse
-import csv
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from statistics import median
 from time import process_time
 from typing import Any
 
+import pandas as pd
 import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.layers import DPMultiheadAttention
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from securefl.dp.noise import Source
+from securefl.report.tables import write_csv
 from securefl.training import single_thread
 from securefl.training.dpsgd import train_privately
 from securefl.training.isolation import scheme_of
@@ -162,10 +163,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", "Full backward hook is firing")
     found = rows(options.rounds)
     if options.out is not None:
-        with options.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(found)
+        write_csv(options.out, pd.DataFrame(found, dtype=object))
 
 
 if __name__ == "__main__":

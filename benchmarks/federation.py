@@ -34,6 +34,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from federation_client import CLIENTS, Either
 from federation_network import Run, alone, installed_nodes, simulation, stock_nodes
 from federation_rounds import SUMS, UPDATES, Mark, of_this_process, plan_of, rounds_of
@@ -45,6 +46,7 @@ from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.deployment.local import LocalDeployment
 from securefl.deployment.updates import UPDATE
 from securefl.engine.aggregator import SecureAggregator
+from securefl.report.tables import write_csv
 
 PAYLOADS = {"262 kB": 65_536, "4 MB": 1_048_576}
 FIELDS = ["carrier", "sum", "payload", "cpu_ms", "wall_ms"]
@@ -179,10 +181,7 @@ def write(out: Path, rows: Iterable[dict[str, str]]) -> None:
     known = {(row["carrier"], row["sum"], row["payload"]): row for row in [*before, *rows]}
     order = [list(CARRIERS), list(SUMS), list(PAYLOADS)]
     places = sorted(known, key=lambda at: [names.index(name) for names, name in zip(order, at, strict=True)])
-    with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(known[place] for place in places)
+    write_csv(out, pd.DataFrame([known[place] for place in places], columns=FIELDS, dtype=object))
 
 
 def main() -> None:

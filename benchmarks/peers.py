@@ -23,8 +23,6 @@ A contestant whose packages its interpreter lacks is left out, and named.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -181,14 +179,12 @@ def _digits(value: float) -> str:
 
 
 def keep(rows: Sequence[Row], lines: Sequence[str]) -> None:
-    from securefl.storage import files
+    import pandas as pd
 
-    text = io.StringIO()
-    text.writelines(f"# {line}\n" for line in ("python benchmarks/peers.py --write", *lines))
-    writer = csv.DictWriter(text, list(asdict(rows[0])), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(map(asdict, rows))
-    files.write(HERE / "results" / "peers.csv", text.getvalue())
+    from securefl.report.tables import write_csv
+
+    table = pd.DataFrame([asdict(row) for row in rows], dtype=object)
+    write_csv(HERE / "results" / "peers.csv", table, ["python benchmarks/peers.py --write", *lines])
 
 
 def main() -> None:

@@ -150,7 +150,7 @@ def load_charge(stored: str) -> Charge:
         return Charge(server=by_party["server"], key_holder=by_party["key-holder"], others=by_party["others"])
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise DataError(
-            f"Expected a stored charge with an event for each party, got {stored[:80]!r}. Restore the "
+            "Expected a stored charge with an event for each party, got another text. Restore the "
             "ledger from a backup."
         ) from None
 

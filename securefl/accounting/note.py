@@ -15,11 +15,13 @@ import os
 from pathlib import Path
 
 from securefl.accounting.chain import Head
+from securefl.storage import inputs
 from securefl.storage.database import IN_MEMORY, Damaged, seal
 
 END = "-head"
 """The note's file name is the ledger's name with this ending."""
 _COUNT, _DIGEST = 8, 32
+_LARGEST = 2**10
 
 
 def noted(ledger: Path | str) -> Head | None:
@@ -32,10 +34,9 @@ def noted(ledger: Path | str) -> Head | None:
 
 def noted_in(file: Path) -> Head | None:
     """Return the head in a note or counter, or None if it is not there. Raises Damaged if it was changed."""
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
+    if not file.exists():
         return None
+    content = inputs.content(file, _LARGEST)
     if not content:  # created, but not written yet
         return None
     body, sealed = content[: _COUNT + _DIGEST], content[_COUNT + _DIGEST :]

@@ -43,6 +43,7 @@ from securefl.accounting.note import HeadNote, noted
 from securefl.accounting.store import IDENTITY, Terms, now, written
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.renamed import first_words, renamed
+from securefl.core.text_safety import excerpt
 from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, require, seal
 from securefl.storage.read_only import read
 
@@ -362,8 +363,8 @@ def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
         if stored[name] != asked:
             word = renamed(Terms).get(name, name)
             raise ConfigError(
-                f"{path}: expected {word} = {stored[name]}, with which this shared ledger was made, got "
-                f"{asked}: epsilons under different terms cannot be added. Set [privacy] "
+                f"{path}: expected {word} = {excerpt(stored[name])}, with which this shared ledger was made, "
+                f"got {asked}: epsilons under different terms cannot be added. Set [privacy] "
                 f"{word} to the old "
                 "value. A new ledger would forget what these records have spent."
             )

@@ -18,7 +18,7 @@ from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
 from securefl.accounting.store import IDENTITY, KIND
-from securefl.storage.database import explaining, require
+from securefl.storage.database import Damaged, decoding, explaining, require
 from securefl.storage.read_only import read
 
 
@@ -71,10 +71,14 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
     with explaining(path, KIND):
         before = noted(path)  # read first, because a run may add releases meanwhile
         terms, releases, head = read(path, lambda db: _stored(db, path, before))
-    # a ledger has many rows and few distinct charges
-    parsed = cache(lambda charge: (load_charge(charge).by_party()[party], json.loads(charge)[party]["event"]))
-    composed = _Composed(float(terms["delta"]))
-    unit = terms["unit"].strip("'")
+        # a ledger has many rows and few distinct charges
+        parsed = cache(
+            lambda charge: (load_charge(charge).by_party()[party], json.loads(charge)[party]["event"])
+        )
+        with decoding():
+            composed, unit = _Composed(float(terms["delta"])), terms["unit"].strip("'")
+            for *_, charge, _ in releases:
+                parsed(charge)
     rows = []
     for at, who, number, name, charge, state in releases:
         if holder is not None and who != holder:
@@ -99,7 +103,10 @@ def identity_of(path: Path) -> str:
     """Return the random number that identifies this ledger. The file is not changed."""
     with explaining(path, KIND):
         query = "SELECT value FROM terms WHERE name = ?"
-        return str(read(path, lambda db: db.execute(query, (IDENTITY,)).fetchone()[0]))
+        found = read(path, lambda db: db.execute(query, (IDENTITY,)).fetchone())
+        if found is None:
+            raise Damaged("its identity is missing")
+        return str(found[0])
 
 
 def _stored(

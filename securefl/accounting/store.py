@@ -15,6 +15,7 @@ from securefl.accounting.note import noted, noted_in
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES, Adjacency, ReleaseKey, Unit
 from securefl.core.renamed import formerly, renamed
+from securefl.core.text_safety import excerpt
 from securefl.storage.database import Database, Kind
 
 KIND = Kind(
@@ -158,9 +159,9 @@ def _begin(db: Database, terms: Terms) -> None:
 def _agree(db: Database, terms: Terms) -> None:
     stored = dict(db.rows("SELECT name, value FROM terms"))
     for name, asked in written(terms).items():
-        if stored[name] != asked:
+        if (made := stored.get(name, "nothing")) != asked:
             raise ConfigError(
-                f"Expected {renamed(Terms).get(name, name)} = {stored[name]}, with which this ledger was "
+                f"Expected {renamed(Terms).get(name, name)} = {excerpt(made)}, with which this ledger was "
                 f"made, got {asked}. Use the old value, or a new ledger for the new terms."
             )
 

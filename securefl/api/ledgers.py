@@ -56,8 +56,13 @@ def ledger_of(
 
 def _numbers(path: Path, plan: Plan, names: Sequence[str]) -> Mapping[str, int]:
     with Ledger(path, plan.terms()) as ledger, Roster.beside(path) as roster:
-        holders = {row[0] for row in ledger.rows()}
-        entries = 1 + max((int(holder.rpartition("-")[2]) for holder in holders), default=-1)
+        ends = {row[0].rpartition("-")[2] for row in ledger.rows()}
+        if not all(end.isdecimal() and end.isascii() for end in ends):
+            raise DataError(
+                f"Expected a ledger of numbered clients at {path}, got one of other holders, such as of "
+                "`securefl reveal`. Name another file."
+            )
+        entries = 1 + max(map(int, ends), default=-1)
         found = roster.numbers(names, ledger.identity, entries)
     return {name: found[name] for name in names}
 

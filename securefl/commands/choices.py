@@ -1,7 +1,12 @@
-"""Files and flags of the matching commands: types of paths, and public options of a matching."""
+"""Files and flags of the matching commands: types of paths, and public options of a matching.
+
+click checks no path: it would stop a command at the first file that it cannot open, in words of its own. The
+readers refuse each file by name (`storage.inputs`).
+"""
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,13 +15,13 @@ import click
 
 from securefl.core.errors import ConfigError
 from securefl.matching.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
+from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
     from securefl.matching.options import Options, Word
 
 FOR_YOU_ALONE: Final = "This is for you alone: no epsilon covers it."
-FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
-OUT = click.Path(path_type=Path, dir_okay=False)
+FILE: Final = click.Path(path_type=Path, readable=False)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -64,12 +69,18 @@ def chosen_options(
     )
 
 
-def not_over(out: Path, *inputs: Path | None) -> None:
-    """Raise ConfigError if the output would overwrite an input."""
-    if any(path is not None and out.resolve() == path.resolve() for path in inputs):
+def require_free(out: Path, kind: str, *inputs: Path | None) -> None:
+    """Raise ConfigError or DataError if the output would overwrite an input, or a file of another kind."""
+    from securefl.matching.document import require_replaceable
+
+    # `Path.resolve` raises RuntimeError for a link that leads to itself, which the reader refuses by name.
+    places = {os.path.realpath(path) for path in inputs if path is not None}
+    if os.path.realpath(out) in places:
         raise ConfigError(
-            f"Expected an output apart from the inputs, got {out}, an input. Choose another file with --out."
+            f"Expected an output apart from the inputs, got {shown(out)}, an input. Choose another file with "
+            "--out."
         )
+    require_replaceable(out, kind)
 
 
 def tell_floored(count: int) -> None:

@@ -10,12 +10,12 @@ import click
 from securefl.commands.choices import (
     FILE,
     FOR_YOU_ALONE,
-    OUT,
     chosen_options,
-    not_over,
+    require_free,
     tell_floored,
     with_options,
 )
+from securefl.storage.inputs import shown
 
 
 @click.command(
@@ -28,7 +28,7 @@ from securefl.commands.choices import (
 @click.option(
     "--baseline", type=FILE, help="The same for a baseline (mode E). The evaluator does not learn it."
 )
-@click.option("-o", "--out", type=OUT, required=True, help="The file to send to the evaluator.")
+@click.option("-o", "--out", type=FILE, required=True, help="The file to send to the evaluator.")
 @with_options
 def encrypt(
     public: Path, evaluator: Path, profile: Path | None, baseline: Path | None, out: Path, **chosen: Any
@@ -44,11 +44,12 @@ def encrypt(
     from securefl.matching.keys import PUBLIC_KIND, EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options
     from securefl.matching.profile_file import read_profile
+    from securefl.matching.sealed import BASELINE, PROFILE
 
     if (profile is None) == (baseline is None):
         raise click.UsageError("Expected --profile or --baseline, got both or neither. Give one.")
     # Checked before any work, because an output in the place of a key or a profile would destroy it.
-    not_over(out, public, evaluator, profile, baseline)
+    require_free(out, BASELINE if profile is None else PROFILE, public, evaluator, profile, baseline)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
     options = chosen_options(**chosen) or Options()
@@ -67,6 +68,8 @@ def encrypt(
             err=True,
         )
     tell_floored(sealed.floored)
-    bound = options.error_bound(len(own.plain), keys.openings)
-    click.echo(f"{out}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
+    length = len(own.plain)
+    bound, most = options.error_bound(length, keys.openings), options.most_at_once(length, keys.openings)
+    click.echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
     click.echo(f"all {keys.openings} scores of this key within {bound:.2g}, except with probability 1e-6")
+    click.echo(f"one match takes at most {most} such profiles")

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os.path
 from pathlib import Path
 
 import click
 
+from securefl.commands.choices import FILE
 from securefl.core.errors import ConfigError
+from securefl.storage.inputs import shown
 
 
 @click.command(epilog="Example:  securefl keygen --role key-holder --out K")
 @click.option(
     "--role", type=click.Choice(["key-holder", "evaluator"]), required=True, help="The keys' owner."
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="A new folder.")
+@click.option("--out", type=FILE, required=True, help="A new folder.")
 @click.option("--openings", default=1000, show_default=True, help="The most scores that the key opens.")
 def keygen(role: str, out: Path, openings: int) -> None:
     """Make the keys of one session: secrets that only their owner can read, and public files.
 
     key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. Compare the
-    fingerprints with the people you send the public files to.
+    fingerprints with the people you send the public files to. If the command fails, it leaves no file.
 
     --openings limits the number of scores, and sets the size of the flooding noise. It does not protect the
     key from an evaluator that breaks the protocol: with a few hundred openings of forged requests, it reads
@@ -28,16 +31,19 @@ def keygen(role: str, out: Path, openings: int) -> None:
     from securefl.matching import document
     from securefl.matching.evaluator import Evaluator
     from securefl.matching.key_holder import KeyHolder
+    from securefl.storage.files import filling
 
     secret, public = (
         ("secret.key", "public.key") if role == "key-holder" else ("evaluator.key", "evaluator.pub")
     )
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"Expected a folder or nothing at {shown(out)}, got a file. Choose another path.")
     # Both are checked before one is made: two halves of different pairs would not work together.
     for name in (secret, public):
-        if (out / name).exists():
+        if os.path.lexists(out / name):
             raise ConfigError(
-                f"Expected a folder without keys, got {out / name}, which exists. Choose another folder: "
-                "keys are never overwritten."
+                f"Expected a folder without keys, got {shown(out / name)}, which exists. Choose another "
+                "folder: keys are never overwritten."
             )
     if role == "key-holder":
         keys = KeyHolder.generate(openings=openings)
@@ -45,8 +51,9 @@ def keygen(role: str, out: Path, openings: int) -> None:
     else:
         evaluator = Evaluator.generate()
         files, fingerprint = evaluator.to_documents(), evaluator.public.fingerprint
-    # The key's counts and ledger are created here later, so only the owner may write into the folder.
-    out.mkdir(parents=True, exist_ok=True, mode=0o700)
-    document.write(out / secret, files[0], secret=True)
-    document.write(out / public, files[1])
-    click.echo(f"{out / public}: fingerprint {fingerprint}")
+    # The key's counts and ledger are created here later, so only the owner may write into the folder. If a
+    # write fails, or the fingerprint cannot be told, half a pair would be left: all of it goes.
+    with filling(out):
+        document.write(out / secret, files[0], secret=True)
+        document.write(out / public, files[1])
+        click.echo(f"{shown(out / public)}: fingerprint {fingerprint}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from securefl.core.errors import DataError
-from securefl.core.text_safety import escaped
+from securefl.core.text_safety import excerpt
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 
@@ -52,8 +52,9 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
         click.echo("No releases.")
         return
     names = ("at", "holder", "round", "name", "unit", "event", "state", "epsilon")
-    # Holders and names may come from a foreign file, whose control characters could control the terminal.
-    shown = [[escaped(str(row[name])) for name in names] for row in found.releases]
+    # Holders and names may come from a foreign file: control characters could control the terminal, and a
+    # long name would widen every line of the table.
+    shown = [[excerpt(str(row[name])) for name in names] for row in found.releases]
     widths = [max(len(row[i]) for row in (list(names), *shown)) for i in range(len(names))]
     for row in (list(names), *shown):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
@@ -102,7 +103,7 @@ def runs(path: Path, as_json: bool) -> None:
         return
     for entry, spent in zip(found.entries, after, strict=True):
         told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
-        click.echo(escaped(f"{entry.at}  {entry.allotment.what}: epsilon {told}"))
+        click.echo(f"{excerpt(entry.at)}  {excerpt(entry.allotment.what)}: epsilon {told}")
     count, whom = len(found.entries), " and the ".join(terms.adversaries)
     click.echo(
         f"{count} run{'' if count == 1 else 's'}; a budget of epsilon {found.budget:g} at delta "

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FILE, OUT, chosen_options, not_over, tell_floored, with_options
+from securefl.commands.choices import FILE, chosen_options, require_free, tell_floored, with_options
 from securefl.core.errors import DataError
+from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
     from securefl.matching.sealed import Sealed
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--public", type=FILE, required=True, help="The key holder's public.key.")
 @click.option("--evaluator", type=FILE, required=True, help="Your evaluator.key.")
 @click.option("--baseline", type=FILE, required=True, help="JSON, or an encrypted .enc (mode E).")
-@click.option("-o", "--out", type=OUT, required=True, help="The file to send to the key holder.")
+@click.option("-o", "--out", type=FILE, required=True, help="The file to send to the key holder.")
 @with_options
 @click.argument("profiles", type=FILE, nargs=-1, required=True)
 def match(
@@ -51,20 +52,18 @@ def match(
     """
     from securefl.matching import document
     from securefl.matching.admission import NothingLeft
-    from securefl.matching.document import shown
     from securefl.matching.evaluator import KIND as EVALUATOR_KIND
     from securefl.matching.evaluator import Evaluator
     from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
     from securefl.matching.keys import PublicKeys
     from securefl.matching.profile_file import read_profile
-    from securefl.matching.sealed import BASELINE, Sealed
+    from securefl.matching.sealed import BASELINE, SCORES, Sealed
 
-    not_over(out, public, evaluator, baseline, *profiles)
+    require_free(out, SCORES, public, evaluator, baseline, *profiles)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
     # The content says what the file is, not its name, since a mailed file may be renamed.
-    with baseline.open("rb") as start:
-        encrypted = start.read(9) == b"securefl "
+    encrypted = document.is_document(baseline)
     base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
     paths, sealed, refused = _sealed(profiles)
     try:
@@ -80,7 +79,7 @@ def match(
     for place, label in zip((place for place in paths if place not in refused), scores.labels, strict=True):
         click.echo(f"{shown(profiles[place])} -> {label}")
     tell_floored(scores.floored)
-    click.echo(f"{out}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
+    click.echo(f"{shown(out)}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
     _tell_refused(profiles, refused)
     if refused:
         raise SystemExit(3)
@@ -89,7 +88,6 @@ def match(
 def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int, str]]:
     """Places and contents of the readable files, and the reason for each other file by its place."""
     from securefl.matching import document
-    from securefl.matching.document import shown
     from securefl.matching.sealed import PROFILE, Sealed
 
     places, sealed, refused = [], [], {}
@@ -104,7 +102,5 @@ def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int
 
 
 def _tell_refused(profiles: Sequence[Path], refused: Mapping[int, str]) -> None:
-    from securefl.matching.document import shown
-
     for place in sorted(refused):
         click.echo(f"securefl: {shown(profiles[place])} refused: {refused[place]}", err=True)

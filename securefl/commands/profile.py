@@ -7,17 +7,19 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.choices import FILE
 from securefl.core.errors import DataError
-from securefl.storage.files import write
+from securefl.storage.files import require_replaceable, write
+from securefl.storage.inputs import shown
 
 
 @click.command(
     name="profile", epilog="Example:  securefl profile --data records.npy --model model.toml -o p1.json"
 )
 @click.option("--data", required=True, help="Records: .npy, .csv, or a name of `securefl data list`.")
-@click.option("--model", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
+@click.option("--model", type=FILE, required=True, help="The model and its weights, as TOML.")
 @click.option("--rows", help="The range of records, such as 0:100; default all.")
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option("-o", "--out", type=FILE, required=True, help="The profile to write, as JSON.")
 def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     """Write the mean and variance of every output of a model's layer over records, as JSON.
 
@@ -30,6 +32,7 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     from securefl.training.from_files import array_of, model_of, records_of, slice_of
     from securefl.training.vector import load_vector
 
+    require_replaceable(out)
     x = records_of(data)[slice_of(rows)]
     # A mean over no records is nan. Without this check, the file would fail only at another party.
     if not len(x):
@@ -42,4 +45,4 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     found = profile_of(module, config.layer, x)
     text = {"mean": found.mean.tolist(), "variance": found.variance.tolist(), "count": found.count}
     write(out, json.dumps(text) + "\n")
-    click.echo(f"{out}: {len(found)} elements of {config.layer} over {found.count} records")
+    click.echo(f"{shown(out)}: {len(found)} elements of {config.layer} over {found.count} records")

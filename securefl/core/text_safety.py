@@ -14,11 +14,16 @@ _INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 """The characters of Unicode's Default_Ignorable_Code_Point outside the categories "other"."""
+_LONGEST: Final = 200
+"""The most characters of a text that a message or a table quotes."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """A spreadsheet may run a cell that begins with one of these characters as a formula.
 
 The last four are full-width forms, which some spreadsheets accept.
 """
+
+_CELL: Final = re.compile(rf"([,;|]\s*)(?=[{re.escape(''.join(_FORMULA))}])")
+"""The separator before a cell that would be run, if a spreadsheet takes a comment for a row."""
 
 
 @lru_cache(maxsize=4096)  # names come back in every round
@@ -58,11 +63,36 @@ def escaped(text: str) -> str:
     return "".join(c if is_legible(c) or c == "\n" else repr(c)[1:-1] for c in text)
 
 
+def excerpt(text: str) -> str:
+    """Return a text from a file or a peer as it is if it is legible and short, else its length in words."""
+    fits = len(text) <= _LONGEST and is_legible(text)
+    return text if fits else f"a text of {len(text):,} characters"
+
+
 def cell(value: object) -> object:
-    """Return a table value for CSV. Text that a spreadsheet would run gets a quote in front."""
-    if isinstance(value, str) and value.startswith(_FORMULA) and not _is_number(value):
-        return "'" + value
-    return value
+    """Return a table value for CSV. Text that a spreadsheet would run gets a quote in front.
+
+    Numbers stay numbers, negative ones and those in a text too. `uncell` is the inverse.
+    """
+    # A text with a quote of its own in front gets another one, so that each has its own cell.
+    return "'" + value if isinstance(value, str) and _runs(value.lstrip("'")) else value
+
+
+def uncell(value: object) -> object:
+    """Return the value of which `cell` made this one."""
+    quoted = isinstance(value, str) and value.startswith("'") and _runs(value.lstrip("'"))
+    return value[1:] if isinstance(value, str) and quoted else value
+
+
+def comment(line: str) -> str:
+    """Return a line to stand above a CSV. A spreadsheet runs none of the cells that it makes of it."""
+    return _CELL.sub(r"\1'", " ".join(line.split()))
+
+
+def _runs(text: str) -> bool:
+    """Whether a spreadsheet may run a cell of this text. Some drop spaces in front."""
+    begins = text.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA)
+    return begins and not _is_number(text)
 
 
 def _is_number(text: str) -> bool:

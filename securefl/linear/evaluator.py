@@ -229,7 +229,8 @@ class LinearEvaluator:
         products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
         if abs(offset) + terms.largest > terms.capacity:
             raise RemoteProtocolError(
-                "Expected scores that fit, got a baseline whose scores could wrap. Declare tighter bounds.",
+                "Expected scores that fit, got a baseline whose scores could wrap. Declare tighter bounds or "
+                "larger parameters (of profiles: --weight-bound, or --params strong).",
                 sender=sender,
                 phase="score",
             )

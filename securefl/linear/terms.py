@@ -220,7 +220,8 @@ class LinearTerms:
             floods: the number of parties that flood, 2 if the key holder reads the scores.
         """
         p = self.parameters
-        quantile = NormalDist().inv_cdf(1 - MISS / (2 * together))
+        # the upper quantile, as the lower one's opposite: 1 minus a tiny probability is 1 as a float
+        quantile = -NormalDist().inv_cdf(MISS / (2 * together))
         features = self.feature_norm
         rounding = sqrt(self.classes * p.slots / 12) * features / p.weight_scale
         rounding += sqrt(p.slots / 12) * self.weight_norm / self.data_scale

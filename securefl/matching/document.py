@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, ClassVar, Final
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import Guarded
-from securefl.core.text_safety import is_legible
 from securefl.storage import files
+from securefl.storage.inputs import opened
 from securefl.storage.texts import MOST_ELEMENTS, elements
 
 VERSION: Final = 3
@@ -38,8 +38,9 @@ LIMITS: Final[Mapping[str, int]] = {
     "encrypted-scores": 2**29,
 }
 """The largest file of each kind, in bytes: a profile of 300,000 elements, 1,300 scores under `strong`."""
-_LARGEST_HEADER: Final = 2**24
+LARGEST_HEADER: Final = 2**24
 _LONGEST_LINE: Final = 80
+_FIRST: Final = b"securefl "
 _DIGEST: Final = 32
 
 
@@ -58,9 +59,10 @@ class Document(Guarded):
         return _line(self.kind) + _json(self.header) + self.body
 
     def to_bytes(self) -> bytes:
-        """The file's bytes. Raises DataError if they exceed the limit of `from_bytes`."""
+        """The file's bytes. Raises DataError if `from_bytes` would refuse their size or header."""
         whole = self.signed_part()
         _check_size(self.kind, len(whole) + _DIGEST)
+        header_bytes(self.header)
         return whole + hashlib.sha256(whole).digest()
 
     @classmethod
@@ -72,9 +74,12 @@ class Document(Guarded):
     def from_stream(cls, source: BinaryIO, size: int, kind: str) -> Document:
         """Read a file of `size` bytes. Its kind and size are checked before its body is read."""
         first = source.readline(_LONGEST_LINE)
+        if not first:
+            raise DataError(f"Expected {_article(kind)}, got an empty file. Get it again.")
         _check_line(first, kind)
         _check_size(kind, size)
-        header = source.readline(_LARGEST_HEADER)
+        header = source.readline(LARGEST_HEADER + 1)
+        _check_header(header)
         body = source.read(max(0, size - len(first) - len(header) - _DIGEST))
         checksum = hashlib.sha256(first + header)
         checksum.update(body)
@@ -112,14 +117,29 @@ def _check_size(kind: str, size: int) -> None:
         )
 
 
+def _check_header(header: bytes) -> None:
+    if len(header) > LARGEST_HEADER or elements(header) > MOST_ELEMENTS:
+        raise DataError(
+            f"Expected a header of at most {LARGEST_HEADER:,} bytes and {MOST_ELEMENTS:,} values, got "
+            f"{len(header):,} bytes and {elements(header):,} values. Make it of fewer elements."
+        )
+
+
+def header_bytes(header: Mapping[str, Any]) -> int:
+    """The length of a header in a file. Raises DataError if a reader would refuse it."""
+    raw = _json(header)
+    _check_header(raw)
+    return len(raw)
+
+
 def _json(header: Mapping[str, Any]) -> bytes:
     return json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def _parsed(header: bytes) -> Mapping[str, Any]:
     try:
-        if not header.endswith(b"\n") or elements(header) > MOST_ELEMENTS:
-            raise ValueError("too long")
+        if not header.endswith(b"\n"):
+            raise ValueError("cut")
         found = json.loads(header, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
         found = None
@@ -145,19 +165,18 @@ def _article(kind: str) -> str:
 def write(path: Path, content: Document, *, secret: bool = False) -> None:
     """Write a file in one step. Only its owner can read a secret one."""
     raw = content.to_bytes()
-    _replaceable(path, content.kind)
+    require_replaceable(path, content.kind)
     files.write(path, raw, secret=secret)
 
 
-def _replaceable(path: Path, kind: str) -> None:
-    """Raises ConfigError if another file than one of this kind is at `path`."""
-    # a mistake such as `-o p1.json` must not destroy a profile or a key
+def require_replaceable(path: Path, kind: str) -> None:
+    """Raises ConfigError or DataError if anything but a file of this kind is at `path`."""
+    files.require_replaceable(path)
     if not path.exists():
         return
-    first = b""
-    if path.is_file():
-        with path.open("rb") as there:
-            first = there.readline(_LONGEST_LINE)
+    with opened(path) as there:
+        first = there.readline(_LONGEST_LINE)
+    # a mistake such as `-o p1.json` must not destroy a profile or a key
     if first != _line(kind):
         raise ConfigError(
             f"Expected {_article(kind)} or nothing at {path}, got another file. Choose another path."
@@ -166,15 +185,11 @@ def _replaceable(path: Path, kind: str) -> None:
 
 def read(path: Path, kind: str) -> Document:
     """Read a file of this kind. Raises DataError with the path if the file is not as it was written."""
-    try:
-        if not path.is_file():  # opening a pipe would wait for its writer
-            raise DataError("Expected a file.")
-        with path.open("rb") as source:
-            return Document.from_stream(source, os.fstat(source.fileno()).st_size, kind)
-    except DataError as error:
-        raise DataError(f"{shown(path)}: {error}") from None
+    with opened(path) as source:
+        return Document.from_stream(source, os.fstat(source.fileno()).st_size, kind)
 
 
-def shown(path: Path) -> str:
-    """A printable form of a file's name. A received file's name may contain terminal escapes."""
-    return str(path) if is_legible(str(path)) else repr(str(path))
+def is_document(path: Path) -> bool:
+    """Whether a file begins as `write` begins it. Raises DataError with the path if it cannot be read."""
+    with opened(path) as source:
+        return source.read(len(_FIRST)) == _FIRST

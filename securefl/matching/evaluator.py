@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefl.core.errors import CryptoError, DataError, RemoteProtocolError
+from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.signing import AgreementKey, SigningKey, unseal
 from securefl.linear.encryptor import Encryptor
@@ -76,7 +76,8 @@ class Evaluator:
 
         Raises:
             NothingLeft: no profile can be scored.
-            ConfigError, DataError, RemoteProtocolError: the baseline cannot be used.
+            ConfigError, DataError, RemoteProtocolError: the baseline cannot be used, or there are more
+                profiles than one file of scores, or the key's openings, allow.
         """
         length = self._length(public, baseline)
         candidates, refused = self._candidates(public, sealed)
@@ -85,6 +86,7 @@ class Evaluator:
         if options is None or not found:
             raise NothingLeft(_in_order(refused))
         terms = options.terms(length, public.openings)
+        _require_few(len(found), options.most_at_once(length, public.openings), public.openings)
         matcher = LinearEvaluator(public.of(terms.parameters), terms, self.signing)
         weights, floored = self._baseline(public, baseline, matcher, options, terms, length)
         requests, labels = [], []
@@ -169,6 +171,13 @@ class Evaluator:
             return matcher.encrypted_baseline(self._unsealed(baseline), sender=baseline.label), 0
         query = options.query(baseline.plain)
         linear = query.linear(options.variant, options.bounds)
+        # With plaintexts in the profiles, an offset depends on each of them: `addressed` checks it.
+        if not terms.clear_length and terms.largest + abs(linear.offset) > terms.capacity:
+            raise ConfigError(
+                f"Expected a baseline whose scores fit --params {options.parameters}, got one whose constant "
+                f"{linear.offset:.3g} makes them wrap. Give all parties a public --anchor near the baseline, "
+                "a smaller --weight-bound, or --params strong."
+            )
         if not terms.parameters.encrypted_baseline:
             return matcher.baseline(linear), query.floored
         encryptor = Encryptor(public.of(terms.parameters), terms)
@@ -207,6 +216,15 @@ class Evaluator:
         if content.header.get("session") != found.public.fingerprint:
             raise DataError("Expected the evaluator's key that the header names, got another. Restore it.")
         return found
+
+
+def _require_few(count: int, most: int, openings: int) -> None:
+    if count > most:
+        why = "the key was made with" if most == openings else "a file of scores holds no more; the key has"
+        raise ConfigError(
+            f"Expected at most {most:,} profiles in one match ({why} --openings {openings}), got {count:,}. "
+            "Match fewer at a time."
+        )
 
 
 def _in_order(refused: Sequence[Refused]) -> tuple[Refused, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,11 +13,21 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.linear.terms import LinearTerms
+from securefl.matching.document import LARGEST_HEADER, LIMITS, header_bytes
 from securefl.matching.profiles import Anchor, Bounds, Features, ProfileQuery, Variant, features, query
 
 Word = Literal["strong", "compact"]
 LONGEST: Final = 2**20
 """The largest number of elements of a profile in a file."""
+FLAGS: Final = {
+    "mean": "--mean-bound",
+    "variance_low": "--variance-low",
+    "variance_high": "--variance-high",
+    "weight": "--weight-bound",
+}
+"""The flag of each bound, for messages. In Python each is a field of `Bounds`."""
+_BESIDE: Final = 1024
+"""More bytes than a sealed profile has beside its header, ciphertexts and plaintext values."""
 
 
 def default_bounds(parameters: Word) -> Bounds:
@@ -75,11 +85,74 @@ class Options:
 
     def terms(self, length: int, openings: int) -> LinearTerms:
         """The terms for profiles of `length` elements. Raises ConfigError if scores could wrap."""
+        try:
+            return self._terms(self.bounds, length, openings)
+        except ConfigError:
+            raise ConfigError(self._without_room(length, openings)) from None
+
+    def _terms(self, bounds: Bounds, length: int, openings: int) -> LinearTerms:
         return LinearTerms(
-            parameters=self.parameter_set(),
-            bounds=self.bounds.linear(length, self.variant),
-            scores=openings,
+            parameters=self.parameter_set(), bounds=bounds.linear(length, self.variant), scores=openings
         )
+
+    def _without_room(self, length: int, openings: int) -> str:
+        """What does not fit, by flag and value, and the largest value of a flag that would."""
+        given = ", ".join(f"{FLAGS[name]} {value:g}" for name, value in self.bounds.words().items())
+        fitting = {name: self._largest(name, length, openings) for name in ("weight", "mean")}
+        fixes = [f"{FLAGS[name]} {value:.3g} or less" for name, value in fitting.items() if value is not None]
+        if self._fits(self.bounds, length, 1):
+            fixes.append("a key of fewer --openings")
+        return (
+            f"Expected bounds under which scores of {length:,} elements fit --params {self.parameters} and a "
+            f"key of --openings {openings}, got {given}: they could wrap. Give all parties "
+            f"{', or '.join(fixes) or 'tighter bounds, or profiles of fewer elements'}. An --anchor near the "
+            "profiles keeps them inside tighter bounds."
+        )
+
+    def _fits(self, bounds: Bounds, length: int, openings: int) -> bool:
+        try:
+            self._terms(bounds, length, openings)
+        except ConfigError:
+            return False
+        return True
+
+    def _largest(self, name: str, length: int, openings: int) -> float | None:
+        """The largest value of a bound, rounded down, under which scores cannot wrap, or None."""
+        for step in range(1, 400):
+            # steps of a tenth: a person types the value, and the rest of the room costs precision only
+            value = float(f"{getattr(self.bounds, name) / 1.1**step:.2g}")
+            if self._fits(replace(self.bounds, **{name: value}), length, openings):
+                return value
+        return None
+
+    def require_file(self, length: int, openings: int) -> LinearTerms:
+        """The terms, if the evaluator can read a sealed profile of this length from its file.
+
+        Raises ConfigError that names what is too large: the elements, the anchor, or the bounds.
+        """
+        terms = self.terms(length, openings)
+        most = LIMITS["encrypted-profile"]
+        try:
+            header = header_bytes(self.to_header(length))
+        except DataError as error:
+            raise ConfigError(
+                f"Expected an --anchor that fits a file's header, got one of {length:,} elements. {error} "
+                "Shorten its numbers, or leave it out."
+            ) from None
+        size = header + _BESIDE + terms.ciphertext_bytes + 8 * terms.clear_length
+        if length > LONGEST or size > most:
+            smaller = "" if self.parameters == "compact" else " Under --params compact it takes a quarter."
+            raise ConfigError(
+                f"Expected a profile of at most {LONGEST:,} elements whose file has at most {most:,} bytes, "
+                f"got {length:,} elements and {size:,} bytes under --params {self.parameters} and --variant "
+                f"{self.variant.value}. Profile a smaller layer.{smaller}"
+            )
+        return terms
+
+    def most_at_once(self, length: int, openings: int) -> int:
+        """The most profiles of this length that one match takes: its file of scores holds no more."""
+        room = LIMITS["encrypted-scores"] - LARGEST_HEADER
+        return min(openings, room // self.terms(length, openings).request_bytes)
 
     def error_bound(self, length: int, openings: int) -> float:
         """The largest |score - divergence| of all scores that a key opens, except with probability 1e-6."""
@@ -89,7 +162,10 @@ class Options:
         if self.anchor is None:
             return Anchor(np.zeros(length), np.ones(length))
         if len(self.anchor.centre) != length:
-            raise ConfigError(f"Expected an anchor of {length} elements, got {len(self.anchor.centre)}.")
+            raise ConfigError(
+                f"Expected an --anchor of {length} elements, as the profile has, got "
+                f"{len(self.anchor.centre)}. Take the one that all parties have."
+            )
         return self.anchor
 
     def features(self, profile: MeanVariance) -> Features:
@@ -102,13 +178,29 @@ class Options:
         Raises ConfigError if the bounds would change the baseline.
         """
         made = query(baseline, self._anchor(len(baseline)), self.bounds)
+        low, high, weight = self.bounds.variance_low, self.bounds.variance_high, self.bounds.weight
         if made.clipped:
             raise ConfigError(
-                f"Expected the baseline's {len(baseline)} variances inside the bounds, got {made.clipped} "
-                "that lie outside the declared bounds. Give all parties a public anchor near it, or wider "
-                "bounds."
+                f"Expected the baseline's {len(baseline)} variances inside {FLAGS['variance_low']} {low:g} "
+                f"to {FLAGS['variance_high']} {high:g}, got {made.clipped} that lie outside the declared "
+                "bounds. Give all parties a public --anchor near it, or wider bounds."
+            )
+        if (needed := self._weight_of(made)) > weight:
+            raise ConfigError(
+                f"Expected a baseline of weights up to {FLAGS['weight']} {weight:g}, got {needed:.4g}. Give "
+                "all parties a public --anchor nearer to the baseline, or a larger bound. The noise of the "
+                "scores grows in proportion to it."
             )
         return made
+
+    def _weight_of(self, made: ProfileQuery) -> float:
+        """The smallest `weight` bound that holds for this baseline."""
+        linear = made.linear(self.variant, self.bounds)
+        row, largest = linear.hidden, linear.bounds.weight_norm
+        if self.parameter_set().encrypted_baseline:
+            row = np.concatenate([row, linear.clear, [linear.offset / linear.bounds.scale]])
+            largest = linear.bounds.row_norm
+        return self.bounds.weight * float(np.linalg.norm(row)) / largest
 
     # As a header ----------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from securefl.core.errors import DataError
-from securefl.matching.document import shown
 from securefl.matching.sealed import Profile
+from securefl.storage.inputs import content, shown
 from securefl.storage.texts import MOST_ELEMENTS, elements
 
 LARGEST_PROFILE: Final = 2**24
@@ -19,10 +19,8 @@ LARGEST_PROFILE: Final = 2**24
 
 def read_profile(path: Path) -> Profile:
     """The profile in a JSON file. Raises DataError, with the path, for any other file."""
+    raw = content(path, LARGEST_PROFILE)
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST_PROFILE:
-            raise DataError(f"Expected a file of at most {LARGEST_PROFILE:,} bytes.")
-        raw = path.read_bytes()
         if elements(raw) > MOST_ELEMENTS:
             raise DataError(f"Expected at most {MOST_ELEMENTS:,} numbers.")
         found = json.loads(raw.decode("utf-8-sig"))

@@ -334,4 +334,6 @@ def _floored(profile: MeanVariance) -> int:
 def _anchored(profile: MeanVariance, anchor: Anchor) -> tuple[Floats, Floats]:
     require_same_length("profile", profile.mean, "anchor", anchor.centre)
     variance = np.maximum(profile.variance, VARIANCE_FLOOR)
-    return (profile.mean - anchor.centre) / anchor.scale, variance / anchor.scale**2
+    # A value beyond all floats becomes infinite, and is clipped or refused like any other outside the bounds.
+    with np.errstate(over="ignore"):
+        return (profile.mean - anchor.centre) / anchor.scale, variance / anchor.scale**2

@@ -188,7 +188,7 @@ class Profile:
 
 
 def _encryptor(public: PublicKeys, options: Options, length: int) -> Encryptor:
-    terms = options.terms(length, public.openings)
+    terms = options.require_file(length, public.openings)
     return Encryptor(public.of(terms.parameters), terms)
 
 

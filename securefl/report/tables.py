@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from securefl.core.text_safety import cell
+from securefl.core.text_safety import cell, comment
 from securefl.storage.files import replacing, write
 
 
@@ -21,7 +21,7 @@ def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> 
     comments: lines above the table, each behind `# `. `pandas.read_csv(path, comment="#")` leaves them out.
     """
     safe = table.map(cell).rename(columns=cell)
-    head = "".join(f"# {' '.join(line.split())}\n" for line in comments)
+    head = "".join(f"# {comment(line)}\n" for line in comments)
     body = safe.to_csv(index=False)
     if head and "#" in body:
         # A reader without comments would lose the rest of the line behind a "#" that is not in quotes.

@@ -12,10 +12,12 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.storage import inputs
 from securefl.storage.database import seal
 
 _LEDGER, _PLACE = "ledger.head", "place"
 _NUMBER = 8
+_LARGEST = 2**10
 
 
 def default(name: str) -> Path:
@@ -96,7 +98,7 @@ class Counter:
                 "you know that the party's folder was never restored from a backup, begin it anew: securefl "
                 "party recount, or Counter.begin for a party of your own program."
             )
-        content = path.read_bytes()
+        content = inputs.content(path, _LARGEST)
         body = content[: 3 * _NUMBER]
         if content[3 * _NUMBER :] != seal("place", body):
             raise DataError(f"{path} is not as it was written. Put the newest one back.")

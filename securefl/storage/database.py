@@ -5,6 +5,9 @@ version and passes SQLite's own check. Rows carry a `seal`, a digest of their va
 detect a flipped bit in a value. A seal shows damage, not malice: an attacker with write access can compute a
 new seal.
 
+No message quotes the file. SQLite's own texts do: a cell that is no UTF-8 stands in its error whole, and so
+does the name of a damaged table.
+
 `writable` and `readable` open every SQLite file of the package. A writer begins its transactions itself, and
 waits for the lock. A reader never creates a file.
 """
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.core.errors import DataError, SecureFLError
+from securefl.core.errors import DataError
 
 _PATIENCE: Final = 60
 """Seconds that a statement waits for another process."""
@@ -95,7 +98,10 @@ class Kind:
 
 
 class Damaged(Exception):
-    """Raised if content of a file is not as it was written. `explaining` turns it into a DataError."""
+    """Raised if content of a file is not as it was written. `explaining` turns it into a DataError.
+
+    Its text is a constant of ours, with numbers at most: it never quotes the file.
+    """
 
 
 def seal(*parts: Value) -> bytes:
@@ -140,13 +146,13 @@ def _explained(path: Path | str, kind: Kind, error: Exception) -> Exception:
 @contextmanager
 def decoding() -> Iterator[None]:
     """Turn every failure to decode stored content into Damaged."""
-    # A person can edit a row and seal it anew, and then any decoder may fail in any way.
+    # A person can edit a row and seal it anew, and then any decoder may fail in any way, and quote the row.
     try:
         yield
-    except (SecureFLError, Damaged):
+    except Damaged:
         raise
     except Exception as error:
-        raise Damaged(f"{type(error).__name__}: {error}") from None
+        raise Damaged(f"its content cannot be decoded: {type(error).__name__}") from None
 
 
 def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
@@ -158,8 +164,8 @@ def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
         return _not_writable(path, error)
     if code in _HELD:
         return (
-            f"{path} is held by another process ({error}), so nothing was released. Wait for it, or stop it, "
-            "and run the same command again."
+            f"{path} is held by another process ({_told(error)}), so nothing was released. Wait for it, or "
+            "stop it, and run the same command again."
         )
     return _damaged(path, kind, error)
 
@@ -177,22 +183,33 @@ def _of_system(path: Path | str, kind: Kind, error: OSError) -> str:
     return _not_writable(path, error)
 
 
+def _told(error: Exception) -> str:
+    """A word for an error that never quotes the file: SQLite's code, the system's sentence, or our own."""
+    match error:
+        case sqlite3.Error():
+            # The module's own errors, such as for a text that is no UTF-8, have no code.
+            return getattr(error, "sqlite_errorname", None) or "a value cannot be read"
+        case OSError():
+            return error.strerror or type(error).__name__
+    return str(error)
+
+
 def _full(path: Path | str, error: Exception) -> str:
     return (
-        f"{path}: the disk is full, or a quota or limit is reached ({error}), so nothing was written and "
-        "nothing released. Make room, and run the same command again: it goes on where it stopped."
+        f"{path}: the disk is full, or a quota or limit is reached ({_told(error)}), so nothing was written "
+        "and nothing released. Make room, and run the same command again: it goes on where it stopped."
     )
 
 
 def _not_writable(path: Path | str, error: Exception) -> str:
     return (
-        f"{path} cannot be written ({error}), so nothing was released: the file or its folder is read-only, "
-        "or somebody else's. Permit writing, or choose another folder."
+        f"{path} cannot be written ({_told(error)}), so nothing was released: the file or its folder is "
+        "read-only, or somebody else's. Permit writing, or choose another folder."
     )
 
 
 def _damaged(path: Path | str, kind: Kind, error: Exception) -> str:
-    return f"{path} is damaged and cannot be used as a {kind.name} ({error}). {kind.lost}"
+    return f"{path} is damaged and cannot be used as a {kind.name} ({_told(error)}). {kind.lost}"
 
 
 def _no_room(path: Path | str) -> bool:
@@ -295,7 +312,7 @@ def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
         raise Damaged(f"its tables are not those of a {kind.name}")
     (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
-        raise Damaged(" ".join(str(found).split()))
+        raise Damaged("SQLite's own check finds it inconsistent")
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:

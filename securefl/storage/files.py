@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from securefl.core.errors import DataError
+from securefl.storage.inputs import kind_word, shown
 
 _SHOWN = 40
 """The number of characters of a name in its draft's name, which must stay below 255 bytes."""
@@ -34,7 +35,7 @@ def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
     regular file stands at `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _require_replaceable(path)
+    require_replaceable(path)
     draft = path.with_name(f".{path.name[:_SHOWN]}.{secrets.token_hex(4)}.part")
     mode = 0o600 if secret else 0o666
     try:
@@ -67,12 +68,14 @@ def write(path: Path, content: str | bytes, *, secret: bool = False) -> None:
 def filling(folder: Path) -> Iterator[None]:
     """A folder to fill, made for its owner alone if there is none. An error leaves what was there before."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    before = set(folder.iterdir())
+    before: set[Path] | None = None
     try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        before = set(folder.iterdir())
         yield
     except BaseException:
-        for path in set(folder.iterdir()) - before:
+        # Without `before`, a folder above could not be made, or could not be read.
+        for path in set() if before is None else set(folder.iterdir()) - before:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -94,15 +97,16 @@ def subfolder(path: Path, *, mode: int = 0o777) -> Path:
     return path
 
 
-def _require_replaceable(path: Path) -> None:
+def require_replaceable(path: Path) -> None:
+    """Raises DataError if something else than a regular file stands at `path`."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISREG(mode):
-        what = "a symbolic link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a device"
         raise DataError(
-            f"Expected a regular file or nothing at {path}, got {what}; remove it, or write to another file."
+            f"Expected a regular file or nothing at {shown(path)}, got {kind_word(mode)}; remove it, or "
+            "write to another file."
         )
 
 

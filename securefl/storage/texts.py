@@ -5,14 +5,14 @@ Sizes are checked before a text is parsed, because a value of two bytes takes se
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.text_safety import is_legible
+from securefl.storage.inputs import content, shown
 
 LARGEST_TOML: Final = 2**16
 """Largest study, sweep or model file, in bytes: five times the longest one in this package."""
@@ -29,20 +29,15 @@ def read_text(path: Path, most: int = LARGEST_TOML) -> str:
     Raises ConfigError with the file's name for anything else.
     """
     try:
-        with path.open("rb") as source:
-            raw, size = source.read(most + 1), os.fstat(source.fileno()).st_size
-    except OSError as error:
-        raise ConfigError(f"Expected to read {path}, got {error.strerror}. Check the path.") from None
-    if len(raw) > most:
-        raise ConfigError(
-            f"Expected {path} of at most {most:,} bytes, got {max(size, len(raw)):,}; is it the right file?"
-        )
+        raw = content(path, most)
+    except DataError as error:
+        raise ConfigError(str(error)) from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:  # UTF-16 has one in every other byte
-        raise ConfigError(f"Expected {path} as text in UTF-8, got other bytes. Save it as such.")
+        raise ConfigError(f"Expected {shown(path)} as text in UTF-8, got other bytes. Save it as such.")
     return text
 
 

@@ -18,6 +18,7 @@ from securefl.algorithm.queries import ClientState
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.release import PARTIES
+from securefl.core.text_safety import excerpt
 from securefl.engine.account import Asked
 from securefl.storage.database import Damaged, Database, Kind, check, decoding, explaining, seal
 from securefl.storage.journal import Journal
@@ -113,13 +114,13 @@ class Checkpoint:
             )
         if name in _OWN:
             return (
-                f"{self._db.path} was begun with other {_OWN[name]} (SHA-256 {began[:16]}, here {now[:16]}). "
-                "The run would mix rounds of both: restore those that it began with, or begin a new run in "
-                "another folder."
+                f"{self._db.path} was begun with other {_OWN[name]} (SHA-256 {excerpt(began[:16])}, here "
+                f"{now[:16]}). The run would mix rounds of both: restore those that it began with, or begin "
+                "a new run in another folder."
             )
         return (
-            f"{self._db.path} was begun with {name} {began}, and here {name} is {now}: it was copied or "
-            "swapped, or the study was changed. Put it back, or begin a new run in another folder."
+            f"{self._db.path} was begun with {name} {excerpt(began)}, and here {name} is {now}: it was "
+            "copied or swapped, or the study was changed. Put it back, or begin a new run in another folder."
         )
 
     def _bound(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import t
 
 from securefl.core.release import PARTIES
+from securefl.core.text_safety import uncell
 from securefl.study.results import rounds_to
 from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names, show
 from securefl.sweep.run import facts, finished
@@ -115,6 +116,8 @@ def _metrics(sweep: Sweep, cell: Cell, folder: Path) -> pd.DataFrame:
     table = io.BytesIO(facts(folder, cell)["metrics"])
     # The first line is a comment. Other lines may contain "#".
     own = pd.read_csv(table, skiprows=1, dtype={"arm": str}, keep_default_na=False, na_values=[""])
+    # Arms and figures by their own names, of which the table has the cells.
+    own = own.map(uncell).rename(columns=uncell)
     arms = {arm.name: arm for arm in cell.study.arms}
     keys = {key: [_plain(in_force(cell, key, arms[name])) for name in own["arm"]] for key in sweep.keys}
     head = pd.DataFrame(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from io import BufferedReader, TextIOWrapper
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert
 from securefl.data import NAMES, load
+from securefl.data.tables import LARGEST
+from securefl.storage.inputs import opened, require_size
 from securefl.storage.texts import read_text, toml
 from securefl.training import ModelConfig
 
@@ -51,19 +56,49 @@ def records_of(data: str) -> NDArray[Any]:
 
 
 def array_of(path: Path) -> NDArray[Any]:
-    """Read numbers from .npy or .csv. Raises DataError for other content."""
-    # Loading a pickle from a .npy would run its code. The memory map reads only the array of a file.
-    try:
-        found = (
-            np.load(path, allow_pickle=False, mmap_mode="r")
-            if path.suffix == ".npy"
-            else np.loadtxt(path, delimiter=",", ndmin=2)
-        )
-    except (ValueError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: expected numbers as .npy or .csv, got other content: {error}.") from None
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
-        raise DataError(f"{path}: expected an array of numbers, got other content.")
+    """Read numbers from a .npy or .csv of at most `LARGEST` bytes.
+
+    Raises DataError, with the path, for other content and for anything but a regular file.
+    """
+    with opened(path) as source:
+        size = require_size(source, LARGEST)
+        if not source.peek(1):
+            raise DataError("Expected numbers as .npy or .csv, got an empty file.")
+        try:
+            found = _array(source, size) if path.suffix == ".npy" else _table(source)
+        except (ValueError, EOFError, SyntaxError) as error:
+            raise DataError(
+                f"Expected numbers as .npy or .csv, got other content: {str(error)[:200]}."
+            ) from None
+        if found.dtype.kind not in "fiu":
+            raise DataError(f"Expected an array of numbers, got one of type {found.dtype}.")
     return found
+
+
+def _array(source: BufferedReader, size: int) -> NDArray[Any]:
+    """The array of a .npy. Its header is checked against the file's size before memory is taken."""
+    version = np.lib.format.read_magic(source)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(source)
+    if dtype.hasobject:
+        raise ValueError("objects, which only a pickle can hold")
+    if source.tell() + prod(shape) * dtype.itemsize != size:
+        raise DataError(
+            f"Expected an array of {prod(shape) * dtype.itemsize:,} bytes behind the header, got "
+            f"{size - source.tell():,}: the file is damaged or cut. Get it again."
+        )
+    source.seek(0)
+    # Loading a pickle from a .npy would run its code.
+    found: NDArray[Any] = np.load(source, allow_pickle=False)
+    return found
+
+
+def _table(source: BufferedReader) -> NDArray[Any]:
+    """The numbers of a .csv: float64 (rows, columns)."""
+    # numpy warns of a file without numbers, whose table has no rows
+    with TextIOWrapper(source, encoding="utf-8-sig") as text, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return np.loadtxt(text, delimiter=",", ndmin=2)
 
 
 def slice_of(rows: str | None) -> slice:

@@ -217,7 +217,7 @@ def test_outputs_replace_files_of_their_own_kind_alone(place: Place) -> None:
         assert (place.root / name).read_bytes() == before
     more = ("--baseline", place.root / "b.json", place.root / "p1.enc", "-o", place.root / "fifo")
     os.mkfifo(place.root / "fifo")
-    assert "Choose another path" in call("match", *keys, *more, code=1)
+    assert "Expected a regular file or nothing at" in call("match", *keys, *more, code=1)
 
 
 def test_a_lost_count_is_noticed(place: Place) -> None:

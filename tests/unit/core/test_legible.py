@@ -9,9 +9,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from securefl.core.errors import ConfigError
-from securefl.core.text_safety import cell, is_legible, require_distinct, require_legible
+from securefl.core.text_safety import (
+    cell,
+    comment,
+    excerpt,
+    is_legible,
+    require_distinct,
+    require_legible,
+    uncell,
+)
 from securefl.report.tables import write_csv
 
 UNSEEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
@@ -51,18 +61,85 @@ def test_a_name_that_deceives_is_refused_and_shown_without_its_trick(name: str) 
 
 
 @pytest.mark.parametrize(
-    "text", ["=1+1", "+1+cmd", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "-", "=", "-x"]
+    "text",
+    [
+        "=1+1",
+        "+1+cmd",
+        "-1+1",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "\uff1d1",
+        "-",
+        "=",
+        "-x",
+        " =1",
+        "\u00a0=1",
+        "-1;=cmd",
+        "--1",
+        "'=1",
+        "''@x",
+    ],
 )
 def test_text_that_would_run_is_quoted(text: str) -> None:
     assert cell(text) == "'" + text
+    assert uncell(cell(text)) == text
 
 
 @pytest.mark.parametrize(
     "value",
-    [-0.5, -3, np.float64(-0.5), None, True, "FedAvg", "a=b", "", "'=1", "-0.5", "+1e-3", "-inf", "1-2"],
+    [
+        -0.5,
+        -3,
+        np.float64(-0.5),
+        None,
+        True,
+        "FedAvg",
+        "a=b",
+        "",
+        "'1",
+        "it's",
+        "-0.5",
+        "+1e-3",
+        "-inf",
+        "1-2",
+    ],
 )
 def test_numbers_and_other_text_stay(value: object) -> None:
     assert cell(value) is value
+    assert uncell(value) is value
+
+
+@given(st.text(alphabet="'=+-@\t\r\n 1ax,;", max_size=6) | st.text(max_size=6))
+def test_each_text_has_a_cell_of_its_own(text: str) -> None:
+    assert uncell(cell(text)) == text
+    assert cell(text) == text or str(cell(text)).startswith("'")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("Table 3, of FedProf, -1 and =x", "Table 3, of FedProf, '-1 and =x"),
+        ("difference: a,=cmd|' /C calc'!A0", "difference: a,'=cmd|' /C calc'!A0"),
+        ("a;@SUM(A1)\n=1", "a;'@SUM(A1) =1"),
+        ("a\t=1", "a =1"),
+    ],
+)
+def test_a_comment_that_becomes_a_row_runs_nothing(line: str, said: str) -> None:
+    assert comment(line) == said
+
+
+def test_an_excerpt_is_legible_and_short() -> None:
+    for text in ("x" * 201, "\x1b[2J", "a\nb", "\ufeff"):
+        assert excerpt(text) == f"a text of {len(text)} characters"
+    for text in ("x" * 200, "", "ward 3"):
+        assert excerpt(text) == text
+
+
+def test_a_comment_above_a_table_runs_nothing(tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv", pd.DataFrame({"a": [1]}), ["x,=HYPERLINK(1)"])
+    assert (tmp_path / "t.csv").read_text() == "# x,'=HYPERLINK(1)\na\n1\n"
 
 
 def test_a_table_is_written_with_its_numbers_as_they_are(tmp_path: Path) -> None:

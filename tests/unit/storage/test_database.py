@@ -57,7 +57,7 @@ def test_a_transaction_is_all_or_nothing(path: Path) -> None:
         assert db.rows("SELECT * FROM items") == []
         with pytest.raises(sqlite3.IntegrityError):
             db.run("INSERT INTO items VALUES (1, NULL)")
-        with pytest.raises(DataError, match="NOT NULL"), db.transaction():
+        with pytest.raises(DataError, match="NOTNULL"), db.transaction():
             db.run("INSERT INTO items VALUES (1, NULL)")
 
 
@@ -151,12 +151,13 @@ def test_a_full_disk(path: Path) -> None:
     ],
 )
 def test_each_kind_of_trouble_has_its_sentence(path: Path, code: int, said: str) -> None:
-    error = sqlite3.OperationalError("as SQLite says")
-    error.sqlite_errorcode = code
+    error = sqlite3.OperationalError("as SQLite says, with a cell")
+    error.sqlite_errorcode, error.sqlite_errorname = code, "SQLITE_TROUBLE"
     with pytest.raises(DataError, match=said) as caught, explaining(path, KIND):
         raise error
     assert str(path) in str(caught.value)
-    assert "as SQLite says" in str(caught.value)
+    assert "(SQLITE_TROUBLE)" in str(caught.value)
+    assert "cell" not in str(caught.value)
 
 
 def test_input_and_output_fail_on_a_disk_without_room(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_folders_and_devices_are_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="got a folder"):
         write(tmp_path / "folder", "x")
-    with pytest.raises(DataError, match="got a device"):
+    with pytest.raises(DataError, match="got a pipe"):
         write(tmp_path / "pipe", "x")
     with pytest.raises(DataError, match="got a device"):
         write(Path("/dev/null"), "x")
@@ -125,6 +125,8 @@ def test_what_cannot_be_written_is_told_by_its_own_name(tmp_path: Path) -> None:
 
 
 WRITERS = {"write_text", "write_bytes", "to_csv", "to_json", "savefig", "savez", "savetxt"}
+TABLE_WRITERS = {"writer", "DictWriter", "to_csv", "to_excel", "to_clipboard", "to_markdown", "savetxt"}
+"""Ways to a table that a spreadsheet opens. That of `report.tables.write_csv` quotes formulas."""
 IN_MEMORY = {
     ("securefl/data/fetching.py", "open"),
     ("securefl/storage/processes.py", "open"),
@@ -148,6 +150,25 @@ def writes(call: ast.Call) -> str | None:
         modes = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
         return name if any(isinstance(mode, str) and set(mode) & set("wxa") for mode in modes) else None
     return name if name in WRITERS else None
+
+
+def test_every_table_for_a_spreadsheet_is_written_by_one_function() -> None:
+    home = Path(str(securefl.__file__)).parents[1]
+    found = set()
+    for folder in ("securefl", "protocols", "benchmarks", "examples", "tools"):
+        for path in (home / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                name = (
+                    node.func.attr
+                    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                    else ""
+                )
+                if name in TABLE_WRITERS:
+                    found.add((path.relative_to(home).as_posix(), name))
+                # A name taken out of its module could be called without it.
+                if isinstance(node, ast.ImportFrom) and node.module == "csv":
+                    found |= {(path.relative_to(home).as_posix(), one.name) for one in node.names}
+    assert found == {("securefl/report/tables.py", "to_csv")}
 
 
 def test_no_module_writes_files_by_another_way() -> None:

@@ -25,12 +25,12 @@ def test_a_file_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
         target.truncate(2**30)  # of zeros, which take no space
     tracemalloc.start()
     try:
-        with pytest.raises(ConfigError, match=r"study\.toml of at most 65,536 bytes, got 1,073,741,824"):
+        with pytest.raises(ConfigError, match=r"study\.toml: .* at most 65,536 bytes, got 1,073,741,824"):
             read(path)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
-    with pytest.raises(ConfigError, match="at most 65,536 bytes, got 65,537"):
+    with pytest.raises(ConfigError, match="/dev/zero: Expected a regular file, got a device"):
         read_text(Path("/dev/zero"))
 
 

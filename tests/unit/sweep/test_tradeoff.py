@@ -56,6 +56,16 @@ def test_a_cell_that_was_damaged_is_named(
     assert str(path.parent) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-a", "'=a", "+1+1", "-5"])
+def test_an_arm_that_a_spreadsheet_would_run_keeps_its_name(name: str, tmp_path: Path) -> None:
+    """Its cell has a quote in front, in a cell's table and in those of the sweep."""
+    swept = sweep(EPSILONS, study=NOISED + ARMS.replace('"unit"', json.dumps(name)))
+    fill(swept, tmp_path)
+    results = results_table(swept, tmp_path)
+    assert set(results["arm"]) == {name, "bounded"}
+    assert set(summary_table(swept, tmp_path, results)["arm"]) == {name, "bounded"}
+
+
 def test_tables_have_every_row_and_key(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path, leave=1)
     results = results_table(swept, tmp_path)

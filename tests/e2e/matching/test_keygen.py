@@ -1,0 +1,181 @@
+"""`keygen` on a full or failing disk: a whole pair of keys, or nothing at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.command_line import securefl
+from support.matching_place import call
+
+from securefl.commands.main import cli
+from securefl.matching import document
+
+ROLES = {
+    "key-holder": (("secret.key", "secret-key"), ("public.key", "public-key")),
+    "evaluator": (("evaluator.key", "evaluator-key"), ("evaluator.pub", "evaluator-public")),
+}
+WRITES = ("mkdir", "open", "fsync", "replace")
+"""The calls by which a pair of keys reaches the disk, and in which a full one shows, beside `write`."""
+
+
+def made(role: str, out: Path) -> OSError | None:
+    """Make keys. Returns the error of the system, if there was one."""
+    done = CliRunner().invoke(cli, ["keygen", "--role", role, "--out", str(out)])
+    assert done.exception is None or isinstance(done.exception, OSError), done.exception
+    return done.exception
+
+
+def left(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def whole(role: str, out: Path) -> bool:
+    """Whether both files are there, and nothing else."""
+    for name, kind in ROLES[role]:
+        document.read(out / name, kind)
+    return left(out) == {name for name, _ in ROLES[role]}
+
+
+class Failing:
+    """Counts calls that write, and lets the nth of them fail."""
+
+    def __init__(self, nth: int) -> None:
+        self.nth, self.count = nth, 0
+
+    def instead_of(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call_(*words: Any, **more: Any) -> Any:
+            reads = real is OPEN and not words[1] & os.O_CREAT
+            self.count += not reads
+            if not reads and self.count == self.nth:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*words, **more)
+
+        return call_
+
+
+OPEN = os.open
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("there", [False, True], ids=["a new folder", "a folder with notes"])
+def test_whichever_write_fails_nothing_is_left(
+    role: str, there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = 0
+    for nth in range(1, 30):
+        failing, home = Failing(nth), tmp_path / str(nth)
+        out = home / "deep" / "K"
+        home.mkdir()
+        if there:
+            out.mkdir(parents=True)
+            (out / "notes.txt").write_text("mine")
+        before = left(home)
+        with monkeypatch.context() as patched:
+            for name in WRITES:
+                patched.setattr(os, name, failing.instead_of(getattr(os, name)))
+            error = made(role, out)
+        if error is not None:
+            assert error.errno == errno.ENOSPC
+            assert left(home) == before, nth
+            failed += 1
+            continue
+        # A folder that cannot be made anew is no failure: it was there already.
+        assert left(out) >= {name for name, _ in ROLES[role]}
+        if failing.count < nth:
+            break
+    # Of each file: it is opened, synced, moved, and its folder is synced.
+    assert failed >= 8
+    assert failing.count < nth, "not every call has failed once"
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """The kernel refuses every byte of a file beyond this size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_write_that_ends_half_way_leaves_nothing(role: str, tmp_path: Path) -> None:
+    assert made(role, tmp_path / "sizes") is None
+    sizes = sorted((tmp_path / "sizes" / name).stat().st_size for name, _ in ROLES[role])
+    for limit in (0, 100, *(size - 1 for size in sizes)):
+        with files_up_to(limit):
+            error = made(role, tmp_path / "K")
+        assert error is not None
+        assert error.errno == errno.EFBIG
+        assert not (tmp_path / "K").exists(), limit
+    with files_up_to(sizes[-1]):
+        assert made(role, tmp_path / "K") is None
+    assert whole(role, tmp_path / "K")
+
+
+@contextmanager
+def disk_of(pages: int, at: Path) -> Iterator[Path]:
+    """A file system of this many pages of memory. Skips where none can be mounted."""
+    at.mkdir()
+    size = f"size={pages * resource.getpagesize()}"
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", at], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("needs to mount a file system, which root may outside of most containers")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", at], check=True)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_full_disk_leaves_nothing_and_says_so(
+    role: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert made(role, tmp_path / "sizes") is None
+    names = [name for name, _ in ROLES[role]]
+    pages = [-(-(tmp_path / "sizes" / name).stat().st_size // resource.getpagesize()) for name in names]
+    # Room for less than the secret, and for the secret alone.
+    for number, room in enumerate((pages[0] - 1, pages[0])):
+        if not room:
+            continue  # 0 would be no limit
+        with disk_of(room, tmp_path / f"disk {number}") as disk:
+            code, out, err = securefl(capfd, "keygen", "--role", role, "--out", disk / "K")
+            assert code == 1
+            assert not out
+            assert "the disk is full. Make room, and run the same command again." in err
+            assert left(disk) == set()
+    with disk_of(sum(pages), tmp_path / "room") as disk:
+        assert made(role, disk / "K") is None
+        assert whole(role, disk / "K")
+
+
+def test_a_fingerprint_that_cannot_be_told_leaves_nothing(tmp_path: Path) -> None:
+    """`keygen > fingerprint.txt` on a full disk: nobody could compare the keys."""
+    words = [sys.executable, "-m", "securefl", "keygen", "--role", "evaluator", "--out", tmp_path / "V"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, check=False, timeout=120)
+    assert done.returncode == 1
+    assert b"the disk is full" in done.stderr
+    assert left(tmp_path) == set()
+
+
+def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "K").write_text("mine")
+    assert "got a file. Choose another path" in call(
+        "keygen", "--role", "evaluator", "--out", tmp_path / "K", code=1
+    )
+    (tmp_path / "V").mkdir()
+    (tmp_path / "V" / "evaluator.pub").symlink_to("nowhere")
+    assert "never overwritten" in call("keygen", "--role", "evaluator", "--out", tmp_path / "V", code=1)
+    assert left(tmp_path) == {"K", "V", "V/evaluator.pub"}

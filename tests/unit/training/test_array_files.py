@@ -1,0 +1,136 @@
+"""Arrays from files that a command names: regular files of bounded size, and numbers alone."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.bad_files import BAD, put
+
+from securefl.core.errors import DataError
+from securefl.data.tables import LARGEST
+from securefl.training.from_files import array_of
+
+NUMBERS = np.arange(12.0).reshape(4, 3)
+
+
+def npy(array: np.ndarray) -> bytes:
+    target = io.BytesIO()
+    np.save(target, array)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+@pytest.mark.parametrize("dtype", ["<f8", ">f4", "<i2", "u1"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_numbers_are_read(version: tuple[int, int], dtype: str, order: str, tmp_path: Path) -> None:
+    array = np.asarray(NUMBERS.astype(dtype), order=order)  # type: ignore[call-overload]
+    with (tmp_path / "d.npy").open("wb") as target:
+        np.lib.format.write_array(target, array, version=version)
+    np.testing.assert_array_equal(array_of(tmp_path / "d.npy"), array)
+
+
+@pytest.mark.parametrize("text", ["\ufeff1,2\n3,4\n", "1, 2\r\n\r\n3,4", "# a comment\n1,2\n3,4\n"])
+def test_tables_of_numbers_are_read(text: str, tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text(text, encoding="utf-8", newline="")
+    np.testing.assert_array_equal(array_of(tmp_path / "d.csv"), [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize("name", ["d.npy", "d.csv"])
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_no_file_is_refused_by_name(name: str, what: str, tmp_path: Path) -> None:
+    said = put(tmp_path / name, what)
+    with pytest.raises(DataError) as refused:
+        array_of(tmp_path / name)
+    assert str(refused.value).startswith(f"{tmp_path / name}: Expected ")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["d.npy", "d.csv"])
+def test_a_file_beyond_the_limit_is_refused_unread(name: str, tmp_path: Path) -> None:
+    with (tmp_path / name).open("wb") as target:
+        target.write(npy(NUMBERS) if name == "d.npy" else b"1,2\n")
+        target.truncate(LARGEST + 1)  # of zeros, which take no space
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"at most 2,147,483,648 bytes, got 2,147,483,649"):
+            array_of(tmp_path / name)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def claiming(shape: str) -> bytes:
+    """A .npy whose header claims another shape than its 96 bytes of numbers have."""
+    raw = npy(NUMBERS)
+    return raw.replace(b"(4, 3), }" + b" " * (len(shape) - 6), shape.encode() + b", }", 1)
+
+
+@pytest.mark.parametrize("shape", ["(1099511627776, 3)", "(4, 4)", "(4, 2)", "(0, 3)"])
+def test_a_header_that_claims_more_or_less_is_refused_before_memory_is_taken(
+    shape: str, tmp_path: Path
+) -> None:
+    (tmp_path / "d.npy").write_bytes(claiming(shape))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"bytes behind the header, got 96: the file is damaged or cut"):
+            array_of(tmp_path / "d.npy")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+class Opened:
+    """A pickle that would run code."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (pytest.fail, ("a pickle was run",))
+
+
+def objects() -> bytes:
+    target = io.BytesIO()
+    np.lib.format.write_array_header_1_0(target, {"descr": "|O", "fortran_order": False, "shape": (1,)})
+    return target.getvalue() + pickle.dumps([Opened()])
+
+
+CONTENT = {
+    "empty": ("d.npy", b"", "got an empty file"),
+    "an empty table": ("d.csv", b"", "got an empty file"),
+    "objects": ("d.npy", objects(), "got other content: objects, which only a pickle can hold"),
+    "a pickle": ("d.npy", pickle.dumps(Opened()), "got other content"),
+    "an archive": ("d.npy", b"PK\x03\x04" + bytes(200), "got other content"),
+    "words": ("d.npy", npy(np.array(["a", "b"])), "Expected an array of numbers, got one of type <U1"),
+    "cut": ("d.npy", npy(NUMBERS)[:-1], "the file is damaged or cut"),
+    "cut in its header": ("d.npy", npy(NUMBERS)[:30], "got other content"),
+    "a text": ("d.csv", b"a,b\n1,2\n", "got other content"),
+    "latin": ("d.csv", b"1,\xe9\n", "got other content"),
+    # numpy would unpack it, to any size
+    "packed": ("d.csv.gz", gzip.compress(b"1,2\n" * 9), "got other content"),
+}
+
+
+@pytest.mark.parametrize("what", CONTENT)
+def test_other_content_is_refused_by_name_and_none_of_it_runs(what: str, tmp_path: Path) -> None:
+    name, content, said = CONTENT[what]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as refused:
+        array_of(tmp_path / name)
+    assert str(refused.value).startswith(f"{tmp_path / name}: Expected ")
+    assert said in str(refused.value)
+
+
+def test_a_very_long_cell_is_not_quoted_whole(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("x" * 100_000)
+    with pytest.raises(DataError) as refused:
+        array_of(tmp_path / "d.csv")
+    assert len(str(refused.value)) < 500
+
+
+def test_a_table_without_rows_has_none(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("\n# nothing\n")
+    assert len(array_of(tmp_path / "d.csv")) == 0
