@@ -34,8 +34,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
         click.option(
             "--params",
-            type=click.Choice(["strong", "compact"]),
-            help="Default strong. compact takes a quarter of the bytes, and its scores are coarser.",
+            type=click.Choice(["strong", "compact", "pads", "pads-128"]),
+            help="Default strong. compact takes a quarter of the bytes, and its scores are coarser. pads has "
+            "no homomorphic key and takes 1 % of the bytes; its --weight-bound is 32 by default. pads-128 "
+            "takes twice the bytes of pads, with the bounds of strong.",
         ),
         click.option(
             "--variant",
@@ -81,6 +83,15 @@ def require_free(out: Path, kind: str, *inputs: Path | None) -> None:
             "--out."
         )
     require_replaceable(out, kind)
+
+
+def within(bound: float, params: Word) -> str:
+    """An error bound in words. That of pads always holds."""
+    from securefl.matching.options import WORD_BITS
+
+    return (
+        f"within {bound:.2g}" if params in WORD_BITS else f"within {bound:.2g}, except with probability 1e-6"
+    )
 
 
 def tell_floored(count: int) -> None:

@@ -14,6 +14,7 @@ from securefl.commands.choices import (
     require_free,
     tell_floored,
     with_options,
+    within,
 )
 from securefl.storage.inputs import shown
 
@@ -36,7 +37,8 @@ def encrypt(
     """Encrypt a profile (or a baseline) to the key holder, and seal it to the evaluator.
 
     All clients and the baseline's owner must give the same --variant, --params, --anchor and bounds. With
-    --variant mean-only the evaluator can read the variances. Compare the printed fingerprints with those
+    --variant mean-only the evaluator can read the variances. Under --params pads or pads-128 a file is
+    scored once: for another baseline, encrypt the profile again. Compare the printed fingerprints with those
     that the key holder and the evaluator tell you.
     """
     from securefl.matching import document
@@ -71,5 +73,5 @@ def encrypt(
     length = len(own.plain)
     bound, most = options.error_bound(length, keys.openings), options.most_at_once(length, keys.openings)
     click.echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
-    click.echo(f"all {keys.openings} scores of this key within {bound:.2g}, except with probability 1e-6")
+    click.echo(f"all {keys.openings} scores of this key {within(bound, options.parameters)}")
     click.echo(f"one match takes at most {most} such profiles")

@@ -1,0 +1,109 @@
+"""Dealt pads whose score the key holder reads: for files, where the server learns no score.
+
+    client      as in `dealt_pads`: sends y = x + r, rho and g = <r, p> + t, with p = PRG(rho)
+    server      delta = v - p, and the word s = <y, v> - g + c; c is the offset and the clear part's product
+    key holder  z = <r, delta> - t; reads s - z = <x, v> + c
+
+* The server gets nothing back. y and g are uniform without r and t, so it learns nothing, whatever it sends.
+* The key holder sees delta, uniform since p is, and a word from which the score follows. The weights and c
+  stay hidden in one sum. With one client, which knows its p, it learns v, and then c.
+* Nothing binds the weights. A *malicious* server has the key holder read one word of its choice, such as one
+  entry of a vector, in place of a score.
+* Two deltas for one fresh key differ by the difference of their weights. So a server sends one, ever, and the
+  key holder answers one. Both keep a record, which this module does not.
+* Key holder and server together open everything.
+"""
+
+from __future__ import annotations
+
+from math import fsum
+
+from securefl.core.errors import CryptoError
+from securefl.core.keys import PublicKey
+from securefl.core.linear import LinearQuery
+from securefl.core.signing import AgreementKey
+from securefl.linear import words
+from securefl.linear.dealt_pads import pad_and_last, share_of_weights
+from securefl.linear.opener import Score
+from securefl.linear.pad_terms import KEY, PadTerms
+from securefl.linear.pads import Masked, refusal
+from securefl.linear.terms import clear_part
+from securefl.linear.words import Words
+
+_FLOAT = 2.0**-51
+
+
+def item_bytes(terms: PadTerms) -> int:
+    """Exact length of an item: a fresh key, a share of the weights, and one word."""
+    return KEY + terms.word_bytes * (terms.row + 1)
+
+
+def error_bound(terms: PadTerms) -> float:
+    """The largest |score - div|. It always holds. The constant c is rounded to a word too."""
+    unit = terms.data_scale * terms.weight_scale
+    return terms.error_bound + (0.5 / unit + _FLOAT * terms.capacity) / terms.bounds.scale
+
+
+def addressed(masked: Masked, weights: Words, query: LinearQuery, terms: PadTerms) -> bytes:
+    """The server's part: a client's item for the key holder.
+
+    Args:
+        masked: the client's message, as `pads.admit` returns it.
+        weights: of the query, as words (`pads.weights_of`).
+        query: of the terms' bounds.
+        terms: with `dealt`.
+
+    Raises:
+        RemoteProtocolError: names the client whose clear part is outside the bounds, or makes a score wrap.
+    """
+    clear = clear_part(masked.clear, terms.bounds, masked.sender)
+    constant = fsum((query.offset, *(clear * query.clear)))
+    if terms.bounds.product + abs(constant) > terms.capacity:
+        raise refusal(
+            "Expected plaintext values with which a score fits the words, got values that make it wrap.",
+            masked.sender,
+        )
+    share, own = share_of_weights(masked, weights, terms)
+    whole = words.product(words.unpacked(masked.words, terms.word_bits), weights) - own
+    # Exact: the scales are powers of two, and Python rounds the float to a whole number of any size.
+    whole += round(constant * terms.data_scale * terms.weight_scale)
+    word: int = whole % 2**terms.word_bits
+    return masked.fresh.raw + words.packed(share) + word.to_bytes(terms.word_bytes, "little")
+
+
+def read(agreement: AgreementKey, terms: PadTerms, name: str, item: bytes, *, sender: str) -> int:
+    """The key holder's part: the word <x, v> + c of one item.
+
+    Args:
+        agreement: the key that the client agreed with.
+        terms: with `dealt`.
+        name: under which the client made its message.
+        item: `item_bytes` bytes.
+        sender: the name for refusals.
+
+    Raises:
+        RemoteProtocolError: another length, or a fresh key of small order.
+    """
+    if len(item) != item_bytes(terms):
+        raise refusal(f"Expected an item of {item_bytes(terms)} bytes, got {len(item)}.", sender)
+    fresh, end = PublicKey(item[:KEY]), len(item) - terms.word_bytes
+    try:
+        pad, last = pad_and_last(agreement, fresh, fresh, terms, name)
+    except CryptoError as error:
+        raise refusal(str(error), sender) from None
+    sums = words.product(pad, words.unpacked(item[KEY:end], terms.word_bits)) - last
+    word: int = (int.from_bytes(item[end:], "little") - sums) % 2**terms.word_bits
+    return word
+
+
+def score(word: int, terms: PadTerms, *, sender: str) -> Score:
+    """The score in a word. Raises RemoteProtocolError(sender) if no honest client has it."""
+    product = words.centred(word, terms.word_bits) / (terms.data_scale * terms.weight_scale)
+    value, error = product / terms.bounds.scale, error_bound(terms)
+    if not terms.bounds.allows(value, error):
+        raise refusal(
+            "Expected a score inside the declared bounds, got one that no honest client gives.",
+            sender,
+            "score",
+        )
+    return Score(value, error)
