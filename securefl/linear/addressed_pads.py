@@ -1,8 +1,11 @@
 """Dealt pads whose score the key holder reads: for files, where the server learns no score.
 
-    client      as in `dealt_pads`: sends y = x + r, rho and g = <r, p> + t, with p = PRG(rho)
+    client      as in `dealt_pads`: sends y = x + r, rho and g = <r, p> + t, with p = PRG(rho); and a tag
     server      delta = v - p, and the word s = <y, v> - g + c; c is the offset and the clear part's product
-    key holder  z = <r, delta> - t; reads s - z = <x, v> + c
+    key holder  checks the tag; z = <r, delta> - t; reads s - z = <x, v> + c
+
+The tag follows from the same keys as the pad, for the same terms and name. Under others the word would be a
+number of no meaning, which nothing tells from a score.
 
 * The server gets nothing back. y and g are uniform without r and t, so it learns nothing, whatever it sends.
 * The key holder sees delta, uniform since p is, and a word from which the score follows. The weights and c
@@ -16,26 +19,38 @@
 
 from __future__ import annotations
 
+import hmac
 from math import fsum
+from typing import Final
 
+import numpy as np
+
+from securefl.core.agreement import fields
 from securefl.core.errors import CryptoError
 from securefl.core.keys import PublicKey
-from securefl.core.linear import LinearQuery
+from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import AgreementKey
 from securefl.linear import words
-from securefl.linear.dealt_pads import pad_and_last, share_of_weights
+from securefl.linear.dealt_pads import mask, pad_and_last, share_of_weights
 from securefl.linear.opener import Score
 from securefl.linear.pad_terms import KEY, PadTerms
-from securefl.linear.pads import Masked, refusal
+from securefl.linear.pads import Masked, admit, refusal
 from securefl.linear.terms import clear_part
 from securefl.linear.words import Words
 
-_FLOAT = 2.0**-51
+TAG: Final = 16
+_NOTHING_CLEAR: Floats = np.zeros(0)
+_FLOAT: Final = 2.0**-51
+
+
+def message_bytes(terms: PadTerms) -> int:
+    """Exact length of a client's message."""
+    return terms.message_bytes + TAG
 
 
 def item_bytes(terms: PadTerms) -> int:
-    """Exact length of an item: a fresh key, a share of the weights, and one word."""
-    return KEY + terms.word_bytes * (terms.row + 1)
+    """Exact length of an item: a fresh key, a tag, a share of the weights, and one word."""
+    return KEY + TAG + terms.word_bytes * (terms.row + 1)
 
 
 def error_bound(terms: PadTerms) -> float:
@@ -44,11 +59,38 @@ def error_bound(terms: PadTerms) -> float:
     return terms.error_bound + (0.5 / unit + _FLOAT * terms.capacity) / terms.bounds.scale
 
 
-def addressed(masked: Masked, weights: Words, query: LinearQuery, terms: PadTerms) -> bytes:
+def message(
+    hidden: Floats,
+    terms: PadTerms,
+    name: str,
+    to: PublicKey,
+    *,
+    own: AgreementKey | None = None,
+    seed: bytes | None = None,
+) -> bytes:
+    """The client's part: its message. Arguments and errors as for `dealt_pads.mask`."""
+    own = own or AgreementKey.generate()
+    masked = mask(hidden, _NOTHING_CLEAR, terms, name, to, own=own, seed=seed)
+    return masked.packed + _tag(own, to, own.public, terms, name)
+
+
+def _tag(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms, name: str) -> bytes:
+    bound = fields(fresh.raw, terms.digest, name.encode())
+    return own.agree(other, b"securefl/dealt-tag/1|" + bound).reveal()[:TAG]
+
+
+def received(raw: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> tuple[Masked, bytes]:
+    """The gate: a client's message and its tag. Errors as for `pads.admit`."""
+    if len(raw) != message_bytes(terms):
+        raise refusal(f"Expected {message_bytes(terms)} bytes, got {len(raw)}.", sender, "gate")
+    return admit(raw[:-TAG], clear, terms, sender=sender), raw[-TAG:]
+
+
+def addressed(masked: Masked, tag: bytes, weights: Words, query: LinearQuery, terms: PadTerms) -> bytes:
     """The server's part: a client's item for the key holder.
 
     Args:
-        masked: the client's message, as `pads.admit` returns it.
+        masked, tag: the client's message, as `received` returns it.
         weights: of the query, as words (`pads.weights_of`).
         query: of the terms' bounds.
         terms: with `dealt`.
@@ -68,7 +110,7 @@ def addressed(masked: Masked, weights: Words, query: LinearQuery, terms: PadTerm
     # Exact: the scales are powers of two, and Python rounds the float to a whole number of any size.
     whole += round(constant * terms.data_scale * terms.weight_scale)
     word: int = whole % 2**terms.word_bits
-    return masked.fresh.raw + words.packed(share) + word.to_bytes(terms.word_bytes, "little")
+    return masked.fresh.raw + tag + words.packed(share) + word.to_bytes(terms.word_bytes, "little")
 
 
 def read(agreement: AgreementKey, terms: PadTerms, name: str, item: bytes, *, sender: str) -> int:
@@ -82,16 +124,22 @@ def read(agreement: AgreementKey, terms: PadTerms, name: str, item: bytes, *, se
         sender: the name for refusals.
 
     Raises:
-        RemoteProtocolError: another length, or a fresh key of small order.
+        RemoteProtocolError: another length, a fresh key of small order, or a message that was made for other
+            terms, another name or another key.
     """
     if len(item) != item_bytes(terms):
         raise refusal(f"Expected an item of {item_bytes(terms)} bytes, got {len(item)}.", sender)
     fresh, end = PublicKey(item[:KEY]), len(item) - terms.word_bytes
     try:
-        pad, last = pad_and_last(agreement, fresh, fresh, terms, name)
+        tag = _tag(agreement, fresh, fresh, terms, name)
     except CryptoError as error:
         raise refusal(str(error), sender) from None
-    sums = words.product(pad, words.unpacked(item[KEY:end], terms.word_bits)) - last
+    if not hmac.compare_digest(tag, item[KEY : KEY + TAG]):
+        raise refusal(
+            f"Expected a message that its client made for us, this server and {name!r}, got another.", sender
+        )
+    pad, last = pad_and_last(agreement, fresh, fresh, terms, name)
+    sums = words.product(pad, words.unpacked(item[KEY + TAG : end], terms.word_bits)) - last
     word: int = (int.from_bytes(item[end:], "little") - sums) % 2**terms.word_bits
     return word
 

@@ -19,10 +19,10 @@ from securefl.core.agreement import fields
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import seal
-from securefl.linear.addressed_pads import addressed
+from securefl.linear.addressed_pads import addressed, message_bytes, received
 from securefl.linear.evaluator import Baseline, LinearEvaluator
 from securefl.linear.pad_terms import KEY, PLACE, PadTerms
-from securefl.linear.pads import admit, weights_of
+from securefl.linear.pads import weights_of
 from securefl.linear.terms import LinearTerms
 from securefl.matching.document import Document
 from securefl.matching.keys import PublicKeys
@@ -92,16 +92,16 @@ class PadMatcher:
         self._uses = Counter(map(_fresh_key, messages))
 
     def request(self, message: bytes, label: str) -> bytes:
-        size = self._terms.message_bytes
+        size = message_bytes(self._terms)
         clear = _clear_values(message[size:], self._terms.bounds.clear_length, label)
-        masked = admit(message[:size], clear, self._terms, sender=label)
+        masked, tag = received(message[:size], clear, self._terms, sender=label)
         if self._uses[masked.fresh.raw] > 1:
             raise RemoteProtocolError(
                 "Expected a fresh key of its own, got one that another profile has too. Encrypt it again.",
                 sender=label,
                 phase="pads",
             )
-        item = addressed(masked, self._weights, self._query, self._terms)
+        item = addressed(masked, tag, self._weights, self._query, self._terms)
         # Also over the terms: under others the client's share would be another part of one stream.
         self._matched.once(masked.fresh.raw, item_digest(self._terms, label, item), sender=label)
         return item

@@ -192,7 +192,7 @@ class Options:
         """The length of a client's message before it is sealed. Raises ConfigError if scores could wrap."""
         clear = 8 * self.bounds.linear(length, self.variant).clear_length
         if self.padded:
-            return self.pad_terms(length, b"").message_bytes + clear
+            return addressed_pads.message_bytes(self.pad_terms(length, b"")) + clear
         return self.terms(length, openings).ciphertext_bytes + clear
 
     def most_at_once(self, length: int, openings: int) -> int:

@@ -14,7 +14,7 @@ from securefl.core.linear import Floats
 from securefl.core.signing import seal
 from securefl.core.text_safety import folded, is_legible
 from securefl.dp.moments import MeanVariance
-from securefl.linear import dealt_pads
+from securefl.linear import addressed_pads
 from securefl.linear.encryptor import Encryptor
 from securefl.matching.document import Document
 from securefl.matching.keys import EvaluatorPublic, PublicKeys, pads_context
@@ -205,7 +205,7 @@ def _masked(
     """A profile under a pad. The pad is for this session, evaluator and label."""
     _require_label(label)
     terms = options.pad_terms(length, pads_context(public.session, evaluator.fingerprint))
-    return dealt_pads.mask(own.hidden, own.clear, terms, label, public.agreement).packed
+    return addressed_pads.message(own.hidden, terms, label, public.agreement)
 
 
 def _require_label(label: str) -> None:
