@@ -76,6 +76,8 @@ class KeyHolder:
     >>> scores = evaluator.match(holder.public, securefl.Profile([0.0], [1.0]), [sealed])
     >>> round(holder.reveal(scores, evaluator.public).scores["ward 3"], 2)
     0.5
+    >>> securefl.KeyHolder.generate(openings=10, parameters="pads").public.raw  # no homomorphic key
+    b''
 
     Raises:
         DataError: `generate` raises it for a number of openings below 1 or above 2^40.

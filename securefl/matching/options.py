@@ -54,13 +54,15 @@ class Options:
         >>> from securefl.matching import Options
         >>> Options().error_bound(length=100, openings=10) < 1e-3, Options(parameters="compact").bounds.mean
         (True, 16.0)
+        >>> Options(parameters="pads").bounds.weight, Options(parameters="pads-128").error_bound(84, 1) < 1e-8
+        (32.0, True)
 
     Attributes:
         variant: "full" encrypts means and variances. "mean-only" leaves the variances readable by the
             evaluator.
         parameters: "strong", or "compact" (a quarter of the bytes, coarser scores, no encrypted baseline), or
-            "pads" (no homomorphic key; below 1 % of the bytes, no encrypted baseline) and "pads-128" (twice
-            their bytes, and scores that are exact to 1e-8).
+            "pads" (no homomorphic key, below 1 % of the bytes, no encrypted baseline) and "pads-128" (twice
+            their bytes; under the default bounds the scores are exact to 1e-8).
         bounds: a client clips anchored values to these before encryption. Error bounds follow from them.
             None: those of `Bounds` with weights up to 1024 (strong, pads-128), which have room for models'
             profiles, or those of `Bounds` (pads), or narrow ones (compact), whose modulus has less room.

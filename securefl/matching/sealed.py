@@ -114,6 +114,10 @@ class Profile:
     >>> sealed = own.encrypt(holder.public, evaluator.public, label="ward 3")
     >>> sealed.label, sealed.clipped
     ('ward 3', 0)
+    >>> pads = securefl.matching.Options(parameters="pads")
+    >>> padded = own.encrypt(holder.public, evaluator.public, label="ward 3", options=pads)
+    >>> len(padded.body) < len(sealed.body) / 100
+    True
 
     Raises:
         DataError: `plain`, and so each encryption, raises it for different shapes, non-finite values or

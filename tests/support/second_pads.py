@@ -167,7 +167,7 @@ class Holder:
         return pack(t, sums)
 
 
-# Files (SPEC.md 5)
+# Files (SPEC.md 4)
 
 
 def pads_secret(signing: bytes) -> bytes:
