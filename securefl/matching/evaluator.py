@@ -13,15 +13,19 @@ from typing import Any, Final
 
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import SecretKey
+from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, unseal
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import LinearEvaluator
+from securefl.linear.pad_terms import PadTerms
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
+from securefl.matching.declared import Declaration, Weights, with_digest
 from securefl.matching.document import Document
 from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement, pads_context
 from securefl.matching.matched import Matched
-from securefl.matching.matchers import CkksMatcher, Matcher, PadMatcher
+from securefl.matching.matchers import CkksMatcher, Dealt, Matcher, PadMatcher, Told
 from securefl.matching.options import Options
+from securefl.matching.profiles import ProfileQuery
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
 
 KIND: Final = "evaluator-key"
@@ -158,9 +162,48 @@ class Evaluator:
             return self._ckks_matcher(public, baseline, options, length)
         assert isinstance(baseline, Profile)
         query = options.query(baseline.plain)
+        terms, linear = self._pads(public, options, query, length)
+        requests: Dealt | Told
+        if options.declared is None:
+            requests = Dealt(terms, linear, matched)
+        else:
+            requests = Told(terms, Weights.of(self.agreement, terms, linear), options.declared)
+        return PadMatcher(public, terms, linear, messages, requests), query.floored
+
+    def declare(self, public: PublicKeys, baseline: Profile, *, options: Options) -> Declaration:
+        """Declare a baseline before clients encrypt, so that their profiles are scored with no other.
+
+        The key holder then learns the baseline. The same arguments give the same digest, so nothing is kept.
+
+        Args:
+            public: the key holder's public keys.
+            baseline: the baseline of the match to come.
+            options: the options of the matching, with "pads" or "pads-128" as parameters.
+
+        Returns:
+            The declaration, for the clients.
+
+        Raises:
+            ConfigError: parameters without pads, or a baseline outside the bounds.
+            DataError: an invalid profile.
+        """
+        if not options.padded:
+            raise ConfigError(
+                f"Expected --params pads or pads-128 to declare a baseline, got {options.parameters}: no weights "
+                "are bound to a ciphertext."
+            )
+        length = len(baseline.plain)
+        # Any digest says that pads are told.
+        told = with_digest(options, bytes(32))
+        terms, linear = self._pads(public, told, told.query(baseline.plain), length)
+        made = with_digest(options, Weights.of(self.agreement, terms, linear).digest)
+        return Declaration.signed(public.session, self.public, self.signing, made.to_header(length))
+
+    def _pads(
+        self, public: PublicKeys, options: Options, query: ProfileQuery, length: int
+    ) -> tuple[PadTerms, LinearQuery]:
         terms = options.pad_terms(length, pads_context(public.session, self.public.fingerprint))
-        linear = query.linear(options.variant, options.bounds)
-        return PadMatcher(public, terms, linear, messages, matched), query.floored
+        return terms, query.linear(options.variant, options.bounds)
 
     def _ckks_matcher(
         self, public: PublicKeys, baseline: Profile | Sealed, options: Options, length: int

@@ -1,9 +1,12 @@
-"""The evaluator's two ways to score a sealed profile: ciphertexts, and words under pads.
+"""The evaluator's ways to score a sealed profile: ciphertexts, and words under pads, dealt or told.
 
-Ciphertexts: a request is an encrypted score, which the key holder decrypts. Pads: a request is a word and a
-share of the weights. Of the two kinds of pads, files take the dealt ones. The evaluator learns no score, so
-weights that are bound to a digest beforehand (told pads) would keep nothing from it, and the key holder would
-read the baseline. Nor need clients wait until an evaluator has declared its weights.
+Ciphertexts: a request is an encrypted score, which the key holder decrypts. Pads: a request is a word, and a
+share of the weights if they are dealt.
+
+Files take dealt pads unless the evaluator declared its baseline. The evaluator gets no score back, so weights
+that are bound to a digest keep nothing from the evaluator alone. They keep it from having the key holder read
+something else than a score, which counts if the key holder tells scores. The price: clients wait for the
+declaration, and the key holder learns the baseline.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from securefl.core.agreement import fields
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import seal
-from securefl.linear.addressed_pads import addressed, message_bytes, received
+from securefl.linear import addressed_pads, addressed_told
+from securefl.linear.addressed_pads import message_bytes, received
 from securefl.linear.evaluator import Baseline, LinearEvaluator
 from securefl.linear.pad_terms import KEY, PLACE, PadTerms
-from securefl.linear.pads import weights_of
+from securefl.linear.pads import Masked, weights_of
 from securefl.linear.terms import LinearTerms
+from securefl.matching.declared import Weights
 from securefl.matching.document import Document
 from securefl.matching.keys import PublicKeys
 from securefl.matching.matched import Matched
@@ -67,7 +72,7 @@ class PadMatcher:
         query: the baseline.
         messages: those of all profiles. If two have one fresh key, neither is scored: one of them copied it,
             and nobody can tell which.
-        matched: the evaluator's record.
+        requests: the kind of pads.
 
     Raises:
         ConfigError: a baseline whose scores could wrap.
@@ -79,7 +84,7 @@ class PadMatcher:
         terms: PadTerms,
         query: LinearQuery,
         messages: Iterable[bytes],
-        matched: Matched,
+        requests: Dealt | Told,
     ) -> None:
         if not terms.bounds.clear and terms.bounds.product + abs(query.offset) > terms.capacity:
             raise ConfigError(
@@ -87,8 +92,7 @@ class PadMatcher:
                 f"{terms.word_bits} bits, got one whose constant {query.offset:.3g} makes them wrap. Give "
                 "all parties a public --anchor near the baseline, or wider bounds."
             )
-        self._public, self._terms, self._query, self._matched = public, terms, query, matched
-        self._weights = weights_of(query, terms)
+        self._public, self._terms, self._query, self._requests = public, terms, query, requests
         self._uses = Counter(map(_fresh_key, messages))
 
     def request(self, message: bytes, label: str) -> bytes:
@@ -101,15 +105,42 @@ class PadMatcher:
                 sender=label,
                 phase="pads",
             )
-        item = addressed(masked, tag, self._weights, self._query, self._terms)
-        # Also over the terms: under others the client's share would be another part of one stream.
-        self._matched.once(masked.fresh.raw, item_digest(self._terms, label, item), sender=label)
-        return item
+        return self._requests.request(masked, tag, self._query, label)
 
     def body(self, requests: Iterable[bytes], header: Header) -> bytes:
         context = requests_context(header)
         # Sealed: whoever reads the shares together with a client would know the baseline.
-        return seal(self._public.agreement, b"".join(requests), context)
+        return seal(self._public.agreement, self._requests.head + b"".join(requests), context)
+
+
+class Dealt:
+    """Requests with a share of the weights. Of each profile there is one, ever."""
+
+    head = b""
+
+    def __init__(self, terms: PadTerms, query: LinearQuery, matched: Matched) -> None:
+        self._terms, self._matched, self._weights = terms, matched, weights_of(query, terms)
+
+    def request(self, masked: Masked, tag: bytes, query: LinearQuery, label: str) -> bytes:
+        item = addressed_pads.addressed(masked, tag, self._weights, query, self._terms)
+        # Also over the terms: under others the client's share would be another part of one stream.
+        self._matched.once(masked.fresh.raw, item_digest(self._terms, label, item), sender=label)
+        return item
+
+
+class Told:
+    """Requests whose weights stand before them. Raises ConfigError for another baseline than the declared."""
+
+    def __init__(self, terms: PadTerms, weights: Weights, declared: str) -> None:
+        if weights.digest.hex() != declared:
+            raise ConfigError(
+                "Expected the baseline that was declared to the clients, got another. Give that one, or declare "
+                "this one and have the profiles encrypted again."
+            )
+        self._terms, self._weights, self.head = terms, weights.words, weights.head
+
+    def request(self, masked: Masked, tag: bytes, query: LinearQuery, label: str) -> bytes:
+        return addressed_told.addressed(masked, tag, self._weights, query, self._terms)
 
 
 def _fresh_key(message: bytes) -> bytes:
@@ -126,9 +157,10 @@ def _clear_values(raw: bytes, count: int, label: str) -> Floats:
     return np.frombuffer(raw, dtype="<f8").astype(np.float64)
 
 
-def item_digest(terms: PadTerms, label: str, item: bytes) -> bytes:
-    """SHA-256 of a request under pads, with its terms and label."""
-    return hashlib.sha256(b"securefl/matching/item/1|" + fields(terms.digest, label.encode(), item)).digest()
+def item_digest(terms: PadTerms, label: str, item: bytes, told: bytes = b"") -> bytes:
+    """SHA-256 of a request under pads, with its terms, its label, and the digest of told weights."""
+    whole = fields(terms.digest, label.encode(), item, told)
+    return hashlib.sha256(b"securefl/matching/item/1|" + whole).digest()
 
 
 def requests_context(header: Header) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.linear import addressed_pads
+from securefl.linear import addressed_pads, addressed_told
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
 from securefl.matching.document import LARGEST_HEADER, LIMITS, header_bytes
@@ -67,15 +67,18 @@ class Options:
             None: those of `Bounds` with weights up to 1024 (strong, pads-128), which have room for models'
             profiles, or those of `Bounds` (pads), or narrow ones (compact), whose modulus has less room.
         anchor: public centre and scale per element. None is 0 and 1.
+        declared: under pads, the digest of the one baseline that a profile is scored with, 64 hex digits
+            (`Declaration.checked`). None: any one baseline, which the key holder does not learn.
 
     Raises:
-        ConfigError: `anchor` is no `Anchor`.
+        ConfigError: `anchor` is no `Anchor`, or `declared` is no digest or without pads.
     """
 
     variant: Variant = Variant.FULL
     parameters: Word = "strong"
     bounds: Bounds = None  # type: ignore[assignment]  # set below, since it depends on the parameters
     anchor: Anchor | None = None
+    declared: str | None = None
 
     def __post_init__(self) -> None:
         if self.bounds is None:
@@ -84,6 +87,11 @@ class Options:
             raise ConfigError(
                 f"Expected anchor as an Anchor or None, got {reprlib.repr(self.anchor)}: "
                 "make one of public values with Anchor.of."
+            )
+        if self.declared is not None and not (self.padded and _is_digest(self.declared)):
+            raise ConfigError(
+                "Expected a declared baseline under pads, as 64 hex digits, got "
+                f"{reprlib.repr(self.declared)} under {self.parameters}. Take the options of a Declaration."
             )
 
     @property
@@ -129,7 +137,7 @@ class Options:
 
     def _pad_terms(self, bounds: Bounds, length: int, context: bytes = b"") -> PadTerms:
         linear, bits = bounds.linear(length, self.variant), WORD_BITS[self.parameters]
-        return PadTerms(bounds=linear, context=context, word_bits=bits, dealt=True)
+        return PadTerms(bounds=linear, context=context, word_bits=bits, dealt=self.declared is None)
 
     def _without_room(self, length: int, openings: int) -> str:
         """What does not fit, by flag and value, and the largest value of a flag that would."""
@@ -201,7 +209,10 @@ class Options:
         """The most profiles of this length that one match takes: its file of scores holds no more."""
         room = LIMITS["encrypted-scores"] - LARGEST_HEADER
         if self.padded:
-            return min(openings, room // addressed_pads.item_bytes(self.pad_terms(length, b"")))
+            terms = self.pad_terms(length, b"")
+            # Told weights stand once before the requests.
+            head = 0 if terms.dealt else addressed_told.head_bytes(terms)
+            return max(0, min(openings, (room - head) // addressed_pads.item_bytes(terms)))
         return min(openings, room // self.terms(length, openings).request_bytes)
 
     def error_bound(self, length: int, openings: int) -> float:
@@ -262,7 +273,10 @@ class Options:
     def to_header(self, length: int) -> dict[str, Any]:
         """The options as a file's header."""
         anchor = self.anchor
+        # No entry without a declaration: files of before have none.
+        declared = {} if self.declared is None else {"declared": self.declared}
         return {
+            **declared,
             "length": length,
             "variant": self.variant.value,
             "parameters": self.parameters,
@@ -284,7 +298,14 @@ class Options:
             raise _unfit("variant", "'full' or 'mean-only'", variant)
         # null is no anchor; an absent entry, or another false value, is damage
         anchor = None if header.get("anchor", ...) is None else _anchor(header.get("anchor"), length)
-        return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor), length
+        declared = header.get("declared")
+        if "declared" in header and not (word in WORD_BITS and _is_digest(declared)):
+            raise _unfit("declared", "64 hex digits, under pads", declared)
+        return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor, declared), length
+
+
+def _is_digest(found: object) -> bool:
+    return isinstance(found, str) and len(found) == 64 and set(found) <= set("0123456789abcdef")
 
 
 def _bounds(found: Any) -> Bounds:

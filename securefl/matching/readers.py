@@ -6,13 +6,14 @@ import hashlib
 from collections import Counter
 from typing import Protocol
 
-from securefl.core.errors import CryptoError, DataError, RemoteProtocolError
+from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, unseal
 from securefl.he.openings import Openings
-from securefl.linear import addressed_pads
+from securefl.linear import addressed_pads, addressed_told
 from securefl.linear.opener import Opener, Score
 from securefl.linear.pad_terms import KEY, PadTerms
 from securefl.linear.terms import LinearTerms
+from securefl.linear.words import Words
 from securefl.matching.matchers import Header, item_digest, requests_context
 
 _DIGEST = 32
@@ -67,13 +68,14 @@ class CkksReader:
 
 
 class PadReader:
-    """Reads words under pads, of each fresh key one.
+    """Reads words under pads, dealt or told, of each fresh key one.
 
     The record of openings is keyed by the fresh key, so it holds over restarts. A second difference for one
     fresh key would be a second equation on its client's profile.
 
     Raises:
-        DataError: requests that were not sealed to this key with this header, or of another length.
+        DataError: requests that were not sealed to this key with this header, or of another length, or told
+            weights that no baseline inside the bounds has or that were not the declared ones.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class PadReader:
     ) -> None:
         self._agreement, self._terms = agreement, terms
         self._openings, self._most = openings, most
+        self._told = b""
+        self._weights: Words | None = None
         self.requests = self._unsealed(body, header, count)
         self.error_bound = addressed_pads.error_bound(terms)
         self._uses = Counter(one[:KEY] for one in self.requests)
@@ -97,13 +101,27 @@ class PadReader:
             plain = unseal(self._agreement, body, requests_context(header))
         except CryptoError as error:
             raise DataError(f"{error} Have the profiles matched again.") from None
-        size = addressed_pads.item_bytes(self._terms)
-        if len(plain) != count * size:
+        terms = self._terms
+        size, head = addressed_pads.item_bytes(terms), 0 if terms.dealt else addressed_told.head_bytes(terms)
+        if len(plain) != head + count * size:
             raise DataError(
-                f"Expected {count} requests of {size} bytes, words of {self._terms.word_bits} bits, got "
-                f"{len(plain)} bytes. Have the profiles matched again."
+                f"Expected {count} requests of {size} bytes, words of {terms.word_bits} bits, got "
+                f"{len(plain) - head} bytes. Have the profiles matched again."
             )
-        return split(plain, count)
+        if not terms.dealt:
+            self._read_weights(plain[:head], header)
+        return split(plain[head:], count)
+
+    def _read_weights(self, head: bytes, header: Header) -> None:
+        try:
+            self._weights, self._told = addressed_told.checked(head, self._terms)
+        except ConfigError as error:
+            raise DataError(f"{error} Have the profiles matched again.") from None
+        if self._told.hex() != header["declared"]:
+            raise DataError(
+                "Expected the weights that were declared to the clients, got others. Have the profiles matched "
+                "again."
+            )
 
     def name(self, request: bytes) -> str:
         return hashlib.sha256(request).hexdigest()[:16]
@@ -114,11 +132,10 @@ class PadReader:
             raise _refusal(
                 "Expected each fresh key once, got one twice. Have the profile encrypted again.", label
             )
-        own = item_digest(terms, label, request)
+        own = item_digest(terms, label, request, self._told)
 
         def reply() -> bytes:
-            word = addressed_pads.read(self._agreement, terms, label, request, sender=label)
-            return own + word.to_bytes(terms.word_bytes, "little")
+            return own + self._word(request, label).to_bytes(terms.word_bytes, "little")
 
         once = hashlib.sha256(b"securefl/matching/once/1|" + fresh).digest()
         stored = self._openings.once(once, 1, self._most, reply, sender=label)
@@ -129,6 +146,12 @@ class PadReader:
                 label,
             )
         return addressed_pads.score(int.from_bytes(stored[_DIGEST:], "little"), terms, sender=label)
+
+    def _word(self, request: bytes, label: str) -> int:
+        own, terms = self._agreement, self._terms
+        if self._weights is None:
+            return addressed_pads.read(own, terms, label, request, sender=label)
+        return addressed_told.read(own, terms, label, self._told, self._weights, request, sender=label)
 
 
 def _refusal(what: str, sender: str) -> RemoteProtocolError:

@@ -14,7 +14,7 @@ from securefl.core.linear import Floats
 from securefl.core.signing import seal
 from securefl.core.text_safety import folded, is_legible
 from securefl.dp.moments import MeanVariance
-from securefl.linear import addressed_pads
+from securefl.linear import addressed_pads, addressed_told
 from securefl.linear.encryptor import Encryptor
 from securefl.matching.document import Document
 from securefl.matching.keys import EvaluatorPublic, PublicKeys, pads_context
@@ -209,7 +209,10 @@ def _masked(
     """A profile under a pad. The pad is for this session, evaluator and label."""
     _require_label(label)
     terms = options.pad_terms(length, pads_context(public.session, evaluator.fingerprint))
-    return addressed_pads.message(own.hidden, terms, label, public.agreement)
+    if options.declared is None:
+        return addressed_pads.message(own.hidden, terms, label, public.agreement)
+    told = bytes.fromhex(options.declared)
+    return addressed_told.message(own.hidden, terms, label, told, public.agreement)
 
 
 def _require_label(label: str) -> None:
