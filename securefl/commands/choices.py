@@ -9,7 +9,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,6 +18,7 @@ from securefl.matching.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
+    from securefl.matching.keys import EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options, Word
 
 FOR_YOU_ALONE: Final = "This is for you alone: no epsilon covers it."
@@ -46,7 +47,25 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
     ):
         command = option(command)
-    return command
+    return click.option(
+        "--declared",
+        type=FILE,
+        help="Under pads: the evaluator's declaration of its baseline (securefl declare), with all options.",
+    )(command)
+
+
+def declared_options(
+    keys: PublicKeys, evaluator: EvaluatorPublic, declared: Path | None, **chosen: Any
+) -> Options | None:
+    """The options in a declaration or in the flags. If neither was given, it returns None."""
+    from securefl.matching import document
+    from securefl.matching.declared import KIND, Declaration
+
+    if declared is None:
+        return chosen_options(**chosen)
+    if any(flag is not None for flag in chosen.values()):
+        raise click.UsageError("Expected --declared alone, since it has all options, got flags beside it.")
+    return Declaration.from_document(document.read(declared, KIND)).checked(keys, evaluator)
 
 
 def chosen_options(

@@ -10,7 +10,7 @@ import click
 from securefl.commands.choices import (
     FILE,
     FOR_YOU_ALONE,
-    chosen_options,
+    declared_options,
     require_free,
     tell_floored,
     with_options,
@@ -38,7 +38,8 @@ def encrypt(
 
     All clients and the baseline's owner must give the same --variant, --params, --anchor and bounds. With
     --variant mean-only the evaluator can read the variances. Under --params pads or pads-128 a file is
-    scored once: for another baseline, encrypt the profile again. Compare the printed fingerprints with those
+    scored once: for another baseline, encrypt the profile again. With --declared it is scored with the
+    declared baseline or not at all. Compare the printed fingerprints with those
     that the key holder and the evaluator tell you.
     """
     from securefl.matching import document
@@ -54,7 +55,7 @@ def encrypt(
     require_free(out, BASELINE if profile is None else PROFILE, public, evaluator, profile, baseline)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
-    options = chosen_options(**chosen) or Options()
+    options = declared_options(keys, server, **chosen) or Options()
     if profile is not None:
         own = read_profile(profile)
         sealed = own.encrypt(keys, server, label=profile.stem, options=options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FILE, chosen_options, require_free, tell_floored, with_options
+from securefl.commands.choices import FILE, declared_options, require_free, tell_floored, with_options
 from securefl.core.errors import DataError
 from securefl.storage.inputs import shown
 
@@ -53,7 +53,9 @@ def match(
     Under --params strong and compact an evaluator that breaks the protocol reads the whole secret key within
     a few hundred openings; --openings limits the number of openings, and does not protect the key.
     Under --params pads and pads-128 there is no such key. Each file is then matched with one baseline, ever:
-    matched-<fingerprint>.sqlite beside your key has the record. Key holder and one client together learn it.
+    matched-<fingerprint>.sqlite beside your key has the record. Key holder and one client together learn the
+    baseline. If you declare it before clients encrypt (securefl declare), it alone can be scored, and the
+    key holder learns it.
     """
     from securefl.matching import document
     from securefl.matching.admission import NothingLeft
@@ -71,9 +73,10 @@ def match(
     encrypted = document.is_document(baseline)
     base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
     paths, sealed, refused = _sealed(profiles)
+    options = declared_options(keys, own.public, **chosen)
     with _record(evaluator, own, sealed) as matched:
         try:
-            scores = own.match(keys, base, sealed, options=chosen_options(**chosen), matched=matched)
+            scores = own.match(keys, base, sealed, options=options, matched=matched)
         except NothingLeft as error:
             # Places of `error.refused` are among the readable files. `paths` maps them to those among all.
             _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})

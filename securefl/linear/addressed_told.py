@@ -5,8 +5,8 @@
     server      salt and v, and for each client s = <y, v> + c
     key holder  checks v, computes d from it, checks the tag; reads s - <r, v> = <x, v> + c
 
-* The server gets nothing back, and the key holder reads a sum with the declared weights or none: for others it
-  derives another tag and unrelated pads. So a *malicious* server has it read no entry of a vector.
+* The server gets nothing back, and the key holder reads a sum with the declared weights or none: for others
+  it derives another tag and unrelated pads. So a *malicious* server has it read no entry of a vector.
 * The key holder sees v, so it learns the server's weights.
 * Key holder and server together open everything.
 """

@@ -107,7 +107,7 @@ def _disagrees(candidates: Sequence[Candidate]) -> Reason:
     headers = [_public(one.options) for one in candidates]
     differing = [
         name
-        for name in sorted({name for header in headers for name in header})
+        for name in dict.fromkeys(name for header in headers for name in header)
         if any(header.get(name) != headers[0].get(name) for header in headers)
     ]
 
@@ -131,8 +131,7 @@ def differs_from(options: Options, length: int) -> Reason:
 
     def reason(one: Candidate) -> str | None:
         own = _public(one.options)
-        names = {*own, *expected}
-        differing = sorted(name for name in names if own.get(name) != expected.get(name))
+        differing = [name for name in {**own, **expected} if own.get(name) != expected.get(name)]
         if differing:
             return f"Expected the matched options, got another {', '.join(differing)}. Encrypt it again."
         if one.length != length:

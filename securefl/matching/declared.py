@@ -1,4 +1,4 @@
-"""A declared baseline: the digest of its weights, which an evaluator signs before clients encrypt (told pads)."""
+"""A declared baseline: the digest of its weights, which an evaluator signs before clients encrypt."""
 
 from __future__ import annotations
 
@@ -94,13 +94,11 @@ class Declaration:
         """
         if self.header.get("session") != public.session:
             raise DataError(
-                "Expected a baseline that was declared for this key holder's session, got one for another. Ask "
-                "the evaluator for this one."
+                "Expected a baseline that was declared for this key holder's session, got another. Ask the "
+                "evaluator for one of this session."
             )
         if self.header.get("evaluator") != evaluator.fingerprint:
-            raise DataError(
-                "Expected a baseline that this evaluator declared, got another evaluator's. Use its public file."
-            )
+            raise DataError("Expected a baseline that this evaluator declared, got another's. Take its file.")
         try:
             verify(evaluator.signing, self.signature, Document(KIND, self.header, b"").signed_part())
         except CryptoError as error:

@@ -189,8 +189,8 @@ class Evaluator:
         """
         if not options.padded:
             raise ConfigError(
-                f"Expected --params pads or pads-128 to declare a baseline, got {options.parameters}: no weights "
-                "are bound to a ciphertext."
+                f"Expected --params pads or pads-128 to declare a baseline, got {options.parameters}: no "
+                "weights are bound to a ciphertext."
             )
         length = len(baseline.plain)
         # Any digest says that pads are told.

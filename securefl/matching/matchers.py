@@ -134,8 +134,8 @@ class Told:
     def __init__(self, terms: PadTerms, weights: Weights, declared: str) -> None:
         if weights.digest.hex() != declared:
             raise ConfigError(
-                "Expected the baseline that was declared to the clients, got another. Give that one, or declare "
-                "this one and have the profiles encrypted again."
+                "Expected the baseline that was declared to the clients, got another. Give that one, or "
+                "declare this one and have the profiles encrypted again."
             )
         self._terms, self._weights, self.head = terms, weights.words, weights.head
 

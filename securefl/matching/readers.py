@@ -119,8 +119,8 @@ class PadReader:
             raise DataError(f"{error} Have the profiles matched again.") from None
         if self._told.hex() != header["declared"]:
             raise DataError(
-                "Expected the weights that were declared to the clients, got others. Have the profiles matched "
-                "again."
+                "Expected the weights that were declared to the clients, got others. Have the profiles "
+                "matched again."
             )
 
     def name(self, request: bytes) -> str:

@@ -198,3 +198,44 @@ def test_help_names_pads(command: str) -> None:
     assert "pads" in told
     if command in ("encrypt", "match"):
         assert "[strong|compact|pads|pads-128]" in told
+
+
+# A declared baseline ----------------------------------------------------------------------------------
+
+
+def declared(place: Place, *flags: object, code: int = 0) -> str:
+    keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.key")
+    more = ("--baseline", place.root / "b.json", "-o", place.root / "declared.pub")
+    return call("declare", *keys, *more, *flags, code=code)
+
+
+@pytest.mark.parametrize("params", ["pads", "pads-128"])
+def test_a_baseline_is_declared_and_no_other_is_scored(padded: Place, params: str) -> None:
+    assert "for key holder" in declared(padded, "--params", params, "--variant", "mean-only")
+    padded.options = ("--declared", str(padded.root / "declared.pub"))
+    for label in CLIENTS:
+        padded.encrypt(label)
+    padded.match(more=padded.options)
+    first = (padded.root / "scores.enc").read_bytes()
+    write(padded.root / "b.json", OTHER)
+    assert "the baseline that was declared to the clients" in padded.match(code=1)
+    assert (padded.root / "scores.enc").read_bytes() == first
+    found = json.loads(padded.reveal("--json"))
+    for label, score in found["scores"].items():
+        assert abs(score - kl(label)) <= found["error_bound"] < 1e-3
+    assert "got flags beside it" in padded.encrypt("p1", "--profile", "--params", "pads", code=2)
+
+
+def test_declarations_that_are_none_are_refused(padded: Place) -> None:
+    assert "--params pads or pads-128 to declare" in declared(padded, code=1)
+    assert "--params pads or pads-128 to declare" in declared(padded, "--params", "strong", code=1)
+    declared(padded, "--params", "pads")
+    raw = (padded.root / "declared.pub").read_bytes()
+    padded.options = ("--declared", str(padded.root / "declared.pub"))
+    for spoilt in (raw[:-1], b"", b"text", (padded.root / "p1.enc").read_bytes()):
+        (padded.root / "declared.pub").write_bytes(spoilt)
+        assert "declared.pub" in padded.encrypt("p1", code=1)
+    (padded.root / "declared.pub").unlink()
+    assert "declared.pub" in padded.encrypt("p1", code=1)
+    told = declared(padded, "--params", "pads", "--declared", padded.root / "p1.enc", code=2)
+    assert "Leave it out" in told
