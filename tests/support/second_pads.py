@@ -200,6 +200,43 @@ def file_item(terms: Terms, message: bytes, v: Sequence[int], c: int) -> bytes:
     return fresh + tag + pack(terms, delta) + pack(terms, [inner(terms, y, v) - g + c])
 
 
+def declared_digest(terms: Terms, salt: bytes, v: Sequence[int]) -> bytes:
+    return weights_digest(terms, b"", salt, v)
+
+
+def told_file_tag(terms: Terms, label: bytes, secret: bytes, other: bytes, fresh: bytes, d: bytes) -> bytes:
+    info = b"securefl/plain-tag/1|" + fields(fresh, terms.text, label, d)
+    return hkdf(x25519(secret, other), info)[:16]
+
+
+def told_file_message(terms: Terms, label: bytes, e: bytes, kh: bytes, d: bytes, x: Sequence[int]) -> bytes:
+    tag = told_file_tag(terms, label, e, kh, x25519_public(e), d)
+    return told_message(terms, label, e, kh, d, x) + tag
+
+
+def told_file_item(terms: Terms, message: bytes, v: Sequence[int], c: int) -> bytes:
+    demand(message[:16] == terms.place, "place")
+    y = unpack(terms, message[48:-16])
+    return message[16:48] + message[-16:] + pack(terms, [inner(terms, y, v) + c])
+
+
+def told_file_word(
+    terms: Terms, label: bytes, secret: bytes, head: bytes, declared: bytes, item: bytes
+) -> int:
+    """The word that the key holder reads in one item behind its head, salt and weights."""
+    salt, v = head[:32], unpack(terms, head[32:])
+    small = [signed(one, terms.bits) for one in v]
+    demand(sum(one * one for one in small) ** 0.5 <= terms.longest, "norm")
+    for own, (low, high) in zip(small, terms.ranges, strict=True):
+        demand(low - 1 <= own <= high + 1, "range")
+    d = declared_digest(terms, salt, v)
+    demand(d == declared, "declared")
+    fresh, tag, s = item[:32], item[32:48], unpack(terms, item[48:])[0]
+    demand(tag == told_file_tag(terms, label, secret, fresh, fresh, d), "tag")
+    pad = told_pad(terms, label, secret, fresh, fresh, d)
+    return signed((s - inner(terms, pad, v)) % (1 << terms.bits), terms.bits)
+
+
 def file_header(
     session: bytes, evaluator: bytes, labels: Sequence[str], options: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -7,6 +7,7 @@ implementation; do so only together with a new version of a label. Randomness is
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from support.second_two_server import seal, unseal
 from securefl.core.errors import DataError
 from securefl.core.keys import PublicKey, SecretKey
 from securefl.core.signing import AgreementKey, SigningKey
-from securefl.linear import addressed_pads
+from securefl.linear import addressed_pads, addressed_told
 from securefl.matching import Bounds, Evaluator, KeyHolder, Options, Profile, PublicKeys, Scores, Sealed
 from securefl.matching.document import Document
 from securefl.matching.keys import pads_context
@@ -43,7 +44,7 @@ TEXT = (
     "PadTerms/2(bounds=linear/1(hidden=5,clear=,norm=11.986961592609331,weights=2.8284271247461903,"
     "row=2.8284271247461903,product=34.37113936606118,scale=2.0,least=0.0,most=inf), "
     "weights=2*[-2.8284271247461903,2.8284271247461903],2*[0.125,2.0],1*[-0.5,-0.5], "
-    "context={}, word_bits={}, dealt=True)"
+    "context={}, word_bits={}, dealt={})"
 )
 SCALES = {64: (28, 29), 128: (60, 61)}
 """log2 of s_x and s_w."""
@@ -72,9 +73,13 @@ def options(bits: int) -> dict[str, Any]:
     return {"length": 2, "variant": "full", "parameters": word(bits), "bounds": BOUNDS, "anchor": None}
 
 
-def terms_of(bits: int, evaluator: bytes = EVALUATOR) -> second.Terms:
-    context = b"securefl/matching/pads/1|" + SESSION + evaluator
-    return second.Terms(TEXT.format(context.hex(), bits).encode(), bits, 5, 0.0, ())
+def terms_of(bits: int, dealt: bool = True) -> second.Terms:
+    context = b"securefl/matching/pads/1|" + SESSION + EVALUATOR
+    scale = 2.0 ** SCALES[bits][1]
+    ends = [(-(8**0.5), 8**0.5)] * 2 + [(0.125, 2.0)] * 2 + [(-0.5, -0.5)]
+    ranges = tuple((low * scale, high * scale) for low, high in ends)
+    longest = scale * 8**0.5 + 5**0.5 / 2
+    return second.Terms(TEXT.format(context.hex(), bits, dealt).encode(), bits, 5, longest, ranges)
 
 
 def whole(values: list[float], bits: int, which: int) -> list[int]:
@@ -136,7 +141,51 @@ def made(bits: int) -> dict[str, Any]:
         "scores": told,
         "words": [str(one) for one in words_in(holder(), bits, told)],
         "defects": defects(bits, own),
+        "told": declared_files(bits),
     }
+
+
+def declared_files(bits: int) -> dict[str, Any]:
+    """The same with a declared baseline."""
+    terms, v, salt = terms_of(bits, dealt=False), whole(WEIGHTS, bits, 1), second_salt(bits)
+    d = second.declared_digest(terms, salt, v)
+    sent = [
+        second.told_file_message(
+            terms, label.encode(), drawn("fresh", k), AGREEMENT, d, whole(VECTORS[k], bits, 0)
+        )
+        for k, label in enumerate(LABELS)
+    ]
+    constant = round(CONSTANT * 2 ** sum(SCALES[bits]))
+    own = [second.told_file_item(terms, one, v, constant) for one in sent]
+    head = salt + second.pack(terms, v)
+    header = {**header_of(bits), "declared": d.hex()}
+    other = whole([*WEIGHTS[:2], 0.5, 0.25, -0.5], bits, 1)
+    none = whole([1.0, 0.0, 0.0, 0.0, 0.0], bits, 1)
+    odd = second.declared_digest(terms, salt, none).hex()
+    return {
+        "declared": d.hex(),
+        "messages": [one.hex() for one in sent],
+        "scores": scores(header, head + b"".join(own)),
+        "defects": {
+            "another salt": scores(header, bytes(32) + head[32:] + b"".join(own)),
+            "other weights": scores(header, salt + second.pack(terms, other) + b"".join(own)),
+            "weights of no baseline": scores(
+                {**header, "declared": odd}, salt + second.pack(terms, none) + b"".join(own)
+            ),
+            "other weights that a header declares": scores(
+                {**header, "declared": second.declared_digest(terms, salt, other).hex()},
+                salt + second.pack(terms, other) + b"".join(own),
+            ),
+            "labels that are swapped": scores({**header, "labels": list(LABELS[::-1])}, head + b"".join(own)),
+        },
+    }
+
+
+def second_salt(bits: int) -> bytes:
+    """As an evaluator derives it. Nobody else needs to."""
+    terms = terms_of(bits, dealt=False)
+    whole_ = second.fields(terms.text, second.pack(terms, whole(WEIGHTS, bits, 1)))
+    return hmac.digest(SEALING, b"securefl/matching/salt/1|" + whole_, "sha256")
 
 
 def holder() -> second.FileHolder:
@@ -266,6 +315,52 @@ def test_a_second_request_is_refused_by_both(case: tuple[int, dict[str, Any]]) -
     assert all("scored once" in why for why in found.refused.values())
     with pytest.raises(second.Refused, match="scored once"):
         words_in(other, bits, second_request)
+
+
+def test_both_read_a_declared_baseline(case: tuple[int, dict[str, Any]]) -> None:
+    bits, stored = case
+    mine, keys, evaluator = stored["told"], first_holder(), first_evaluator()
+    base = Profile(np.array(BASE), np.ones(2))
+    made_ = evaluator.declare(keys.public, base, options=Options.from_header(options(bits))[0])
+    assert made_.header["declared"] == mine["declared"]
+    for k, label in enumerate(LABELS):
+        message = addressed_told.message(
+            np.array(VECTORS[k]),
+            made_.checked(keys.public, evaluator.public).pad_terms(
+                2, pads_context(SESSION.hex(), EVALUATOR.hex())
+            ),
+            label,
+            bytes.fromhex(mine["declared"]),
+            PublicKey(AGREEMENT),
+            own=AgreementKey(SecretKey(drawn("fresh", k))),
+        )
+        assert message.hex() == mine["messages"][k]
+    for what, bad in mine["defects"].items():
+        with suppress(DataError):
+            assert not keys.reveal(read(bad), evaluator.public).scores, what
+        with pytest.raises(second.Refused):
+            pytest.fail(f"{what}: {told_words(bits, bad)}")
+    assert list(keys.reveal(read(mine["scores"]), evaluator.public).scores.values()) == SCORES
+    assert [one / 2 ** sum(SCALES[bits]) / 2 for one in told_words(bits, mine["scores"])] == SCORES
+
+
+def told_words(bits: int, told: dict[str, Any]) -> list[int]:
+    """Unsealed and read by the second implementation."""
+    terms, size = terms_of(bits, dealt=False), bits // 8
+    body = bytes.fromhex(told["body"])
+    plain = unseal(second.pads_secret(HOLDER), body[:-64], second.file_text(told["header"], b""))
+    start, each = 32 + 5 * size, 48 + size
+    return [
+        second.told_file_word(
+            terms,
+            label.encode(),
+            second.pads_secret(HOLDER),
+            plain[:start],
+            bytes.fromhex(told["header"]["declared"]),
+            plain[start + k * each :][:each],
+        )
+        for k, label in enumerate(told["header"]["labels"])
+    ]
 
 
 def test_a_document_of_the_first_is_what_the_second_signs() -> None:
