@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from securefl.core.agreement import fields
-from securefl.core.entropy import derived
+from securefl.core.entropy import fingerprint
 from securefl.core.errors import CryptoError, DataError
 from securefl.core.keys import Signature
 from securefl.core.linear import LinearQuery
@@ -40,7 +40,7 @@ class Weights:
         The salt follows from the evaluator's key and the weights, so the evaluator keeps nothing.
         """
         found = weights_of(query, terms)
-        salt = derived(agreement.secret, _SALT + fields(terms.digest, words.packed(found))).reveal()
+        salt = fingerprint(agreement.secret, _SALT, fields(terms.digest, words.packed(found)))
         return cls(found, salt, declared(terms, salt, found))
 
     @property

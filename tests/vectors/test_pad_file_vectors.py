@@ -185,7 +185,8 @@ def second_salt(bits: int) -> bytes:
     """As an evaluator derives it. Nobody else needs to."""
     terms = terms_of(bits, dealt=False)
     whole_ = second.fields(terms.text, second.pack(terms, whole(WEIGHTS, bits, 1)))
-    return hmac.digest(SEALING, b"securefl/matching/salt/1|" + whole_, "sha256")
+    key = hmac.digest(SEALING, b"securefl/matching/salt/1|", "sha256")
+    return hmac.digest(key, whole_, "sha256")
 
 
 def holder() -> second.FileHolder:
