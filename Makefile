@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-data slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation sweeps clean
+.PHONY: demo test test-data slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -80,9 +80,20 @@ bench-peers: $(VENV)/.tested $(PFL)/.installed  ## simulation and private traini
 bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,000 clients
 	$(BIN)/python benchmarks/growth.py
 
+NVFLARE := .venv-nvflare
+NVFLARE_OUT := runs/nvflare
+$(NVFLARE)/.installed: pyproject.toml constraints.txt examples/nvflare/requirements.txt
+	$(PYTHON) -m venv $(NVFLARE)
+	$(NVFLARE)/bin/pip install --quiet -c constraints.txt -e . -r examples/nvflare/requirements.txt
+	touch $@
+
+nvflare: $(NVFLARE)/.installed  ## NVFlare's simulator: its own FedAvg, and the same model from masked sums
+	rm -rf $(NVFLARE_OUT)
+	$(NVFLARE)/bin/python examples/nvflare/simulate.py --out $(NVFLARE_OUT)
+
 sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
 	$(BIN)/securefl sweep fedlog_tradeoff
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
 clean:
-	rm -rf $(VENV) $(PFL) $(LOWEST) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PFL) $(LOWEST) $(NVFLARE) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from securefl.flower.secure_app import PARTY, by_node_config, in_house, secure
+from securefl.flower.secure_app import PARTY, by_context, in_house, secure
 
 CLIENTS = 3
 inner = ClientApp()
@@ -25,7 +25,7 @@ def train(message: Message, context: Context) -> Message:
 def beside(context: Context) -> tuple[str, Path]:
     """A node that was started for a party is told it, as in a deployment; others find it in the house."""
     if PARTY in context.node_config:
-        return by_node_config(context)
+        return by_context(context)
     house = context.node_config.get("house") or context.run_config["house"]
     return in_house(Path(str(house)), CLIENTS)(context)
 

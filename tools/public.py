@@ -34,7 +34,7 @@ FACES = (
     "securefl.flower",
     "securefl.errors",
 )
-PIECES = ("averaging", "fedlog", "heads", "fedprof", "fedcor", "adds")
+PIECES = ("averaging", "fedlog", "heads", "fedprof", "fedcor", "fltrust", "adds")
 """The systems whose parts others import, below `securefl.protocols`."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

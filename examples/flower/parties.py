@@ -57,6 +57,8 @@ def tell(own: Federation, names: Mapping[str, tuple[str, ...]]) -> None:
             print(f"{name}: sent {said['releases']['committed']} releases, epsilon {spent}")
         elif name != "server":
             print(f"{name}: opened sums in {said['sessions']['count']} session, and saw no record's value")
+        for missing in said["missing"]:
+            print(f"  {missing['what']}: {missing['why']}")
         for refusal in said["refusals"]:
             print(f"  refused: {refusal['why']}")
     print("server: the sums over each round's clients, who answered, and no client's own value.")

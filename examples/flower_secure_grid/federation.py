@@ -42,10 +42,10 @@ def serve_parties(own: Federation) -> None:
 
 
 def nodes(own: Federation, port: int, installed: bool) -> None:
-    for name in NAMES:
+    for number, name in enumerate(NAMES):
         register(own, name)
         socket = own.folder / "parties" / name / "run" / "party.sock"
-        config = f'securefl-party="{name}" securefl-socket="{socket}"'
+        config = f'partition-id={number} securefl-party="{name}" securefl-socket="{socket}"'
         supernode(own, name, port, config, app="grid_app.client:app" if installed else "", at=HERE)
 
 
@@ -60,16 +60,17 @@ def main() -> None:
     if chosen.simulation:
         alone()
     folder = new_folder(chosen.out)
-    out, config = folder / "result.json", f'out="{folder}/result.json" rounds={chosen.rounds} deadline=120.0'
+    out = folder / "result.json"
+    config = f'out="{out}" rounds={chosen.rounds} securefl.deadline=120.0'
     with federation(folder) as own:
         port = superlink(own, simulation=chosen.simulation)
         if chosen.simulation:
-            submit(own, HERE, f'{config} house="{folder}/house"', simulated=CLIENTS)
+            submit(own, HERE, f'{config} securefl.parties="{folder}/all"', simulated=CLIENTS)
         else:
             make_parties(own)
             serve_parties(own)
             nodes(own, port, chosen.installed)
-            submit(own, HERE, f'{config} server="{folder}/parties/server"')
+            submit(own, HERE, f'{config} securefl.server="{folder}/parties/server"')
         print("Running.", flush=True)
         ended(own)
         if not out.exists():

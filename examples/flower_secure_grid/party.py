@@ -13,14 +13,13 @@ import os
 import pwd
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
-
-from grid_app.terms import PLAN, UPDATES
 
 from securefl.deployment import keys, roster
 from securefl.deployment.local import UpdateParty, served
-from securefl.deployment.server import listening
+from securefl.flower import AppTerms
+
+TERMS = Path(__file__).with_name("securefl.toml")
 
 
 def enrol(folder: Path, name: str) -> str:
@@ -30,17 +29,19 @@ def enrol(folder: Path, name: str) -> str:
 
 
 def serve(folder: Path, name: str, user: int) -> None:
+    terms = AppTerms.read(TERMS)
     pinned = roster.read(folder / "roster.jsonl")
     identity = keys.read(folder, name)
     # Beside the folder, so that a backup of the folder does not bring it back too.
     counter = folder.with_name(f"{folder.name}.counter")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with (
-        closing(UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter)) as party,
-        listening(folder / "run" / "party.sock") as listener,
-    ):
-        print(f"{name} serves on {folder / 'run' / 'party.sock'}.", flush=True)
-        served(party, listener, allow={user})
+    path = folder / "run" / "party.sock"
+    served(
+        lambda: UpdateParty(name, terms.plan, terms.updates, pinned, identity, folder, counter),
+        path,
+        allow={user},
+        ready=lambda: print(f"{name} serves on {path}.", flush=True),
+    )
 
 
 if __name__ == "__main__":

@@ -1,43 +1,116 @@
-"""A study over NVFlare's `collab` calls: the server asks each site's relay, and a relay its party."""
+"""The same federation by NVFlare's `collab` calls: sites train, parties protect, the server gets sums."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nvflare.collab import collab
 
-DEADLINE = 60.0
-"""Seconds that a wave may take."""
+DEADLINE = 300.0
+"""Seconds that a wave may take, training included."""
 
 
 @collab.publish
 def relay(request: bytes) -> bytes:
-    """The reply of the party beside this site; empty for none."""
-    from securefl.deployment import send
+    """The reply of the party beside this site; empty for none. The party may order the site to train."""
+    from securefl.deployment.computing import answered
+    from securefl.deployment.connection import reached
     from securefl.errors import RemoteProtocolError
 
-    socket = Path(collab.get_app_prop("parties")) / collab.site_name / "run" / "party.sock"
+    folder = Path(collab.get_app_prop("folder"))
+    socket = folder / "parties" / collab.site_name / "run" / "party.sock"
+    records = folder / "records" / f"{collab.site_name}.npz"
     # NVFlare sends the text of an exception to the server, and no such text leaves here.
     try:
-        return send(socket, request, timeout=DEADLINE)
+        with reached(socket, timeout=DEADLINE) as line:
+            return answered(partial(given, line), request, partial(computed, records))
     except RemoteProtocolError as error:
         print(f"{collab.site_name}: no answer: {error}")
         return b""
 
 
+def given(line: Any, frame: bytes) -> bytes:
+    """Give the party a frame, and return its answer on the same connection."""
+    from securefl.errors import RemoteProtocolError
+
+    line.send(frame)
+    reply: bytes | None = line.receive()
+    if reply is None:
+        raise RemoteProtocolError("Expected a reply, got the connection's end.", sender="party")
+    return reply
+
+
+def computed(records: Path, order: Any) -> Any:
+    """Train as the party orders. The result goes to the party alone; None if training failed."""
+    import numpy as np
+    from task import trained
+
+    from securefl.deployment.computing import Computed
+
+    try:
+        model, loss, count = trained(order.broadcast, records)
+    except Exception as error:  # its text stays in the site's own log
+        print(f"training failed: {error}")
+        return None
+    return Computed(values=model.astype(np.float64), metrics=np.array([loss]), examples=float(count))
+
+
 @collab.main
 def run() -> None:
-    """Run the study of the server's folder over the sites, whose names are those of the parties."""
-    from securefl.deployment import run_deployed
+    """Average over the sites, whose names are those of the parties, and write the final model."""
+    import numpy as np
+    from task import ROUNDS, start
+    from terms import PLAN, UPDATES
 
-    parties, out = Path(collab.get_app_prop("parties")), Path(collab.get_app_prop("out"))
+    from securefl.core.release import SERVER
+    from securefl.deployment import keys, roster
+    from securefl.deployment.server_session import ServerSession, ServerSide
+    from securefl.storage.journal import Journal
+    from securefl.storage.own_record import OwnRecord
+
+    folder = Path(collab.get_app_prop("folder"))
+    server = folder / "parties" / SERVER
     sites = {site.name: site for site in collab.clients}
-    _, page = run_deployed(parties / "server", out, partial(exchange, sites), tell=finished)
-    print(f"report {page}", flush=True)
+    with closing(Journal(server / "journal.sqlite")) as journal:
+        record = OwnRecord(SERVER, journal, keys.read(server, SERVER))
+        pinned = roster.read(server / "roster.jsonl")
+        side = ServerSide(plan=PLAN, pinned=pinned, record=record, study="NVFlare")
+        session = ServerSession(side, UPDATES.spec(), UPDATES.digest, partial(exchange, sites))
+        model = start()
+        for number in range(1, ROUNDS + 1):
+            model = averaged(session, model, number)
+    np.save(folder / "secure.npy", model)
+
+
+def averaged(session: Any, model: Any, number: int) -> Any:
+    """The model after a round: plus the mean of the sites' updates, which is all that the server learns."""
+    import numpy as np
+    from task import SITES
+    from terms import PLAN, UPDATES
+
+    from securefl.algorithm import CohortQuery, Sum
+    from securefl.deployment.updates import UPDATE
+
+    session.admit()
+    size = UPDATES.size(PLAN, UPDATE, len(model))
+    query = CohortQuery(
+        cohort=tuple(range(len(SITES))), broadcast=model, sums=(Sum(UPDATES.spec()[UPDATE], size),)
+    )
+    answers = session.query(query, number=number)
+    if not answers.survivors:
+        raise RuntimeError(f"Round {number}: no sum was opened. The parties' logs and `diary` say why.")
+    mean = UPDATES.read(PLAN, UPDATE, answers.totals[UPDATE], len(model))
+    print(
+        f"round {number}: {len(answers.survivors)} sites with {mean.examples} records, loss "
+        f"{mean.metrics['loss']:.3f} before it, of sums alone",
+        flush=True,
+    )
+    return (model + mean.update).astype(np.float32)
 
 
 def exchange(sites: Mapping[str, Any], requests: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -49,11 +122,3 @@ def exchange(sites: Mapping[str, Any], requests: Mapping[str, bytes]) -> dict[st
         replies = {name: call.result() for name, call in calls.items()}
     # A call that failed returns its exception.
     return {name: reply for name, reply in replies.items() if isinstance(reply, bytes) and reply}
-
-
-def finished(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
-    """Say what the server knows of a round."""
-    print(
-        f"round {record['round']}: answered {record['answered']}, accuracy {record['accuracy']:.3f}",
-        flush=True,
-    )

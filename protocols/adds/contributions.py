@@ -1,4 +1,9 @@
-"""The two contributions of an ADDS client: the map of its subnet, and then the subnet's update."""
+"""The two contributions of an ADDS client: the map of its subnet, and then the subnet's update.
+
+A subnet keeps some units of the model. A group is a set of model entries that connect the same two units, so
+a subnet has all entries of a group or none (`supernet`). The map says which groups a client's subnet has. The
+server sums the maps, drops the groups that too few clients have, and asks for the update of the others.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +38,11 @@ MAP = ValueSpec(
     bounded_by=CLIPPED,
 )
 MASK: Final = "mask"
-"""The name of the public array that says which groups are summed."""
+"""The name of the public array in the query for the update. It says which groups are summed."""
 LASTING: Final = ("round", "units", "alpha", "skew")
 """The client state that outlasts a round. An observer of a study reads it."""
 _WORD: Final = 32
+"""The groups whose bits one number of the mask holds."""
 _EXACT: Final = Grid(step=1.0, bound=1.0)
 _NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
 """A step is small against any noise, and the noise stays within the bound."""
@@ -44,11 +50,12 @@ _NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
 
 def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
     """The spec of a map. It has 0 or 1 for each group, so one client moves it by sqrt(G) at most."""
-    reach = sqrt(supernet.groups)
-    noisy = supernet.problem.local.update_bound is not None  # else no update could be noised either
+    sensitivity = sqrt(supernet.groups)
+    # Without an update bound, the update cannot be noised. The map then needs no grid for noise.
+    noisy = supernet.problem.local.update_bound is not None
     return replace(
         sampling.of(MAP),
-        sensitivity={("client", "zero-out"): reach, ("client", "replace-one"): reach},
+        sensitivity={("client", "zero-out"): sensitivity, ("client", "replace-one"): sensitivity},
         grid=_NOISY if noisy else _EXACT,
     )
 
@@ -57,7 +64,7 @@ def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
 class Map:
     """The map of a client's subnet: 1 for each group of entries that it has, else 0, (G,).
 
-    The client trains for it, and keeps the subnet until the server asks for the update.
+    The client finds the subnet by training it, and keeps it until the server asks for the update.
     """
 
     supernet: Supernet
@@ -69,7 +76,7 @@ class Map:
         return map_sends(self.supernet, self.sampling)
 
     def fit(self, context: ClientContext) -> Fit | None:
-        """FedAvg's training if the initial rate is 1, which leaves nothing to search for. Else None."""
+        """FedAvg's training if the search begins at rate 1, which keeps all units. Otherwise None."""
         return to_fit(self.supernet.problem, context, context.broadcast) if self.search.initial == 1 else None
 
     def compute(self, context: ClientContext) -> Value:
@@ -84,7 +91,7 @@ class Map:
         except DataError:
             if supernet.problem.local.update_bound is None:
                 raise
-            # Under a bound the client sends an empty map: silence would tell of its records.
+            # Under a bound the client sends an empty map: silence would reveal something about its records.
             return Value(integers=np.zeros(supernet.groups, np.int64), new_state=_nothing(context, supernet))
         groups = supernet.kept_groups(found.units)
         one = round(1 / self.spec.grid.step)
@@ -147,10 +154,16 @@ def packed(groups: Mask) -> Floats:
 
 
 def unpacked(words: NDArray[Any], groups: int) -> Mask:
-    """The inverse of `packed`. Raises DataError for words that it cannot make: a server may send any."""
+    """The inverse of `packed`. Raises DataError for words that `packed` never returns.
+
+    The words come from the server, which may send anything.
+    """
     expected = -(-groups // _WORD)
     whole = words.shape == (expected,) and bool(((words >= 0) & (words < 2**_WORD)).all())
     if not whole or (words != np.floor(words)).any():
-        raise DataError(f"Expected {expected} whole numbers below 2^{_WORD} for {groups} groups, got others.")
+        raise DataError(
+            f"Expected {expected} whole numbers from 0 to 2^{_WORD} - 1 for {groups} groups, got an array "
+            f"{words.shape} with others: the client abstains. Make the array with `packed`."
+        )
     found: Mask = np.unpackbits(words.astype(">u4").view(np.uint8))[:groups].astype(np.bool_)
     return found

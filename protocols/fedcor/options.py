@@ -1,4 +1,9 @@
-"""FedCor's options, and its selection of clients by the correlation of loss changes (Algorithms 1 and 2)."""
+"""FedCor's options, and its selection of clients by the correlation of loss changes (Algorithms 1 and 2).
+
+FedCor models the clients' loss changes in a round as a Gaussian process. Each client has an embedding, a
+short vector. The covariance of two clients' changes follows from their embeddings, which are fitted to
+observed changes (`process`).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,10 @@ from securefl.protocols.parts import gather_mean
 from securefl.training import Problem
 
 LOSSES, TRIAL = 1, 2
-"""The query numbers of the losses of the round's model and of the trial's. The trial's update has 1 too."""
+"""The query numbers of the losses: those on the round's model, and those on a trial's model.
+
+A trial's update has number 1 too. It precedes the losses on the trial's model.
+"""
 _LEARNING_RATE: Final = 0.01
 
 
@@ -66,6 +74,7 @@ class Schedule:
     @property
     def losses(self) -> int:
         """The number of queries for a client's loss in a run."""
+        # A change takes the losses before and after: warm_up + 1 queries in a row, and 2 for each trial.
         return self.warm_up + 1 + 2 * self.updates
 
 
@@ -77,6 +86,7 @@ class ByCorrelation:
     loss_bound: a record's largest loss.
     annealing: beta, the factor on a client's gain for each time that it was chosen since the last update of
         the embeddings.
+    dimension, steps: see `FedCor`.
     """
 
     problem: Problem
@@ -164,11 +174,11 @@ class ByCorrelation:
     def _learnt(self, state: State, change: Floats, number: int, window: int) -> State:
         """The state with embeddings that learned one more change (Eqs. 16 and 17), and annealing reset."""
         memory = state.memory
-        if not grouped(change[None], np.ones(1)):  # all losses equal, or none known
+        if not grouped(change[None], np.ones(1)):  # no loss changed, or none is known
             return state
         changes = np.concatenate([change[None], memory["changes"][:-1]])
         changed = np.concatenate([[number], memory["changed"][:-1]])
-        # float: a power of a whole number by a whole number of rounds is one
+        # The fit takes floats. A discount given as the integer 1 to an integer power would stay an integer.
         weight = self.schedule.discount ** (number - changed[: window + 1]).astype(np.float64)
         embedding = fit(
             memory["embedding"],
@@ -203,19 +213,22 @@ class ByCorrelation:
 
 @dataclass(frozen=True, kw_only=True)
 class FedCor:
-    """Options of FedCor. The defaults are the paper's for Fashion-MNIST.
+    """Options of FedCor. The defaults are the paper's for Fashion-MNIST; brackets have those for CIFAR-10.
 
-    fraction: C / N; K = ceil(fraction * N) clients a round.
-    warm_up: rounds with uniform cohorts. After each, all clients send their losses (15; CIFAR-10: 20).
-    interval: rounds between two trials after the warm-up (10; CIFAR-10: 50).
+    fraction: of the clients that a round selects: K = ceil(fraction * N) of N.
+    warm_up: the number of rounds with uniform cohorts. After each, all clients send their losses (20).
+    interval: the number of rounds between two trials after the warm-up (50).
     updates: the most trials in a run. Each asks all clients for two losses and K clients for an update. Noise
         is calibrated for that many.
-    annealing: beta (0.95; CIFAR-10: 0.9).
-    discount: theta, the weight of a change for each round that it is old (0.9; CIFAR-10: 0.99).
-    dimension: numbers in a client's embedding.
-    window, window_after: the earlier changes that an update reads, in the warm-up and afterwards.
-    steps: of Adam in one update of the embeddings.
-    loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
+    annealing: beta, the factor on a client's gain for each time that it was chosen since the last update of
+        the embeddings (0.9).
+    discount: theta, the factor on the weight of a change for each round that it is old (0.99).
+    dimension: the number of entries of a client's embedding.
+    window, window_after: the earlier changes that an update of the embeddings reads, in the warm-up and
+        afterwards.
+    steps: the steps of Adam in one update of the embeddings.
+    loss_bound: the largest loss of a record. Larger losses are clipped. Without a bound, losses cannot be
+        noised.
 
     Raises ValueError for options out of range.
 
@@ -250,7 +263,7 @@ class FedCor:
             )
 
     def build(self, problem: Problem) -> Algorithm:
-        # one contribution, so that a trial asks for the very value that clients contribute
+        # One contribution serves both, so that a trial asks for the same value as a round.
         count = cohort_size(self.fraction, problem.clients)
         update = Update(problem, sampling(count, "partial", trials=self.updates))
         schedule = Schedule(

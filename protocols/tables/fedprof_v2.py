@@ -1,4 +1,10 @@
-"""The tables of FedProf v2 (Wu, He, Lin and Maple 2022, arXiv 2102.01733v2)."""
+"""Tables 3 and 4 of FedProf v2 (Wu, He, Lin and Maple 2022, arXiv 2102.01733v2), and a smaller twin of each.
+
+A printed row has two numbers for each measure in `MEASURES`: its mean and its standard deviation. The group
+"full" has the systems of full aggregation (weights n_k / n), the group "partial" those of partial aggregation
+(weights draws / K). The papers call FedProf "Ours". C is the fraction of clients that a round selects. A twin
+has the same arms at a smaller scale, so that it runs in minutes.
+"""
 
 from __future__ import annotations
 

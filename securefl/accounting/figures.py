@@ -19,10 +19,10 @@ def short(epsilon: float) -> str:
 
 
 def in_words(epsilon: float) -> str:
-    """Format epsilon for a table: three digits, "∞ (unprotected)" for infinity, "not known" for nan."""
+    """Format epsilon for a table: three digits, "∞ (non-private)" for infinity, "not known" for nan."""
     if isnan(epsilon):
         return "not known"
-    return f"{_SIGN} (unprotected)" if isinf(epsilon) else f"{epsilon:.3g}"
+    return f"{_SIGN} (non-private)" if isinf(epsilon) else f"{epsilon:.3g}"
 
 
 def says_infinite(words: str) -> bool:

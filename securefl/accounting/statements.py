@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from ast import literal_eval
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,8 @@ from securefl.accounting.composition import Running
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
-from securefl.accounting.store import IDENTITY, KIND
+from securefl.accounting.store import IDENTITY, KIND, Terms
+from securefl.core.renamed import with_new_words
 from securefl.storage.database import Damaged, decoding, explaining, require
 from securefl.storage.read_only import read
 
@@ -27,10 +29,11 @@ class Statement:
     """The releases of all data holders, or of one of them. Raises nothing.
 
     Attributes:
-        releases: in order, each with at, holder, round, name, unit, event (as stored), state, and epsilon.
-            Epsilon is the holder's total against the party after this release. Infinity is the text "inf",
-            because JSON has no infinity.
-        head: the newest link of the chain over the releases of all holders.
+        releases: in order, each with at (UTC), holder, round, name, unit, event (as stored), state, and
+            epsilon. The state is "reserved" until the release is sent, then "committed". Epsilon is the
+            holder's total against the party after this release. Infinity is the text "inf", because JSON has
+            no infinity.
+        head: the newest link of the hash chain over the releases of all holders (`chain`).
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -107,6 +110,14 @@ def identity_of(path: Path) -> str:
         if found is None:
             raise Damaged("its identity is missing")
         return str(found[0])
+
+
+def terms_of(path: Path) -> Terms:
+    """Return the terms of a ledger's file, with which it was made. The file is not changed."""
+    with explaining(path, KIND), decoding():
+        rows = read(path, lambda db: db.execute("SELECT name, value FROM terms").fetchall())
+        stored = {name: literal_eval(value) for name, value in rows if name != IDENTITY}
+        return Terms(**with_new_words(Terms, stored))
 
 
 def _stored(

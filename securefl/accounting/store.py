@@ -23,10 +23,10 @@ KIND = Kind(
     version=7,
     tables=(
         "CREATE TABLE terms (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
-        # the newest link of the chain (see `chain`)
+        # the newest link of the hash chain over all entries (see `chain`)
         "CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), count INTEGER NOT NULL, "
         "digest BLOB NOT NULL) STRICT",
-        # `reserved` and `committed` are places in the chain; what is not committed has no second one
+        # `reserved` and `committed` are places in the chain. `committed` is NULL until the release is sent.
         "CREATE TABLE releases (reserved INTEGER PRIMARY KEY, committed INTEGER UNIQUE, "
         "holder TEXT NOT NULL, session BLOB NOT NULL, round INTEGER NOT NULL, stage INTEGER NOT NULL, "
         "attempt INTEGER NOT NULL, name TEXT NOT NULL, charge TEXT NOT NULL, introduction INTEGER NOT NULL, "
@@ -46,7 +46,7 @@ def require_delta(delta: float) -> None:
     if not 0 < delta < 1:
         raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
     if delta < SMALLEST_DELTA:
-        raise ConfigError(f"Expected delta >= {SMALLEST_DELTA:.3g}, got {delta}; take 1e-300, or 1e-10.")
+        raise ConfigError(f"Expected delta >= {SMALLEST_DELTA:.3g}, got {delta}. Take a larger one: 1e-10.")
 
 
 def now() -> str:
@@ -69,8 +69,8 @@ class Terms:
             enforces the budget in place of composition.
 
     Raises:
-        ConfigError: if delta is not in (0, 1), if the budget is below 0, if a number of the schedule is below
-            1, or if a party is unknown.
+        ConfigError: if delta is not in (0, 1), if the budget is below 0, if a number in `max_releases` is
+            below 1, or if a party is unknown.
 
     >>> from securefl.accounting import Terms
     >>> Terms(unit="record", adjacency="add-remove", delta=1e-5, budget=2.0).adaptive
@@ -91,10 +91,8 @@ class Terms:
             raise ConfigError(f"Expected a budget of epsilon >= 0, got {self.budget}.")
         if self.max_releases is not None:
             if min(self.max_releases.values(), default=1) < 1:
-                raise ConfigError(
-                    f"Expected a schedule of at least one release each, got {self.max_releases}."
-                )
-            # sorted, so that equal schedules have equal text on file
+                raise ConfigError(f"Expected numbers of at least 1 in max_releases, got {self.max_releases}.")
+            # sorted, so that equal limits have equal text in the file
             object.__setattr__(self, "max_releases", dict(sorted(self.max_releases.items())))
         if unknown := set(self.adversaries) - set(PARTIES):
             raise ConfigError(f"Expected parties among {PARTIES}, got {sorted(unknown)}.")
@@ -102,7 +100,8 @@ class Terms:
     def bears(self, asked: Terms) -> bool:
         """Whether releases under the terms `asked` may be counted under these terms.
 
-        The terms must be equal. If these terms have no schedule, `asked` may have any: the budget bounds all.
+        The terms must be equal. If these terms have no `max_releases`, `asked` may have any, since the budget
+        bounds all releases.
         """
         return asked == self or (self.max_releases is None and replace(asked, max_releases=None) == self)
 
@@ -168,6 +167,7 @@ def _agree(db: Database, terms: Terms) -> None:
 
 def written(terms: Terms) -> dict[str, str]:
     """Return the terms as a ledger's file stores them."""
+    # The words of the first version: a rename in Python must not change a file.
     words = {
         "unit": terms.unit,
         "adjacency": terms.adjacency,

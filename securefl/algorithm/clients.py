@@ -33,8 +33,9 @@ class Population:
         clients: the number of clients, N.
         seconds: the time that each device takes, float64 (N,), in seconds. A time that depends on a client's
             records would be a release.
-        retired: clients whose ledgers have no budget for this round, and clients that were proven to cheat. A
-            query must not name them. A ledger's budget follows from earlier queries, so it is public too.
+        retired: clients whose ledgers have no budget for this round, clients that were proven to cheat, and
+            clients that cannot be reached. A query must not name them. A ledger's budget follows from earlier
+            queries, so it is public too.
         fewest: maps the size of a cohort to the least number of contributors to each entry of a sum. 1 if
             sums are in the clear.
         fixed_batch: the size of a fixed batch. A cohort takes all clients of a batch or none. 1 if there are

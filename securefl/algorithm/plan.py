@@ -304,6 +304,11 @@ class Plan:
             return self.min_num_examples, self.max_num_examples
         return self.count(1), self.count(1)
 
+    @property
+    def cohort_sizes(self) -> tuple[int, int]:
+        """The least and the largest cohort of one sum: 1 and 2^31 if the plan says nothing."""
+        return self.min_cohort_size or 1, self.max_cohort_size or 2**31
+
     def _thinnest(self) -> tuple[int, int]:
         """The cohort size that leaves fewest honest others beside a client, and that number of others."""
         assert self.min_cohort_size is not None

@@ -28,10 +28,26 @@ FILE: Final = click.Path(path_type=Path, readable=False)
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that must be equal for clients, the baseline's owner and the evaluator."""
     for option in (
-        click.option("--weight-bound", type=float, help="Largest root mean square weight of a baseline."),
-        click.option("--variance-high", type=float, help="Largest anchored variance; a larger is clipped."),
-        click.option("--variance-low", type=float, help="Smallest anchored variance."),
-        click.option("--mean-bound", type=float, help="Largest anchored |mean|; a larger is clipped."),
+        click.option(
+            "--weight-bound",
+            type=float,
+            help="Largest root mean square weight of a baseline; default 1024, compact 16.",
+        ),
+        click.option(
+            "--variance-high",
+            type=float,
+            help="Largest anchored variance; a larger is clipped. Default 512, compact 64.",
+        ),
+        click.option(
+            "--variance-low",
+            type=float,
+            help="Smallest anchored variance; a smaller is clipped. Default 6e-08.",
+        ),
+        click.option(
+            "--mean-bound",
+            type=float,
+            help="Largest anchored |mean|; a larger is clipped. Default 64, compact 16.",
+        ),
         click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
         click.option(
             "--params",

@@ -41,6 +41,9 @@ def encrypt(
     scored once: for another baseline, encrypt the profile again. With --declared it is scored with the
     declared baseline or not at all. Compare the printed fingerprints with those
     that the key holder and the evaluator tell you.
+
+    What `match` would refuse is refused here: bounds that scores do not fit, an anchor of another length, a
+    file that is too long. The message names the flag and a value that fits.
     """
     from securefl.matching import document
     from securefl.matching.keys import KIND as PUBLIC_KEY_KIND

@@ -3,7 +3,8 @@
 Exit codes: 0 done; 1 an error of this package; 2 wrong usage; 128 plus the signal's number if a signal
 stopped the command (130 Ctrl-C, 143 SIGTERM). `run`, `demo`, `report`, `sweep` and `reproduce` also have 4:
 all rounds have finished, and an arm learnt nothing (`telling.UNLEARNT`). `match` also has 3 if it refused
-some profiles, and 2 if it refused all.
+some profiles, and 2 if it refused all. `flower check` has 3 if a run would refuse something. `party
+coordinate` also has 5: too few parties were present in time for a round, which did not count.
 """
 
 from __future__ import annotations

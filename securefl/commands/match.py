@@ -47,7 +47,9 @@ def match(
     The command prints the label of each file's score, because a mailed file may be renamed.
     If --variant, --params, --anchor or bounds are given, a profile with other options is refused. Without
     them all profiles must have the same options.
-    Exit code: 0 if every profile has a score, 3 if some are refused, 2 if all are.
+    A file that cannot be read is refused by its name, like a damaged or foreign one; the others are scored.
+    Exit code: 0 if every profile has a score, 3 if some are refused, 2 if all are. 1 if a key, the baseline
+    or the output cannot be used: then no profile is scored.
     Trust: evaluator and key holder follow the protocol and do not collude; together they can read all
     profiles.
     Under --params strong and compact an evaluator that breaks the protocol reads the whole secret key within

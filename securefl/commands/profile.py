@@ -28,6 +28,7 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     """
     import numpy as np
 
+    from securefl.matching.profile_file import require_readable
     from securefl.training import profile as profile_of
     from securefl.training.from_files import array_of, model_of, records_of, slice_of
     from securefl.training.vector import load_vector
@@ -43,6 +44,8 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
         # Relative to the model file and not to the working folder, since both files are kept together.
         load_vector(module, array_of(model.parent / weights.weights).astype(np.float32))
     found = profile_of(module, config.layer, x)
-    text = {"mean": found.mean.tolist(), "variance": found.variance.tolist(), "count": found.count}
-    write(out, json.dumps(text) + "\n")
+    said = {"mean": found.mean.tolist(), "variance": found.variance.tolist(), "count": found.count}
+    raw = (json.dumps(said) + "\n").encode()
+    require_readable(raw)
+    write(out, raw)
     click.echo(f"{shown(out)}: {len(found)} elements of {config.layer} over {found.count} records")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from securefl.study import results
     from securefl.study.config import Study
-    from securefl.study.interruption import Interrupted
+    from securefl.study.interruption import Interrupted, Interruption
+    from securefl.study.progress import Bars
     from securefl.study.round_events import Callback
 
 UNLEARNT = 4
@@ -59,17 +60,50 @@ def on_workers(study: Study, workers: int | None) -> Study:
     return study if workers is None else replace(study, runtime=replace(study.runtime, workers=workers))
 
 
-def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Callback] = ()) -> None:
+Play = Callable[["Bars", "Interruption", Callable[[str], None]], "tuple[results.Results, Path]"]
+"""Runs a study with these bars and this `Stop`. It prints lines for a person with the third argument."""
+
+
+def run_and_tell(
+    study: Study,
+    out: Path,
+    as_json: bool,
+    callbacks: Sequence[Callback] = (),
+) -> None:
     """Run a study with progress on the terminal, then print the three sentences, or JSON."""
+    from securefl.study import session
+    from securefl.study.folder import CONFIG
+    from securefl.study.round_events import calling
+
+    fresh = calling(callbacks, study.study.rounds)
+
+    def play(bars: Bars, stop: Interruption, say: Callable[[str], None]) -> tuple[results.Results, Path]:
+        return session.run_study(study, out, bars.tell, fresh=fresh, stop=stop, say=say)
+
+    play_and_tell(study, out, as_json, play, go_on=f"securefl run {out / CONFIG} --out {out}")
+
+
+def play_and_tell(
+    study: Study,
+    out: Path,
+    as_json: bool,
+    play: Play,
+    *,
+    go_on: str,
+    more: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """Have `play` run a study with progress on the terminal, then print the three sentences, or JSON.
+
+    go_on: the command that resumes the run. more: further private entries of the JSON.
+    """
     from rich.console import Console
 
-    from securefl.study import run_report, session
+    from securefl.study import run_report
     from securefl.study.folder import CONFIG
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own_code import told
     from securefl.study.progress import Bars
     from securefl.study.publication import ON_TERMINAL
-    from securefl.study.round_events import calling
 
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
@@ -82,11 +116,10 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
     stop = Interruption(say)
     try:
         with stop, Bars(study, console) as bars:
-            fresh = calling(callbacks, study.study.rounds)
-            found, page = session.run_study(study, out, bars.tell, fresh=fresh, stop=stop, say=say)
+            found, page = play(bars, stop, say)
     except Interrupted as interrupted:
-        end_stopped(interrupted, f"securefl run {out / CONFIG} --out {out}")
-    tell(found, page, as_json)
+        end_stopped(interrupted, go_on)
+    tell(found, page, as_json, more)
     bought = run_report.bought(study, found)
     for sentence in (*bought, *run_report.quiet(found)):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
@@ -169,12 +202,16 @@ def end_told(warnings: Iterable[str], learnt: bool) -> None:
         raise click.exceptions.Exit(UNLEARNT)
 
 
-def tell(found: results.Results, page: Path, as_json: bool) -> None:
-    """Print a finished run's three sentences, or JSON."""
+def tell(
+    found: results.Results, page: Path, as_json: bool, more: Callable[[], Mapping[str, Any]] = dict
+) -> None:
+    """Print a finished run's three sentences, or JSON. more: further private entries of the JSON."""
     from securefl.study import run_report
 
     if as_json:
-        click.echo(json.dumps({**run_report.told_json(found), "report": str(page)}, indent=2))
+        said = run_report.told_json(found)
+        said["private"] |= more()
+        click.echo(json.dumps({**said, "report": str(page)}, indent=2))
         return
     for sentence in run_report.sentences(found):
         click.echo(sentence)

@@ -167,7 +167,8 @@ class DataError(SecureFLError):
     ...     Grid().quantise(np.array([1000.0]))
     ... except DataError as error:
     ...     print(error)
-    Expected a contribution within +-512, got a larger one. Lower the learning rate.
+    Expected a contribution within +-512, the bound of its grid, got a larger one. Lower the learning
+    rate, or bound the update (`update_bound`).
     """
 
 

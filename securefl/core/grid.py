@@ -74,7 +74,10 @@ class Grid:
                 "Expected a finite contribution, got one that is not finite. Lower the learning rate or "
                 "clean the records."
             )
-        return f"Expected a contribution within +-{self.bound:g}, got a larger one. Lower the learning rate."
+        return (
+            f"Expected a contribution within +-{self.bound:g}, the bound of its grid, got a larger one. "
+            "Lower the learning rate, or bound the update (`update_bound`)."
+        )
 
     def check(self, numbers: NDArray[Any], size: int, sender: str) -> int:
         """Return the largest magnitude among a peer's grid integers, after a check of type, shape and bound.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,38 @@ from securefl.core.errors import ConfigError
 from securefl.data.dataset import Dataset
 from securefl.data.sources import load
 
-Quality = Literal["clean", "noisy", "polluted", "irrelevant", "blurred", "pixel"]
+Quality = Literal[
+    "clean",
+    "noisy",
+    "polluted",
+    "irrelevant",
+    "blurred",
+    "pixel",
+    "flipped",
+    "reversed",
+    "scaled",
+    "oversized",
+    "two-faced",
+]
 Floats = NDArray[np.float32]
 
 PHOTOGRAPHS = "photographs"
 """An `irrelevant_source` that needs no download: pieces of the two photographs in scikit-learn."""
 
-_SPOILT: tuple[Quality, ...] = ("noisy", "polluted", "irrelevant", "blurred", "pixel")
+_SPOILT: tuple[Quality, ...] = (
+    "noisy",
+    "polluted",
+    "irrelevant",
+    "blurred",
+    "pixel",
+    "flipped",
+    "reversed",
+    "scaled",
+    "oversized",
+    "two-faced",
+)
+LYING: Final[tuple[Quality, ...]] = ("reversed", "scaled", "oversized", "two-faced")
+"""Clients whose records are clean, and whose updates are not what they trained (`study.lying`)."""
 
 
 def sensor_noise(x: Floats, *, deviation: float = 0.1, rng: np.random.Generator) -> Floats:
@@ -96,6 +121,16 @@ def salt_and_pepper(x: Floats, *, density: float = 0.3, rng: np.random.Generator
     return np.where(fate < density / 2, np.float32(1), dotted).astype(np.float32)
 
 
+def flipped(dataset: Dataset) -> Dataset:
+    """Replace each label y of C classes by C - 1 - y (Fang et al. 2020)."""
+    if not dataset.classes:
+        raise ConfigError(
+            f"Expected classes whose labels can be flipped, got {dataset.name!r} without any. Take another "
+            "corruption."
+        )
+    return replace(dataset, y=dataset.classes - 1 - dataset.y)
+
+
 def _real(x: NDArray[Any]) -> None:
     if not np.issubdtype(x.dtype, np.floating):
         raise ConfigError(
@@ -114,6 +149,8 @@ def _image(x: NDArray[Any]) -> None:
 
 MOST_NOISE = 1e6
 """The largest noise deviation: far above the scale of any record. Its square still fits into float32."""
+MOST_SCALE = 1e6
+"""The largest factor of an update."""
 MOST_BLUR = 100
 """The largest filter deviation in pixels. Packaged images have sides of at most 32; the kernel is eight times
 as wide as the deviation."""
@@ -121,7 +158,7 @@ as wide as the deviation."""
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
-    """The shares of clients with corrupted data, and the strength of each corruption.
+    """The shares of clients with corrupted data or updates, and the strength of each corruption.
 
     >>> from securefl.data import Corruption
     >>> import numpy as np
@@ -129,11 +166,16 @@ class Corruption:
     ['blurred', 'clean', 'clean', 'clean']
 
     Args:
-        noisy, polluted, irrelevant, blurred, pixel: Shares of the clients, in [0, 1], at most 1 together. The
-            other clients are clean.
+        noisy, polluted, irrelevant, blurred, pixel, flipped, reversed, scaled, oversized, two_faced: Shares
+            of the clients, in [0, 1], at most 1 together. The other clients are clean. A flipped client has
+            label C - 1 - y in place of y. A reversed one trains its update with the other sign, a scaled one
+            `scale_factor` times its update; both then follow the protocol. An oversized one sends
+            `scale_factor` times the value that the protocol bounds. A two-faced one has its own update
+            scored, and sends the reversed one to the sum.
         noise_deviation: Standard deviation of `sensor_noise`.
         blur_sigma: Standard deviation of the filter of `blurred`, in pixels.
         pixel_density: Share of pixels that `salt_and_pepper` changes.
+        scale_factor: What a scaled or oversized client multiplies by.
         irrelevant_source: Name of the data set that supplies irrelevant records, or "photographs".
 
     Raises:
@@ -145,15 +187,26 @@ class Corruption:
     irrelevant: float = 0.0
     blurred: float = 0.0
     pixel: float = 0.0
+    flipped: float = 0.0
+    reversed: float = 0.0
+    scaled: float = 0.0
+    oversized: float = 0.0
+    two_faced: float = 0.0
     noise_deviation: float = 0.1
     blur_sigma: float = 2.0
     pixel_density: float = 0.3
+    scale_factor: float = 10.0
     irrelevant_source: str | None = None
 
     def __post_init__(self) -> None:
         for name in (*_SPOILT, "pixel_density"):
+            name = name.replace("-", "_")
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Expected {name} from 0 to 1, got {name}={getattr(self, name)}.")
+        if not 0 < self.scale_factor <= MOST_SCALE:
+            raise ValueError(
+                f"Expected 0 < scale_factor <= {MOST_SCALE:g}, got scale_factor={self.scale_factor}."
+            )
         if not 0 < self.noise_deviation <= MOST_NOISE:
             raise ValueError(
                 f"Expected 0 < noise_deviation <= {MOST_NOISE:g}, got noise_deviation={self.noise_deviation}."
@@ -171,7 +224,7 @@ class Corruption:
             )
 
     def _shares(self) -> tuple[float, ...]:
-        return (self.noisy, self.polluted, self.irrelevant, self.blurred, self.pixel)
+        return tuple(getattr(self, name.replace("-", "_")) for name in _SPOILT)
 
     def assign(self, clients: int, rng: np.random.Generator) -> tuple[Quality, ...]:
         """Assign a quality to each client: the counts are exact, their places random.
@@ -200,8 +253,10 @@ class Corruption:
         """
         x = dataset.x
         match quality:
-            case "clean":
+            case "clean" | "reversed" | "scaled" | "oversized" | "two-faced":
                 return dataset
+            case "flipped":
+                return flipped(dataset)
             case "noisy":
                 return replace(dataset, x=sensor_noise(x, deviation=self.noise_deviation, rng=rng))
             case "polluted":

@@ -1,4 +1,8 @@
-"""Conversion of records in memory: arrays, pandas tables, and data sets of torch and Hugging Face."""
+"""Conversion of a caller's records into `InMemory`: arrays, tables, and data sets of torch and Hugging Face.
+
+A portion is the records of one client, or of all clients together. It becomes a DataFrame, `Arrays` or a
+`Dataset`. Columns and values are checked later, against the layout that the study declares.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,8 @@ class InMemory:
     """A caller's records, in portions.
 
     parts: the portions of the training records, each under a name for errors. test: the server's records, or
-    None. divided: whether each portion belongs to one client. network: the network that computed the records
-    as features, if the files name one, or "".
+    None. divided: whether each portion belongs to one client. network: the network that computed the features
+    in the records, if the files that were read name one; otherwise "".
     """
 
     parts: Mapping[str, Portion]

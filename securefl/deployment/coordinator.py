@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from numpy.typing import NDArray
 
+from securefl.accounting.composition import compose
+from securefl.accounting.figures import in_words
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
-from securefl.core.release import SERVER
+from securefl.core.logs import to_stderr
+from securefl.core.release import PARTIES, SERVER
 from securefl.deployment import keys, plan_file
+from securefl.deployment import spending as spendings
 from securefl.deployment.engine import RemoteEngine
-from securefl.deployment.entering import Enter
 from securefl.deployment.folder import STUDY
+from securefl.deployment.gathering import AT_ONCE, Patience
+from securefl.deployment.messages import Enter
 from securefl.deployment.party_setup import work_of
 from securefl.deployment.pinning import pinned_of
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.transport import SendAndReceive
+from securefl.deployment.spending import Spent
+from securefl.deployment.visits import SendAndReceive
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
+from securefl.mechanisms.charges import events_of
+from securefl.storage.folder_lock import alone
 from securefl.storage.own_record import OwnRecord
 from securefl.study import config
+from securefl.study.attended import Followed
 from securefl.study.backends import ArmContext
 from securefl.study.config import Arm
 from securefl.study.export import taken
 from securefl.study.folder import study_of
 from securefl.study.interruption import Stop
 from securefl.study.results import Results
-from securefl.study.session import run_study
+from securefl.study.session import Tell, run_study
 
 
 class OwnMachines:
@@ -39,10 +51,19 @@ class OwnMachines:
         pinned: the server's roster.
         identity: the server's long-term keys, as the roster lists them.
         exchange: see `deployment.transport`.
+        patience: how the server waits for parties.
     """
 
-    def __init__(self, pinned: PinnedRoster, identity: Identity, exchange: SendAndReceive) -> None:
+    def __init__(
+        self,
+        pinned: PinnedRoster,
+        identity: Identity,
+        exchange: SendAndReceive,
+        patience: Patience = AT_ONCE,
+    ) -> None:
         self._pinned, self._identity, self._exchange = pinned, identity, exchange
+        self._patience = patience
+        self._context: ArmContext | None = None
 
     def session(self, arm_context: ArmContext) -> bytes:
         """The session's 32 bytes. Every party computes the same ones from its own plan and roster."""
@@ -61,12 +82,13 @@ class OwnMachines:
         clients = arm_context.world.problem.clients
         if len(self._pinned.clients) != clients:
             raise ConfigError(
-                f"Expected a roster of the study's {clients} clients, got {len(self._pinned.clients)}."
+                f"Expected a roster of the study's {clients} clients, got {len(self._pinned.clients)}. Agree "
+                "on a study of as many clients, or pin a roster of the study's."
             )
         record = OwnRecord(SERVER, arm_context.journal, self._identity)
-        contributions = {
-            contribution.spec.name: contribution.spec for contribution in arm_context.algorithm.contributions
-        }
+        self._context = arm_context
+        contributions = _specs(arm_context)
+        self._patience.say(_asked_for(arm_context.plan, list(contributions.values())))
         server = ServerParty(
             arm_context.plan,
             contributions,
@@ -93,7 +115,32 @@ class OwnMachines:
                 self._identity,
             ),
             exchange=self._exchange,
+            patience=self._patience,
         )
+
+    def spending(self, records: Sequence[Mapping[str, Any]]) -> list[Spent]:
+        """What the rounds of these records asked of each client's ledger. Empty before the engine is made."""
+        context = self._context
+        if context is None:
+            return []
+        return spendings.spending(context.plan, _specs(context), records, context.world.problem.clients)
+
+
+def _specs(arm_context: ArmContext) -> dict[str, ValueSpec]:
+    return {contribution.spec.name: contribution.spec for contribution in arm_context.algorithm.contributions}
+
+
+def _asked_for(plan: Plan, specs: Sequence[ValueSpec]) -> str:
+    """What all rounds together ask of a client's ledger, in words."""
+    worst = {
+        party: in_words(compose(events_of(plan, specs, party, plan.max_rounds), plan.delta))
+        for party in PARTIES
+    }
+    spent = ", ".join(f"{epsilon} against the {party}" for party, epsilon in worst.items())
+    return (
+        f"In {plan.max_rounds} rounds each client's ledger is asked for at most epsilon {spent}. A client "
+        "with less left retires by itself."
+    )
 
 
 def others_of(folder: Path) -> tuple[str, ...]:
@@ -107,12 +154,18 @@ def run_deployed(
     out: Path,
     exchange: SendAndReceive,
     *,
-    tell: Callable[[Arm, int, Mapping[str, Any]], None] = lambda arm, seed, record: None,
+    tell: Tell = lambda arm, seed, record: None,
+    fresh: Tell | None = None,
     stop: Stop | None = None,
+    say: Callable[[str], None] = to_stderr,
+    wait: float = 0.0,
+    clock: Callable[[], float] = monotonic,
+    pause: Callable[[float], None] = sleep,
 ) -> tuple[Results, Path]:
     """Run, or resume, the study of a server's folder with parties on other machines.
 
-    The run folder has the same files as a simulation's. Its ledger counts the releases that the server asked
+    The run folder has the same files as a simulation's, and `private/spending.csv`: what the run asked of
+    each client's ledger, beside what the server counts. Its ledger counts the releases that the server asked
     for; each client's own ledger is on that client's machine. The server uses the records that `[data]` deals
     to clients for their numbers and for an observer's figures, and for nothing else. It does not know the
     figures of models that clients keep for themselves.
@@ -130,7 +183,14 @@ def run_deployed(
         exchange: takes a request for each party by name, and returns the replies that came in time. See
             `deployment.transport`.
         tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
-        stop: asked between rounds; it raises `Interrupted` if a request to stop came.
+        fresh: called with the same for rounds that finish in this call.
+        stop: asked between rounds and while parties are awaited; it raises `Interrupted` if a request to
+            stop came.
+        say: prints a line for a person: who is awaited, who took no part in a finished round, and what
+            ledgers are asked for.
+        wait: seconds. At the start all parties are awaited so long, and before each later round only if too
+            few are present for it.
+        clock, pause: read and wait for seconds; tests inject others.
 
     Returns:
         The results, and the path of the report.
@@ -138,7 +198,8 @@ def run_deployed(
     Raises:
         ConfigError: if the folder is not a server's or has no pinned roster, if the study cannot run on
             machines of its own, or if it has several arms or seeds. Each arm and seed is a plan of its own,
-            to which the parties agree one by one.
+            to which the parties agree one by one. Also if another process uses the server's folder or `out`.
+        TooFewParties: if too few parties are present for a round. It did not count; a later call goes on.
         DataError: if a file of the run folder is damaged or lost.
         Interrupted: after the round at hand, if `stop` was asked to stop.
     """
@@ -151,9 +212,31 @@ def run_deployed(
             f"Expected a study of one arm and one seed, got {len(study.arms)} arms and "
             f"{len(study.study.seeds)} seeds. Make a study of each, and have all parties agree to it."
         )
-    pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
-    backend = OwnMachines(pinned, identity, exchange)
-    return run_study(study, out, tell, stop=stop, backend=backend)
+    # Two coordinators of one folder would end each other's sessions, whatever their run folders are.
+    with alone(folder, say):
+        pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
+        patience = Patience(seconds=wait, say=say, stop=stop, clock=clock, pause=pause)
+        backend = OwnMachines(pinned, identity, exchange, patience)
+        records: list[Mapping[str, Any]] = []
+        followed, newest = Followed(), dict[int, str]()
+
+        def noted(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+            records.append(record)
+            if (presence := followed.presence(record)) is not None:
+                newest[record["round"]] = presence.line()
+            tell(arm, seed, record)
+
+        def finished(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+            say(newest.pop(record["round"]))
+            if fresh is not None:
+                fresh(arm, seed, record)
+
+        found = run_study(study, out, noted, fresh=finished, stop=stop, say=say, backend=backend)
+        spent = backend.spending(records)
+        spendings.write(out, spent)
+        for line in spendings.sentences(spent):
+            say(line)
+        return found
 
 
 def playing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from securefl.accounting.ledger import Ledger
@@ -11,10 +12,13 @@ from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueS
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, ReleaseKey
 from securefl.core.wire import Header
-from securefl.deployment.entering import Enter, enter_all
+from securefl.deployment.gathering import AT_ONCE, Gathering, Patience
+from securefl.deployment.messages import Enter
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.transport import RemoteTransport, SendAndReceive
+from securefl.deployment.transport import RemoteTransport
+from securefl.deployment.visits import SendAndReceive, Visits, lasting_keys
 from securefl.engine.account import Asked
+from securefl.engine.attendance import Absence
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.server import ServerParty
@@ -30,7 +34,7 @@ class RemoteEngine:
         >>> import tempfile, securefl
         >>> from pathlib import Path
         >>> from securefl.deployment import RemoteEngine, LocalDeployment, Updates, send
-        >>> from securefl.deployment.entering import Enter
+        >>> from securefl.deployment.messages import Enter
         >>> from securefl.engine.server import ServerParty
         >>> plan, own = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1), Updates()
         >>> d = Path(tempfile.mkdtemp())
@@ -56,12 +60,13 @@ class RemoteEngine:
         pinned: the server's roster.
         enter: the request with which parties enter.
         exchange: gives parties requests, and returns the replies that came in time.
+        patience: how `away` waits for parties.
 
     Before each round, parties that have not entered or fell silent are asked to enter. Until they have, they
     get no other request.
 
     Raises:
-        ConfigError: the roster has other keys of the server than `record`.
+        ConfigError: the roster has other keys of the server than `record`, or `record` has no lasting keys.
     """
 
     def __init__(
@@ -75,20 +80,34 @@ class RemoteEngine:
         pinned: PinnedRoster,
         enter: Enter,
         exchange: SendAndReceive,
+        patience: Patience = AT_ONCE,
     ) -> None:
         self.server = server
         self._record, self._books, self._plan, self._contributions = record, books, plan, contributions
-        self._names = [*pinned.clients, *({KEY_HOLDER} & set(pinned.members))]
-        self._enter, self._exchange = enter, exchange
-        self._session = pinned.session(plan, enter.nonce)
-        self._here: set[str] = set()
-        self._round = 0
-        server.enter(pinned.directory(self._session))
+        self._clients = pinned.clients
+        names = [*pinned.clients, *({KEY_HOLDER} & set(pinned.members))]
+        session = pinned.session(plan, enter.nonce)
+        self._exchange = exchange
+        self._visits = Visits(exchange, enter, session, lasting_keys(record))
+        self._gathering = Gathering(self._visits, names, patience)
+        self._round = self._gathered = 0
+        server.enter(pinned.directory(session))
 
     @property
     def kept(self) -> Mapping[int, ClientState]:
         """Empty: client states are on the clients' own machines."""
         return {}
+
+    def away(self, number: int) -> frozenset[int]:
+        """Let parties enter, and wait until round `number` can begin. Returns the clients that are away.
+
+        Raises TooFewParties if too few parties are present at the deadline.
+        """
+        server = self.server
+        resting = server.account.retired(number) | server.proven_cheaters
+        self._gathering.gather(number, server.fewest, set(map(client_name, resting)))
+        self._gathered = number
+        return frozenset(k for k, name in enumerate(self._clients) if name not in self._gathering.here)
 
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None
@@ -98,33 +117,29 @@ class RemoteEngine:
         if header.round > self._round:
             self._begin(header, log)
         counted = len(self.server.account.new)
-        waves = RemoteTransport(self._asked)
+        waves = RemoteTransport(self._exchange, self._visits)
         answers = self.server.query(query, header, waves)
         self._note(header, self.server.account.new[counted:])
         log.add(self.server.log.take())
         log.traffic.add(waves.traffic)
+        seen, absent = self.server.seen, self._gathering.absent
+        self.server.seen = replace(seen.outside(absent), asked=seen.asked | set(absent))
         for name in waves.silent:
             log.tell(name, SILENT)
-        self._here -= {*waves.silent, *waves.traffic.rejected_from}
+        self._visits.leave({*waves.silent, *waves.traffic.rejected_from})
         return answers, log
 
     def _begin(self, header: Header, log: Log) -> None:
-        """Begin a round: ask the parties that are not in the session to enter."""
+        """Begin a round with the parties that are in the session."""
+        if header.round > self._gathered:
+            self._gathering.ask()
         # Recorded before any message of the round, so that a restarted run knows that the round began.
         self._record.secret(header.session, header.round)
         self._round = header.round
-        out = [name for name in self._names if name not in self._here]
-        if out:
-            entered, rejected_from = enter_all(self._exchange, self._enter, out)
-            self._here |= set(entered)
-            log.traffic.rejected_from |= rejected_from
-            for name in set(out) - set(entered) - set(rejected_from):
+        log.traffic.rejected_from |= self._gathering.rejected_from
+        for name, why in self._gathering.absent.items():
+            if why is Absence.SILENT:
                 log.tell(name, SILENT)
-
-    def _asked(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The replies of the parties that have entered. Any other party would cost each wave its deadline."""
-        here = {name: data for name, data in requests.items() if name in self._here}
-        return self._exchange(here) if here else {}
 
     def _note(self, header: Header, asked: Sequence[Asked]) -> None:
         """Reserve the charges of these queries in the server's ledger."""

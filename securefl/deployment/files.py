@@ -102,6 +102,7 @@ def _open(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Ite
         if terms is not None:
             ledger = stack.enter_context(Ledger(folder / LEDGER, terms, counter=counter.ledger))
             _bind(folder, diary, "ledger", ledger.identity)
+        _bind(folder, diary, "party", name)
         yield Files(name, journal, diary, counter, ledger)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from securefl.algorithm.queries import ClientState
-from securefl.core.release import KEY_HOLDER
-from securefl.deployment.connection import MOST, Connection
-from securefl.deployment.folder import Opened
+from securefl.core.errors import ConfigError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.deployment import plan_file
+from securefl.deployment.folder import Opened, opened
+from securefl.deployment.framing import MOST
 from securefl.deployment.party import PartySession
-from securefl.deployment.server import listening
+from securefl.deployment.server import PartyThread, Served, listening
 from securefl.deployment.server import serve as serve_line
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.own_record import OwnRecord
+from securefl.training import single_thread
 
 
 def resident_of(party: Opened) -> PartySession:
@@ -48,31 +52,49 @@ def answering(party: Opened, resident: PartySession) -> Callable[[bytes], bytes]
     return answer
 
 
+@contextmanager
+def opening(folder: Path, *, new_records: str = "") -> Iterator[Served]:
+    """Open the party of a folder for a `PartyThread`. Raises as `folder.opened`."""
+    # In the party's thread: torch counts threads for each of them.
+    single_thread()
+    with opened(folder, new_records=new_records) as party:
+        answer = answering(party, resident_of(party))
+        yield Served(lambda relay, request: answer(request), party.files.diary.refuse)
+
+
 def serve(
-    party: Opened,
+    folder: Path,
     socket: Path,
     *,
     allow: Collection[int],
-    ready: Callable[[], None],
+    ready: Callable[[str], None],
     most: int = MOST,
+    new_records: str = "",
 ) -> None:
     """Answer requests on a Unix socket until the process receives a signal to stop.
 
+    A request that has begun goes on to its end first.
+
     Args:
-        party: the opened folder of a client or the key holder.
+        folder: of a client or the key holder.
         socket: the path of the socket, which is made here.
         allow: the ids of the users that may connect.
-        ready: called once the socket accepts connections.
+        ready: called with the party's name once the socket accepts connections.
         most: the longest request, in bytes.
+        new_records: the owner's reason why the records differ from before; empty if they are the same.
 
     Raises:
-        ConfigError: if the socket cannot be made at this path.
+        ConfigError: if the folder is the server's or cannot be opened, or if the socket cannot be made.
+        DataError: as `folder.opened`.
     """
-    answer = answering(party, resident_of(party))
-
-    def handle(line: Connection, request: bytes) -> bytes:
-        return answer(request)
-
-    with listening(socket) as listener:
-        ready()
-        serve_line(listener, handle, allow=allow, tell=party.files.diary.refuse, most=most)
+    name = plan_file.read(folder).name
+    if name == SERVER:
+        raise ConfigError(
+            "Expected a client or a key holder, got the server's folder: a server does not serve."
+        )
+    with (
+        PartyThread(lambda: opening(folder, new_records=new_records)) as thread,
+        listening(socket) as listener,
+    ):
+        ready(name)
+        serve_line(listener, thread, allow=allow, most=most)

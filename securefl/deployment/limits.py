@@ -1,16 +1,19 @@
-"""The limits of a party's server: the number of connections, and the memory for their frames."""
+"""The limits of a party's server, shared fairly between users: its places, and the memory for frames.
+
+A user holds at most its share of the places, and of the bytes, while another user waits. What it holds above
+its share gives way: an idle connection first, then a request that has not arrived whole, then one that waits
+for its turn. A request that has begun never gives way.
+"""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
-from threading import Lock
 from time import monotonic
 
-from securefl.deployment.connection import refusal
+from securefl.deployment.framing import refusal
 
 
 @dataclass(eq=False)
@@ -18,78 +21,138 @@ class Guest:
     """An admitted connection.
 
     Attributes:
+        user: its number, from the kernel.
         idle: the time since which it has no request; infinity while it has one.
+        since: the time at which its request began to arrive.
+        whole: whether its request has arrived.
         held: bytes of its frames that arrived and are not answered.
+        stops: gives its request up, and returns whether that was possible. It is not once the request is at
+            work.
     """
 
-    connection: socket.socket
+    user: int
     idle: float
+    since: float = 0.0
+    whole: bool = False
     held: int = 0
+    stops: Callable[[], bool] = lambda: True
+
+    @property
+    def busy(self) -> bool:
+        return self.idle == inf
 
 
 class Limits:
-    """Limits the number of a party's connections and their memory. It is safe between threads.
+    """Limits the connections of a party and their memory. All calls come from one thread.
 
     Args:
         places: the most connections at a time.
         most: the most bytes that they hold together.
+        turn_out: is called for a connection that loses its place, with the reason, or "" if it was idle.
     """
 
-    def __init__(self, *, places: int, most: int, clock: Callable[[], float] = monotonic) -> None:
-        self._places, self._most, self._clock = places, most, clock
+    def __init__(
+        self,
+        *,
+        places: int,
+        most: int,
+        turn_out: Callable[[Guest, str], None],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._places, self._most, self._turn_out, self._clock = places, most, turn_out, clock
         self._guests: list[Guest] = []
-        self._lock = Lock()
 
-    def admit(self, connection: socket.socket) -> Guest | None:
-        """Admit a connection. If there is no free place, the connection that is idle longest is ended.
+    # Places -------------------------------------------------------------------------------------------
 
-        Returns None if all connections have a request.
+    def admit(self, user: int) -> Guest | None:
+        """Admit a connection of this user. Returns None if no place can be made for it.
+
+        If all places are taken, a connection of a user above its share gives way. That is so for the user's
+        own connections too, but among these only for an idle one.
         """
-        with self._lock:
-            if len(self._guests) >= self._places:
-                longest = min(self._guests, key=lambda guest: guest.idle)
-                if longest.idle == inf:
-                    return None
-                self._turn_out(longest)
-            guest = Guest(connection, self._clock())
-            self._guests.append(guest)
-            return guest
+        if len(self._guests) >= self._places and not self._make_place(user):
+            return None
+        guest = Guest(user, self._clock())
+        self._guests.append(guest)
+        return guest
 
-    def begin(self, guest: Guest) -> bool:
-        """Begin a request of a connection. Returns False if the connection lost its place meanwhile."""
-        with self._lock:
-            guest.idle = inf
-            return guest in self._guests
+    def _make_place(self, user: int) -> bool:
+        held = Counter([user, *(guest.user for guest in self._guests)])
+        share = max(1, self._places // len(held))
+        above = [name for name, count in held.most_common() if count > share] or list(held)
+        idle = [guest for guest in self._guests if guest.user in above and not guest.busy]
+        if idle:
+            self._end(min(idle, key=lambda guest: guest.idle), "")
+            return True
+        if held[user] > share:
+            return False
+        others = [name for name in above if held[name] > share]
+        why = f"it held more than {share} of {self._places} places"
+        return any(self._give_way(name, why) for name in others)
+
+    # Memory -------------------------------------------------------------------------------------------
 
     def hold(self, guest: Guest, count: int) -> None:
-        """Count bytes that a connection brings. RemoteProtocolError if all together would exceed `most`."""
-        with self._lock:
-            held = sum(each.held for each in self._guests)
-            if held + count > self._most:
+        """Count bytes that a connection brings. RemoteProtocolError if there is no memory for them.
+
+        If all together would exceed `most`, requests of a user above its share give way to a user within its.
+        """
+        if guest not in self._guests:
+            raise refusal("Expected a connection with a place, got one that lost its place.")
+        while (held := sum(each.held for each in self._guests)) + count > self._most:
+            if not self._make_memory(guest.user, count):
                 raise refusal(
                     f"Expected frames of at most {self._most} bytes on all connections together, got {count} "
                     f"more beside {held}. Send it again when the others are answered."
                 )
-            guest.held += count
+        guest.held += count
+
+    def _make_memory(self, user: int, count: int) -> bool:
+        held = Counter({user: count})
+        for guest in self._guests:
+            held[guest.user] += guest.held
+        users = [name for name, total in held.most_common() if total]
+        share = self._most // len(users)
+        if held[user] > share:
+            return False
+        others = [name for name in users if held[name] > share]
+        why = f"it held more than {share} of {self._most} bytes"
+        return any(self._give_way(name, why, least=1) for name in others)
+
+    # Requests -----------------------------------------------------------------------------------------
+
+    def begin(self, guest: Guest) -> bool:
+        """Begin a request of a connection. Returns False if the connection lost its place meanwhile."""
+        guest.idle, guest.since, guest.whole = inf, self._clock(), False
+        return guest in self._guests
 
     def rest(self, guest: Guest) -> None:
         """End a request of a connection, and free its memory."""
-        with self._lock:
-            guest.idle, guest.held = self._clock(), 0
+        guest.idle, guest.held, guest.stops = self._clock(), 0, lambda: True
 
     def leave(self, guest: Guest) -> None:
-        """Free a connection's place, before the connection is closed."""
-        with self._lock:
-            if guest in self._guests:
-                self._guests.remove(guest)
+        """Free a connection's place."""
+        if guest in self._guests:
+            self._guests.remove(guest)
 
-    def close(self) -> None:
-        """End all connections."""
-        with self._lock:
-            while self._guests:
-                self._turn_out(self._guests[-1])
+    # Giving way ---------------------------------------------------------------------------------------
 
-    def _turn_out(self, guest: Guest) -> None:
+    def _give_way(self, user: int, why: str, *, least: int = 0) -> bool:
+        """End the request of this user that costs it least and holds this many bytes, if there is one."""
+        theirs = (
+            guest for guest in self._guests if guest.user == user and guest.busy and guest.held >= least
+        )
+        for guest in _cheapest_first(theirs):
+            if guest.stops():
+                self._end(guest, f"another user waits, and {why}")
+                return True
+        return False
+
+    def _end(self, guest: Guest, why: str) -> None:
         self._guests.remove(guest)
-        with suppress(OSError):
-            guest.connection.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes the connection
+        self._turn_out(guest, why)
+
+
+def _cheapest_first(guests: Iterable[Guest]) -> list[Guest]:
+    """Requests that have not arrived, the oldest first; then those that wait, the newest first."""
+    return sorted(guests, key=lambda guest: (guest.whole, -guest.since if guest.whole else guest.since))

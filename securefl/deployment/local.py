@@ -10,9 +10,10 @@ It is for simulations, since one process holds all keys and all ledgers. In a de
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from socket import SHUT_RDWR, socket
 from threading import Thread
@@ -23,17 +24,16 @@ import numpy as np
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState
 from securefl.core.agreement import Identity
-from securefl.core.errors import DataError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import files
 from securefl.deployment.computing import Outside
-from securefl.deployment.connection import Connection
 from securefl.deployment.party import PartySession
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.server import listening, serve
+from securefl.deployment.server import PartyThread, Relay, Served, listening, serve
 from securefl.deployment.server_session import ServerSide
+from securefl.deployment.session_store import BLANK
 from securefl.deployment.updates import Updates
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -107,18 +107,12 @@ class UpdateParty:
             enrolled={self._name: self._identity},
         )
 
-    def handle(self, line: Connection, request: bytes) -> bytes:
-        """The reply to a request from this connection. The same connection carries orders to compute."""
-
-        def query(frame: bytes) -> bytes:
-            line.send(frame)
-            answer = line.receive(wait=self._patience)
-            if answer is None:
-                raise DataError("Expected a result of the app, got the end of the connection: it abstains.")
-            return answer
-
-        with self.outside.at(query):
+    def handle(self, relay: Relay, request: bytes) -> bytes:
+        """The reply to a request that this relay brought. The relay gets orders to compute."""
+        with self.outside.at(lambda order: relay.query(order, seconds=self._patience)):
             reply = self.resident.answer(request)
+        for why in self.outside.noted():
+            self.files.diary.miss(BLANK, why)
         self.files.note()
         return reply
 
@@ -126,13 +120,36 @@ class UpdateParty:
         self._open.close()
 
 
-def served(party: UpdateParty, listener: socket, *, allow: Collection[int]) -> None:
-    """Serve a party until its listener is closed. allow: the numbers of the users that may connect.
+@contextmanager
+def opened(party: Callable[[], UpdateParty]) -> Iterator[Served]:
+    """Open a party for a `PartyThread`."""
+    with closing(party()) as own:
+        yield Served(own.handle, own.files.diary.refuse)
 
-    Create the listener after the party. `listening` removes an existing socket, and only the party's lock
-    shows that no other process serves the same folder.
+
+def served(
+    party: Callable[[], UpdateParty],
+    path: Path,
+    *,
+    allow: Collection[int],
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve a party on a socket until the process receives a signal to stop.
+
+    Args:
+        party: makes the party, in the thread in which it then answers: a database belongs to the thread that
+            opened it.
+        path: of the socket, which is made once the party holds its folder.
+        allow: the numbers of the users that may connect.
+        ready: called once the socket accepts connections.
+
+    Raises what making the party raises, and ConfigError if the socket cannot be made.
     """
-    serve(listener, party.handle, allow=allow, tell=party.files.diary.refuse)
+    # In this order: `listening` removes an existing socket, and only the party's lock shows that no other
+    # process serves the same folder.
+    with PartyThread(lambda: opened(party)) as thread, listening(path) as listener:
+        ready()
+        serve(listener, thread, allow=allow)
 
 
 class LocalDeployment:
@@ -203,11 +220,11 @@ class LocalDeployment:
         path, counter = self.where(name), self._folder / _COUNTERS / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         own = (self._plan, self._updates, self.pinned, self._keys[name])
-        # The party is made in this thread, because a database belongs to the thread that opened it.
+        make = partial(UpdateParty, name, *own, path.parent, counter)
         try:
-            with closing(UpdateParty(name, *own, path.parent, counter)) as party, listening(path) as listener:
+            with PartyThread(lambda: opened(make)) as thread, listening(path) as listener:
                 ready.set_result(listener)
-                served(party, listener, allow={os.getuid()})
+                serve(listener, thread, allow={os.getuid()})
         except Exception as error:
             if ready.done():
                 raise

@@ -2,19 +2,22 @@
 
     request                       what the party does
     Enter, of a new session       compares plan and roster with its own; then the earlier session is over
-    Enter, of the current one     replies that it has entered, and changes nothing
+    Enter, of the current one     tells its visit and the next number again, and changes nothing
     Enter, after a restart        takes part from the round after the newest one in ledger or journal
     Enter, of an earlier session  refuses it as a replay
-    Turn                          gives it to the current session; refuses it before any session
+    SignedTurn                    handles it once, if the pinned server signed it for this party and visit
 
-The reply to every refused request is one constant frame. The reason is in the diary, for the owner. The diary
-also has the reasons why a message within a turn was refused, and why the party abstained.
+A signature is checked before a turn is decoded, so that only the pinned server can move the party's machines.
+The reply to every refused request is one constant envelope. The reason is in the diary, for the owner. The
+diary also has the reasons why a message within a turn was refused, and why the party abstained.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState
@@ -22,17 +25,42 @@ from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError, 
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
 from securefl.core.renamed import with_new_words
-from securefl.deployment.entering import ENTERED, Enter, is_enter, unpack_enter
-from securefl.deployment.frames import REFUSED
-from securefl.deployment.host import Host
+from securefl.deployment.messages import (
+    REFUSED,
+    VISIT_BYTES,
+    Enter,
+    Entered,
+    SignedTurn,
+    Turn,
+    TurnReply,
+    decode_envelope,
+    encode_envelope,
+)
 from securefl.deployment.roster import PinnedRoster, differences
-from securefl.deployment.session_store import SessionStore
+from securefl.deployment.session_store import BLANK, NO_VALUE, SessionStore
+from securefl.engine.drive import Driver, Packet
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 
 _LOG = logger(__name__)
 Make = Callable[[Mapping[int, ClientState]], Party]
 """Makes a session's party from its stored client state. All sessions share ledger, journal and keys."""
+_MOST_LOST = 1024
+"""The most turns between two that arrive. More would let a lie about a number use all numbers up."""
+
+
+@dataclass
+class _Visit:
+    """The party in the session that it has entered.
+
+    Attributes:
+        visit: 16 bytes, which the server signs with each turn.
+        next: the number of the next turn. A turn below it was handled, or came too late.
+    """
+
+    party: Party
+    visit: bytes
+    next: int = 0
 
 
 class PartySession:
@@ -40,7 +68,7 @@ class PartySession:
 
         >>> from securefl import Plan
         >>> from securefl.deployment import PinnedRoster, PartySession
-        >>> from securefl.deployment.session_store import SessionStore
+        >>> from securefl.deployment.session_store import BLANK, NO_VALUE, SessionStore
         >>> from securefl.sums import Identity
         >>> names = ("server", "client-0000")
         >>> roster = PinnedRoster({name: Identity.generate(name).member() for name in names})
@@ -52,11 +80,12 @@ class PartySession:
     Args:
         name: the party's.
         plan: its own; a session of another plan is refused.
-        work: digest of its computation (see `entering.Enter`); a session of other work is refused.
+        work: digest of its computation (see `messages.Enter`); a session of other work is refused.
         pinned: its own roster, which has the party with its own keys.
         diary: of this party alone.
         make: see `Make`.
         newest: gives the newest round of a session in the party's ledger or journal, or 0.
+        random: gives so many random bytes, for visits; by default from the operating system.
 
     Raises:
         ConfigError: the roster does not have the party, or has it with other keys.
@@ -72,6 +101,7 @@ class PartySession:
         make: Make,
         *,
         newest: Callable[[bytes], int],
+        random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         if name not in pinned.members:
             raise ConfigError(
@@ -85,8 +115,9 @@ class PartySession:
         self._pinned = pinned
         self._make = make
         self._newest = newest
+        self._random = random
         self._session = b""
-        self._host: Host | None = None
+        self._visit: _Visit | None = None
         self._kept: dict[int, ClientState] = {}
 
     @property
@@ -100,19 +131,19 @@ class PartySession:
         After an error that is not the server's fault, the party leaves its session, as after a restart.
         """
         try:
-            if is_enter(request):
-                self._enter(unpack_enter(request, sender=SERVER))
-                return ENTERED
-            return self._turn(request)
+            found = decode_envelope(request, Enter, SignedTurn, sender=SERVER)
+            if isinstance(found, Enter):
+                return encode_envelope(self._enter(found))
+            return encode_envelope(self._turn(found))
         except RemoteProtocolError as error:
             return self._refused(error)
         except SecureFLError as error:
             # The server did not cause this error. A machine may have stopped halfway through a step, so the
             # party leaves the session.
-            self._host = None
+            self._visit = None
             return self._refused(error)
         except BaseException:
-            self._host = None
+            self._visit = None
             raise
 
     def _refused(self, error: SecureFLError) -> bytes:
@@ -120,17 +151,43 @@ class PartySession:
         self.diary.refuse(str(error))
         return REFUSED
 
-    def _turn(self, request: bytes) -> bytes:
-        if self._host is None:
+    # Turns --------------------------------------------------------------------------------------------
+
+    def _turn(self, signed: SignedTurn) -> TurnReply:
+        """Handle a turn. Nothing changes unless the pinned server signed it for this place."""
+        if (here := self._visit) is None:
             raise RemoteProtocolError(
                 "Expected a session that was entered, got a message before any, or after a restart.",
                 sender=SERVER,
             )
-        reply = self._host.answer(request)
-        for why in self._host.noted():
+        self._require_due(signed, here)
+        here.next = signed.number + 1
+        turn = decode_envelope(signed.turn, Turn, sender=SERVER)
+        reply = handled(here.party, turn)
+        for why in _noted(here.party):
             self.diary.refuse(why)
-        self._keep(self._host.party)
+        self._keep(here.party)
         return reply
+
+    def _require_due(self, signed: SignedTurn, here: _Visit) -> None:
+        """Raise RemoteProtocolError unless the server signed this turn for this visit, and it is due."""
+        if signed.visit != here.visit:
+            raise RemoteProtocolError(
+                "Expected a turn for this visit, got one from before a restart, or of another session.",
+                sender=SERVER,
+            )
+        if not signed.is_signed(self._pinned.members[SERVER].identity, self._session, self.name):
+            raise RemoteProtocolError(
+                "Expected a turn that the server signed for this party and session, got another: it is "
+                "another party's, or was changed on its way.",
+                sender=SERVER,
+            )
+        if not 0 <= signed.number - here.next < _MOST_LOST:
+            raise RemoteProtocolError(
+                f"Expected turn {here.next}, or a later one near it, got turn {signed.number}: an old one "
+                "was replayed, or came late.",
+                sender=SERVER,
+            )
 
     def _keep(self, party: Party) -> None:
         if not isinstance(party, ClientParty):
@@ -142,10 +199,14 @@ class PartySession:
 
     # Entering -----------------------------------------------------------------------------------------
 
-    def _enter(self, enter: Enter) -> None:
+    def _enter(self, enter: Enter) -> Entered:
         session = self._checked(enter)
-        if self._host is not None and session == self._session:
-            return
+        if self._visit is None or session != self._session:
+            self._visit = self._begun(session, enter.study)
+        return Entered(visit=self._visit.visit, number=self._visit.next)
+
+    def _begun(self, session: bytes, study: str) -> _Visit:
+        """A new visit to a session. RemoteProtocolError for a session that is over."""
         known, (newest, _) = self.diary.number(session), self.diary.newest()
         if 0 < known < newest:
             raise RemoteProtocolError(
@@ -161,12 +222,13 @@ class PartySession:
                 )
             # Written before the party acts in the session. Otherwise, after a crash, it would take the
             # session for a new one and run its rounds again.
-            self.diary.enter(session, enter.study)
-        self._host, self._kept = None, dict(self.diary.kept(session))
+            self.diary.enter(session, study)
+        self._visit, self._kept = None, dict(self.diary.kept(session))
         party = self._make(self._kept)
         party.enter(self._pinned.directory(session), after=self._newest(session))
-        self._session, self._host = session, Host(party)
-        _LOG.info("%s entered session %s of %r", self.name, session.hex()[:16], enter.study)
+        self._session = session
+        _LOG.info("%s entered session %s of %r", self.name, session.hex()[:16], study)
+        return _Visit(party, self._random(VISIT_BYTES))
 
     def _checked(self, enter: Enter) -> bytes:
         """The session under the party's own plan and roster. RemoteProtocolError if the request differs."""
@@ -195,3 +257,51 @@ class PartySession:
 
 def _digests(roster: bytes, work: bytes) -> Mapping[str, str]:
     return {"roster": roster.hex(), "study (its text, arm or seed)": work.hex()}
+
+
+# A turn -------------------------------------------------------------------------------------------------
+
+
+def handled(party: Party, turn: Turn) -> TurnReply:
+    """The reply of a party that stands for one name. RemoteProtocolError leaves it at its place."""
+    (name,), key = party.names, b""
+    out: list[Packet] = []
+    if turn.call is not None:
+        key = party.call([name], turn.call)
+        out += _driver(party).begin()
+    if turn.packets or turn.deadline:
+        driver = _driver(party)
+        for sender, data in turn.packets:
+            out += driver.deliver(Packet(sender, name, data))
+        out += _worked(driver)
+        if turn.deadline:
+            out += driver.deadline()[1]
+    if party.drive is not None:
+        out += _worked(party.drive)
+    return TurnReply.of(((packet.to, packet.data) for packet in out), key=key)
+
+
+def _noted(party: Party) -> list[str]:
+    """For its owner: the peers' messages that it refused and why it abstained, since the last call."""
+    own, drive = party.log.take(), party.drive
+    rejected_from: dict[str, str] = {} if drive is None else drive.traffic.rejected_from
+    reasons = [f"{sender}: {why}" for sender, why in rejected_from.items()]
+    rejected_from.clear()
+    return [
+        *reasons,
+        *(f"{NO_VALUE}: {why}" for why in own.abstained.values()),
+        *(f"{BLANK}: {why}" for why in own.blank.values()),
+    ]
+
+
+def _driver(party: Party) -> Driver:
+    if party.drive is None:
+        raise RemoteProtocolError("Expected a call before any message, got none.", sender=SERVER)
+    return party.drive
+
+
+def _worked(driver: Driver) -> list[Packet]:
+    out: list[Packet] = []
+    while driver.working:
+        out += driver.work()
+    return out

@@ -22,6 +22,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import client_stream
 from securefl.data.sides import HOLDOUT
+from securefl.data.tables import LARGEST
 from securefl.deployment.plan_file import PlanFile
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.computing import Records
@@ -29,6 +30,7 @@ from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
 from securefl.linear.registry import scheme_of as linear_scheme_of
 from securefl.linear.scheme import LinearScheme
+from securefl.storage.inputs import opened, require_size
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study import split_key
@@ -198,8 +200,10 @@ def _own(path: Path, problem: Problem, like: Records) -> Records:
 def _arrays(path: Path) -> Records:
     try:
         # Opened here: numpy would not close the file of a cut archive.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return arrays["x"], arrays["y"]
+        with opened(path) as file:
+            require_size(file, LARGEST)
+            with np.load(file, allow_pickle=False) as arrays:
+                return arrays["x"], arrays["y"]
     # TypeError, AttributeError: a .npy file gives an array, which is no context. BadZipFile: a cut archive.
     except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, BadZipFile) as error:
         raise DataError(

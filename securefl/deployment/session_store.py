@@ -34,6 +34,10 @@ KIND = Kind(
     lost="Without it the party cannot tell an old session from a new one: restore the party's folder from "
     "one backup, or begin a new folder.",
 )
+NO_VALUE = "sent no value"
+"""The party gave nothing to a cohort query."""
+BLANK = "answered as without records"
+"""The party's silence would have revealed the reason, so it sent the value of a party without records."""
 _MOST_REFUSALS = 100
 _LONGEST = 4000
 
@@ -45,6 +49,16 @@ class Entry:
     text: str
     at: str
     times: int = 1
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A value that is missing, for the party's owner: `NO_VALUE` or `BLANK`, why, when last, how often."""
+
+    what: str
+    why: str
+    at: str
+    times: int
 
 
 def now() -> str:
@@ -63,6 +77,15 @@ class SessionStore:
         self._db.close()
 
     # What belongs together ----------------------------------------------------------------------------
+
+    def bound_to(self, name: str) -> str:
+        """The value that a name is bound to; empty if it is not bound."""
+        row = self._db.row("SELECT value, seal FROM bound WHERE name = ?", (name,))
+        if row is None:
+            return ""
+        with self._db.explaining():
+            check(row[1], name, row[0])
+        return str(row[0])
 
     def bound(self, name: str, value: str) -> str:
         """Bind a name to a value, unless it is bound already. Returns the value that it is bound to."""
@@ -124,8 +147,21 @@ class SessionStore:
             self._db.run("INSERT INTO refusals VALUES (?, ?, 1, ?)", (number, why, self._clock()))
             self._db.run("DELETE FROM refusals WHERE number <= ?", (number - _MOST_REFUSALS,))
 
+    def miss(self, what: str, why: str) -> None:
+        """Write why a value of this party is missing. what: `NO_VALUE` or `BLANK`."""
+        self.refuse(f"{what}: {why}")
+
+    def missing(self) -> list[Missing]:
+        """Why values of this party are missing, the newest first."""
+        parted = [(entry, entry.text.partition(": ")) for entry in self.refusals()]
+        return [
+            Missing(what, why, entry.at, entry.times)
+            for entry, (what, _, why) in parted
+            if what in (NO_VALUE, BLANK)
+        ]
+
     def refusals(self) -> list[Entry]:
-        """The kept refusals, the newest first."""
+        """The kept refusals and reasons of missing values, the newest first."""
         rows = self._db.rows("SELECT why, at, times FROM refusals ORDER BY number DESC")
         return [Entry(*row) for row in rows]
 

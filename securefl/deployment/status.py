@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from securefl.accounting.figures import plain
+from securefl.accounting.store import Terms
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.release import PARTIES
 from securefl.deployment import keys, plan_file
 from securefl.deployment.roster import fingerprint
-from securefl.deployment.session_store import DIARY, SessionStore
+from securefl.deployment.session_store import BLANK, DIARY, NO_VALUE, SessionStore
 from securefl.storage.counter import Counter
 
 _SHOWN = 10
@@ -20,7 +22,8 @@ _SHOWN = 10
 def status(folder: Path) -> dict[str, Any]:
     """A party's state as a value for JSON.
 
-    name, fingerprint       the party, and the fingerprint of its keys
+    name                    the party
+    fingerprint             of its keys
     arm, seed               of its study
     roster                  digest of the pinned roster; empty for none
     terms                   of its ledger; for a client
@@ -28,10 +31,18 @@ def status(folder: Path) -> dict[str, Any]:
     releases                how many it ever committed, and how many `reserved` ones were never sent
     records                 digests of the records that it had, with a reason and time for each
     sessions                how many, and the last ten with study and time
+    missing                 the last ten reasons why a value of it is missing: `what` says if it "sent no
+                            value" or "answered as without records"; `why` has the remedy; `at`; `times`
     refusals                the last ten, with reason, time, and how often each came
     counter                 its folder, and in `wrong` why it cannot be used; empty if it can
+
+    A party of an app of one's own (`UpdateParty`) has keys, roster and counter elsewhere. Its state has name,
+    terms, epsilon, releases, sessions, missing and refusals.
+
     Raises ConfigError if the folder is not a party's, and DataError if a file is missing or damaged.
     """
+    if (folder / DIARY).is_file() and not (folder / plan_file.NAME).exists():
+        return _of_app(folder)
     content = plan_file.read(folder)
     own = keys.read(folder, content.name).member()
     found: dict[str, Any] = {
@@ -43,14 +54,34 @@ def status(folder: Path) -> dict[str, Any]:
         "counter": {"folder": content.counter, "wrong": _wrong(content)},
     }
     if content.client is not None:
-        found |= _spent(folder, content)
+        found |= _spent(folder, content.name, content.terms.ledger())
     if not (folder / DIARY).is_file():  # opening it would create a new one
         raise DataError(f"Expected the party's diary at {folder / DIARY}, got none. Put the newest one back.")
+    noted = _noted(folder)
+    del noted["party"]  # the plan file says it
+    return found | noted
+
+
+def _of_app(folder: Path) -> dict[str, Any]:
+    """The state of a party of somebody's own app, which has no plan file."""
+    from securefl.accounting.statements import terms_of
+    from securefl.deployment.files import LEDGER
+
+    noted = _noted(folder)
+    found: dict[str, Any] = {"name": noted.pop("party") or folder.resolve().name}
+    if (folder / LEDGER).is_file():
+        found |= _spent(folder, found["name"], terms_of(folder / LEDGER))
+    return found | {name: noted[name] for name in ("sessions", "missing", "refusals")}
+
+
+def _noted(folder: Path) -> dict[str, Any]:
     with ExitStack() as stack:
         diary = SessionStore(folder / DIARY)
         stack.callback(diary.close)
-        entered, refusals = diary.sessions(), diary.refusals()
-        found |= {
+        entered, missing = diary.sessions(), diary.missing()
+        refusals = [one for one in diary.refusals() if one.text.partition(": ")[0] not in (NO_VALUE, BLANK)]
+        return {
+            "party": diary.bound_to("party"),
             "records": [{"digest": digest, "why": e.text, "at": e.at} for digest, e in diary.records()],
             "sessions": {
                 "count": len(entered),
@@ -59,9 +90,9 @@ def status(folder: Path) -> dict[str, Any]:
                     for session, entry in reversed(entered[-_SHOWN:])
                 ],
             },
+            "missing": [vars(one) for one in missing[:_SHOWN]],
             "refusals": [{"why": e.text, "at": e.at, "times": e.times} for e in refusals[:_SHOWN]],
         }
-    return found
 
 
 def _wrong(content: plan_file.PlanFile) -> str:
@@ -72,7 +103,7 @@ def _wrong(content: plan_file.PlanFile) -> str:
     return ""
 
 
-def _spent(folder: Path, content: plan_file.PlanFile) -> dict[str, Any]:
+def _spent(folder: Path, name: str, terms: Terms) -> dict[str, Any]:
     # The accountant takes seconds to load, and a party without a ledger does not need it.
     from securefl.accounting.statements import statement
     from securefl.deployment.files import LEDGER
@@ -81,15 +112,14 @@ def _spent(folder: Path, content: plan_file.PlanFile) -> dict[str, Any]:
         raise DataError(
             f"Expected the party's ledger at {folder / LEDGER}, got none. Put the newest one back."
         )
-    said = {party: statement(folder / LEDGER, party=party, holder=content.name) for party in PARTIES}
+    said = {party: statement(folder / LEDGER, party=party, holder=name) for party in PARTIES}
     rows = said[PARTIES[0]].releases
-    terms = content.terms
     return {
         "terms": {
             "unit": terms.unit,
             "adjacency": terms.adjacency,
             "delta": terms.delta,
-            "budget": plain(terms.budget),
+            "budget": plain(inf if terms.budget is None else terms.budget),
             "against": list(terms.adversaries),
         },
         "epsilon": {party: own.releases[-1]["epsilon"] if rows else 0.0 for party, own in said.items()},

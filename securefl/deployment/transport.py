@@ -1,33 +1,36 @@
-"""The server's transport to remote parties: frames go out in waves, and replies come in."""
+"""The server's transport to remote parties: turns go out in waves, and replies come in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.deployment.turns import Turn, TurnReply, grouped, pack, unpack_sent
+from securefl.deployment.messages import REFUSED, Turn, TurnReply, decode_envelope
+from securefl.deployment.visits import SendAndReceive, Visits
+from securefl.engine.attendance import Absence
 from securefl.engine.drive import Driver, Packet, Traffic
-
-SendAndReceive = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
-"""Sends each party its request, and returns the replies that came in time, by party. It sets the deadline."""
 
 
 class RemoteTransport:
-    """The server's transport over `exchange`.
+    """The server's transport over `exchange`, to the parties that have entered.
 
-    If a party is silent once, or sends an invalid frame, it is left out until the next call: its machine has
-    missed a wave, and waiting for it a second time would be in vain.
+    If a party is silent once, or sends an invalid reply, it is left out until the next call: its machine has
+    missed a wave, and waiting for it a second time would be in vain. A party that has not entered gets
+    nothing, since it would cost each wave its deadline.
 
     Attributes:
-        traffic: bytes of messages by sender and by receiver, and the senders of invalid frames.
-        silent: the parties that left a request without a reply.
+        traffic: bytes of messages by sender and by receiver, and the senders of invalid replies.
+        silent: the parties that left a turn without a reply, or have not entered.
+        refused: the parties that replied with the constant refusal.
     """
 
-    def __init__(self, exchange: SendAndReceive) -> None:
+    def __init__(self, exchange: SendAndReceive, visits: Visits) -> None:
         self.traffic = Traffic()
         self.silent: set[str] = set()
-        self._exchange = exchange
+        self.refused: set[str] = set()
+        self._called: set[str] = set()
+        self._exchange, self._visits = exchange, visits
         self._calls: dict[str, bytes] = {}
         self._here: set[str] = set()
         self._begun: list[Packet] = []
@@ -35,17 +38,27 @@ class RemoteTransport:
     def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
         """Call the key holder for its key. The clients' call has no reply and travels with the next wave."""
         self._calls = {name: data for name in to if name != KEY_HOLDER}
+        self._called |= set(self._calls)
         if KEY_HOLDER not in to:
             return {}
         self._begun = []
-        said, out = self._wave({KEY_HOLDER: Turn(call=data)})
+        said, out = self._wave({KEY_HOLDER: Turn.of(call=data)})
         self._begun = out
         return said
 
+    @property
+    def absent(self) -> Mapping[str, Absence]:
+        """What the wire showed of each called party, if that party gave no value."""
+        return {
+            **dict.fromkeys(self._called, Absence.NO_VALUE),
+            **dict.fromkeys(self.traffic.rejected_from, Absence.INVALID),
+            **dict.fromkeys(self.refused, Absence.REFUSED),
+            **dict.fromkeys(self.silent, Absence.SILENT),
+        }
+
     def run(self, drive: Driver) -> None:
         """Run the current exchange to its end, a wave at a time."""
-        turns = {name: Turn(call=call) for name, call in self._calls.items()}
-        self._calls = {}
+        calls, self._calls = self._calls, {}
         self._here = {KEY_HOLDER} & self._here
         waiting = [*self._begun, *drive.begin()]
         self._begun = []
@@ -54,12 +67,12 @@ class RemoteTransport:
             if drive.working:
                 waiting += drive.work()
                 continue
-            own = grouped(waiting)
+            own = _grouped(waiting)
             posted = {
-                name: Turn(call=turns[name].call if name in turns else None, parcels=tuple(own.get(name, ())))
-                for name in sorted({*turns, *(own.keys() & self._here)})
+                name: Turn.of(own.get(name, ()), call=calls.get(name))
+                for name in sorted({*calls, *(own.keys() & self._here)})
             }
-            turns, waiting = {}, []
+            calls, waiting = {}, []
             if posted:
                 _, waiting = self._wave(posted)
                 continue
@@ -79,7 +92,10 @@ class RemoteTransport:
 
     def _wave(self, turns: Mapping[str, Turn]) -> tuple[dict[str, bytes], list[Packet]]:
         """Run one wave. Returns each party's reply on its key, and the packets that all parties sent."""
-        replies = self._exchange({name: pack(turn) for name, turn in turns.items()})
+        asked = {
+            name: self._visits.signed(name, turn) for name, turn in turns.items() if name in self._visits
+        }
+        replies = self._exchange(asked) if asked else {}
         said: dict[str, bytes] = {}
         out: list[Packet] = []
         for name in turns:
@@ -88,17 +104,27 @@ class RemoteTransport:
                 self.silent.add(name)
                 continue
             try:
-                sent = unpack_sent(replies[name], sender=name)
+                reply = decode_envelope(replies[name], TurnReply, sender=name)
             except RemoteProtocolError as error:
                 self.traffic.rejected_from[name] = str(error)
+                if replies[name] == REFUSED:
+                    self.refused.add(name)
                 continue
             self._here.add(name)
-            self._count(name, turns[name], sent)
-            said[name] = sent.key
+            self._count(name, turns[name], reply)
+            said[name] = reply.key
             # The sender is the party whose reply carried the packet, not a field that the packet states.
-            out += [Packet(name, to, data) for to, data in sent.parcels]
+            out += [Packet(name, to, data) for to, data in reply.packets]
         return said, out
 
-    def _count(self, name: str, turn: Turn, sent: TurnReply) -> None:
-        for counts, parcels in ((self.traffic.received, turn.parcels), (self.traffic.sent, sent.parcels)):
-            counts[name] = counts.get(name, 0) + sum(len(data) for _, data in parcels)
+    def _count(self, name: str, turn: Turn, reply: TurnReply) -> None:
+        for counts, contents in ((self.traffic.received, turn.contents), (self.traffic.sent, reply.contents)):
+            counts[name] = counts.get(name, 0) + sum(map(len, contents))
+
+
+def _grouped(packets: Sequence[Packet]) -> dict[str, list[tuple[str, bytes]]]:
+    """Packets by their receiver, each as its sender and its bytes."""
+    found: dict[str, list[tuple[str, bytes]]] = {}
+    for packet in packets:
+        found.setdefault(packet.to, []).append((packet.sender, packet.data))
+    return found

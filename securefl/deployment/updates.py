@@ -4,10 +4,10 @@ The vector of a client with n examples holds
 
     w (trained - broadcast),  w metrics,  w          with w = n / max_num_examples
 
-For an evaluation it holds the last two parts. n is clipped to the plan's `min_num_examples` and
-`max_num_examples`. The vector has w only if the plan weighs the value by "counts". Otherwise every client
-weighs 1, and the vector has no w. This is also so if the plan has a `public_num_examples`, or if a bound is
-set.
+For an evaluation it holds the last two parts. n counts steps of `weight_step`, by default whole examples. It
+is clipped to the plan's `min_num_examples` and `max_num_examples`. The vector has w only if the plan weighs
+the value by "counts". Otherwise every client weighs 1, and the vector has no w. This is also so if the plan
+has a `public_num_examples`, or if a bound is set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
-from securefl.deployment.computing import Compute, Computed, Kind, Outside
+from securefl.deployment.computing import Outside
+from securefl.deployment.messages import Compute, Computed
 from securefl.dp import clipping
 from securefl.mechanisms.charges import charge_of
 
@@ -38,7 +39,8 @@ TASK: Final = "task"
 """The public array of a query that carries its task, one byte an entry."""
 _MOST_COUNT = 2**20
 # 64 for a weighted entry, in steps that round a mean of weights above 1/16 by less than 5e-7
-_GRID = Grid(step=2.0**-24, bound=2.0**6)
+GRID: Final = Grid(step=2.0**-24, bound=2.0**6)
+"""The grid of values without a bound. A client with an entry beyond it abstains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +58,15 @@ class Updates:
         update_bound: L2 norm that an update is scaled down to. None is no bound.
         evaluation_bound: the same for the metrics of an evaluation.
         cohort: the least number of clients that are asked for one sum. Distributed noise needs it.
+        weight_step: what one of the plan's `num_examples` stands for. With 0.01 an app may return weights of
+            two decimals, such as 0.25, and the plan bounds 25.
 
     A bound declares the sensitivity of a whole client (`unit = "client"`). Under a bound a client weighs 1
     and is never silent: if its app fails, it contributes 0.
 
     Raises:
-        ConfigError: a metric is named twice or illegibly, a bound is not from 1e-6 to 1e6, or training
-            metrics stand beside `update_bound`.
+        ConfigError: a metric is named twice or illegibly, a bound or the step is not from 1e-6 to 1e6, or
+            training metrics stand beside `update_bound`.
     """
 
     metrics: tuple[str, ...] = ()
@@ -70,6 +74,7 @@ class Updates:
     update_bound: float | None = None
     evaluation_bound: float | None = None
     cohort: int = 0
+    weight_step: float = 1.0
 
     def __post_init__(self) -> None:
         for names in (self.metrics, self.evaluation):
@@ -80,6 +85,8 @@ class Updates:
         for bound in (self.update_bound, self.evaluation_bound):
             if bound is not None and not 1e-6 <= bound <= 1e6:
                 raise ConfigError(f"Expected a bound from 1e-6 to 1e6, got {bound}.")
+        if not 1e-6 <= self.weight_step <= 1e6:
+            raise ConfigError(f"Expected weight_step from 1e-6 to 1e6, got {self.weight_step}.")
         if self.update_bound is not None and self.metrics:
             raise ConfigError(
                 f"Expected no training metrics beside update_bound, got {', '.join(self.metrics)}: they "
@@ -93,13 +100,15 @@ class Updates:
 
     def text(self) -> str:
         """The terms as canonical JSON. If a field is renamed, its word in this text stays."""
-        words = {
+        words: dict[str, object] = {
             "metrics": self.metrics,
             "evaluation": self.evaluation,
             "update_bound": self.update_bound,
             "evaluation_bound": self.evaluation_bound,
             "cohort": self.cohort,
         }
+        if self.weight_step != 1.0:  # the text of terms without it is as before there was one
+            words["weight_step"] = self.weight_step
         return json.dumps(words, sort_keys=True)
 
     def spec(self) -> Mapping[str, ValueSpec]:
@@ -118,7 +127,7 @@ class Updates:
                 reduction="sum",
                 reveals=reveals,
                 depends_on="trained-state",
-                grid=_GRID,
+                grid=GRID,
                 cohort=self.cohort,
             )
         moved: Mapping[tuple[Unit, Adjacency], float] = {
@@ -182,12 +191,71 @@ class Updates:
         weight, examples = total.weight, total.weight * own_count
         if self.weighted(plan, name):
             weight = float(total.value[-1])
-            examples = weight * plan.max_num_examples
+            examples = weight * plan.max_num_examples * self.weight_step
         if not weight > 0:
             raise DataError("Expected examples behind a sum, got none.")
         mean = total.value / weight
         metrics = dict(zip(self.named(name), mean[own:].tolist(), strict=False))
-        return Mean(update=mean[:own], metrics=metrics, examples=max(1, round(examples)))
+        if self.weight_step == 1.0:
+            examples = max(1, round(examples))
+        return Mean(update=mean[:own], metrics=metrics, examples=examples)
+
+    def vector(self, plan: Plan, name: str, found: Computed, broadcast: Floats) -> Floats:
+        """The vector that a client contributes for an app's result, before it is clipped to a bound.
+
+        Raises DataError, in words for the client's owner, if the result has another layout, values that are
+        not finite or beyond the grid, or a weight that the terms do not declare.
+        """
+        train = name == UPDATE
+        own = found.values - broadcast if train and found.values.shape == broadcast.shape else found.values
+        wanted, metrics = len(broadcast) if train else 0, len(self.named(name))
+        if own.shape != (wanted,) or found.metrics.shape != (metrics,):
+            raise DataError(
+                f"Expected {wanted} values and {metrics} metrics of the app, got {own.size} and "
+                f"{found.metrics.size}: it abstains. Return the model in the layout that came."
+            )
+        vector = np.concatenate([own, found.metrics])
+        if not np.isfinite(vector).all():
+            raise DataError("Expected finite values of the app, got others: it abstains.")
+        weighted = self.weighted(plan, name)
+        weight = self._weight(plan, found.examples) if weighted else 1.0
+        if self.bound(name) is None:
+            self._require_on_grid(plan, name, vector * weight, len(own))
+        return np.concatenate([vector * weight, [weight]]) if weighted else vector
+
+    def _require_on_grid(self, plan: Plan, name: str, vector: Floats, values: int) -> None:
+        """Raise DataError for an entry beyond the grid. The text is for the party's owner alone."""
+        beyond = np.flatnonzero(np.abs(vector) > GRID.bound)
+        if not len(beyond):
+            return
+        update, times = beyond[0] < values, ""
+        what = "an entry of the update" if update else f"the metric {self.named(name)[beyond[0] - values]!r}"
+        remedies = ["Lower the app's learning rate", "scale its data"] if update else ["Scale the metric"]
+        if self.weighted(plan, name):
+            times = f" times num-examples / {plan.max_num_examples}"
+            remedies.append("have all parties agree on a larger `max_num_examples`")
+        if update:
+            remedies.append("have all parties agree on an `update_bound`, to which longer updates are scaled")
+        *most, last = remedies
+        raise DataError(
+            f"Expected {what}{times} within +-{GRID.bound:g}, the bound of the grid of sums, got a larger "
+            f"one: it abstains. {', '.join(most)}{', or ' if most else ''}{last}."
+        )
+
+    def _weight(self, plan: Plan, examples: float) -> float:
+        """n / max_num_examples, with n clipped as the plan says. DataError if n is no number of steps."""
+        step, steps = self.weight_step, examples / self.weight_step
+        near = round(min(steps, 2.0**53)) if np.isfinite(steps) else 0
+        # A decimal fraction is no exact multiple of a step such as 0.01.
+        tolerance = 0.0 if step == 1.0 else 1e-6 * near
+        if near < 1 or (steps < 2**53 and abs(steps - near) > tolerance):
+            what = "a whole number" if step == 1.0 else f"a multiple of {step:g}"
+            raise DataError(
+                f"Expected num-examples, {what} of at least {step:g}, got another: it abstains. Return it in "
+                "the MetricRecord. For fractional weights all parties declare their step in the terms, such "
+                "as weight_step = 0.01, or leave the plan's `weights` out, so that clients weigh equally."
+            )
+        return plan.count(near) / plan.max_num_examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +264,7 @@ class Mean:
 
     update: Floats
     metrics: Mapping[str, float]
-    examples: int
+    examples: float
 
 
 @dataclass(frozen=True)
@@ -222,10 +290,11 @@ class _Protected:
         """The summed vector. If the result is invalid, raises DataError, or under a bound gives 0."""
         try:
             vector = self._vector(context)
-        except DataError:
+        except DataError as error:
             # Under a bound the client must not be silent: silence would reveal records and is not charged.
             if self.updates.bound(self.name) is None:
                 raise
+            self.outside.note(str(error))
             vector = np.zeros(self.size(context))
         return self.value(vector)
 
@@ -242,7 +311,7 @@ class _Protected:
         return Value(integers=clipping.to_grid(vector[None], step, int(bound / step))[0])
 
     def _vector(self, context: ClientContext) -> Floats:
-        kind: Kind = "train" if self.name == UPDATE else "evaluate"
+        kind = "train" if self.name == UPDATE else "evaluate"
         found = self.outside.compute(
             Compute(
                 kind=kind,
@@ -252,34 +321,7 @@ class _Protected:
                 broadcast=context.broadcast,
             )
         )
-        weight = self._weight(found)
-        own = found.values - context.broadcast if kind == "train" and _alike(found, context) else found.values
-        wanted = len(context.broadcast) if kind == "train" else 0
-        metrics = len(self.updates.named(self.name))
-        if own.shape != (wanted,) or found.metrics.shape != (metrics,):
-            raise DataError(
-                f"Expected {wanted} values and {metrics} metrics of the app, got {own.size} and "
-                f"{found.metrics.size}: it abstains. Return the model in the layout that came."
-            )
-        vector = np.concatenate([own, found.metrics])
-        if not np.isfinite(vector).all():
-            raise DataError("Expected finite values of the app, got others: it abstains.")
-        if not self.updates.weighted(self.plan, self.name):
-            return vector
-        return np.concatenate([vector * weight, [weight]])
-
-    def _weight(self, found: Computed) -> float:
-        """n / max_num_examples, with n clipped as the plan says. DataError if n is no number of examples."""
-        if not (found.examples >= 1 and float(found.examples).is_integer()):
-            raise DataError(
-                "Expected num-examples, a whole number of at least 1, got another: it abstains. Return it in "
-                "the MetricRecord."
-            )
-        return self.plan.count(int(min(found.examples, 2**53))) / self.plan.max_num_examples
-
-
-def _alike(found: Computed, context: ClientContext) -> bool:
-    return found.values.shape == context.broadcast.shape
+        return self.updates.vector(self.plan, self.name, found, np.asarray(context.broadcast, np.float64))
 
 
 def _bytes(entries: Floats) -> bytes:

@@ -60,6 +60,7 @@ class Driver:
 
     Attributes:
         machines: by name. A party of one client has one machine.
+        heard: the senders of messages that a machine accepted.
         decode: decodes a message. The engine of a simulation sets one that decodes once for all receivers.
     """
 
@@ -71,6 +72,7 @@ class Driver:
         self.decode = decode
         self.results: dict[str, Any] = {}
         self.traffic = Traffic()
+        self.heard: set[str] = set()
         self._worker = worker
         self._states: dict[str, Any] = {}
         self._needs: list[tuple[str, Any]] = []
@@ -102,7 +104,9 @@ class Driver:
                 return []
             received = self.traffic.received
             received[parcel.to] = received.get(parcel.to, 0) + len(parcel.data)
-            return self._absorb({parcel.to: machine.receive(state, parcel.sender, body)})
+            step = machine.receive(state, parcel.sender, body)
+            self.heard.add(parcel.sender)
+            return self._absorb({parcel.to: step})
         except RemoteProtocolError as error:
             self._refused.add(link)
             self.traffic.rejected_from[parcel.sender] = str(error)

@@ -27,6 +27,13 @@ class Engine(Protocol):
         """The state of each client by its number, for the clients whose state is on this machine."""
         ...
 
+    def away(self, number: int) -> frozenset[int]:
+        """The clients that cannot be asked in round `number`, which begins, since they cannot be reached.
+
+        An engine over a real network first waits until enough parties are present, or raises an error.
+        """
+        ...
+
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None
     ) -> tuple[Answers, Log]:

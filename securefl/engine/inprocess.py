@@ -39,6 +39,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header, Limit
 from securefl.core.wire.kinds import KEYS, element
+from securefl.engine.attendance import Absence
 from securefl.engine.drive import Driver
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
@@ -151,6 +152,10 @@ class InProcess:
             return self._clients[0].kept
         return {k: own for party in self._clients for k, own in party.kept.items()}
 
+    def away(self, number: int) -> frozenset[int]:
+        """Nobody: all parties are in this process."""
+        return frozenset()
+
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None
     ) -> tuple[Answers, Log]:
@@ -200,6 +205,7 @@ class _Carrier:
 
     def __init__(self, parties: Sequence[Party], network: Network, once: Once | None) -> None:
         self.log = Log()
+        self.absent: dict[str, Absence] = {}
         self._once = once
         self._parties = parties
         self._network = network
@@ -215,6 +221,7 @@ class _Carrier:
             except RemoteProtocolError as error:
                 # The server sees only silence, as from a remote party. The log names the sender at fault.
                 self.log.traffic.rejected_from[error.sender] = str(error)
+                self.absent.update(dict.fromkeys(own, Absence.REFUSED))  # a constant reply, without a reason
                 continue
             answers.update(dict.fromkeys(own, answer))
         return answers

@@ -56,8 +56,8 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         words = [f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"]
     error = min(plan.guess_error(spec.name) for spec in summed)
     words.append(
-        "if all values have the same spread, a guess of one client's value from one sum errs by "
-        f"{floor(100 * error) / 100:g} of its spread or more"
+        "if all values have the same standard deviation, a guess of one client's value from one sum errs "
+        f"by {floor(100 * error) / 100:g} of it or more"
     )
     if plan.fixed_batch is not None:
         words.append(

@@ -9,8 +9,9 @@ If numbers are encrypted, the server first calls the key holder for its public k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,12 +25,13 @@ from securefl.core.messages import client_name, task
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, encode
 from securefl.engine.account import Account
+from securefl.engine.attendance import Absence, Seen
 from securefl.engine.calls import QueryCall, SumCall, encode_call
 from securefl.engine.drive import Driver
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.engine.observer import Log
-from securefl.linear.scheme import LinearScheme, Questions, Scoring, ServerSide, Tell
+from securefl.linear.scheme import LinearScheme, Questions, Report, Scoring, ServerSide
 from securefl.mechanisms.charges import fewest_contributions, sparse
 from securefl.mechanisms.registry import mechanism_of, require_mechanism
 from securefl.mechanisms.totals import with_noise
@@ -52,6 +54,11 @@ class Transport(Protocol):
         """Move messages between this driver and the called parties, until the driver is finished."""
         ...
 
+    @property
+    def absent(self) -> Mapping[str, Absence]:
+        """What the wire showed of a called party that gave no value. A party that is not named was silent."""
+        ...
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -72,7 +79,11 @@ NO_SCORES = Scores()
 
 
 def begin(
-    side: ServerSide | None, query: CohortQuery, header: Header, transport: Transport, tell: Tell
+    side: ServerSide | None,
+    query: CohortQuery,
+    header: Header,
+    call: Callable[[Sequence[str], bytes], Mapping[str, bytes]],
+    report: Report,
 ) -> Scores:
     """The encryption of this query's numbers. The key holder is called first, for its key."""
     concealed = {
@@ -83,11 +94,11 @@ def begin(
     if side is None or not concealed:
         return NO_SCORES
     asked, (told, _) = side.questions(concealed, len(query.cohort), header), limits(query, 0)
-    key = transport.call([KEY_HOLDER], encode_call(header, QueryCall.of(told, asked))).get(KEY_HOLDER, b"")
+    key = call([KEY_HOLDER], encode_call(header, QueryCall.of(told, asked))).get(KEY_HOLDER, b"")
     try:
-        scoring = side.begin(concealed, len(query.cohort), header, key, tell)
+        scoring = side.begin(concealed, len(query.cohort), header, key, report)
     except CryptoError:  # asking clients would spend their budgets, and no number could be opened
-        tell(KEY_HOLDER, "It gave no key of its own, so no client was asked for a number.")
+        report(KEY_HOLDER, "It gave no key of its own, so no client was asked for a number.")
         return Scores(
             fits=False,
             others=tuple(per_client for per_client in query.per_client if per_client.query is None),
@@ -109,6 +120,7 @@ class ServerParty:
     Attributes:
         account: the clients' charges, computed from public inputs.
         log: notes on the current query, for the person who runs the server.
+        seen: who took part in the newest query, as the server saw it.
     """
 
     names = (SERVER,)
@@ -127,6 +139,9 @@ class ServerParty:
         require_mechanism(plan)
         self.account = Account(plan, contributions, clients)
         self.log = Log()
+        self.seen = Seen()
+        self._called: set[str] = set()
+        self._heard: frozenset[str] = frozenset()
         self.retries_left = plan.max_retries if retries_left is None else retries_left
         self._plan = plan
         self._contributions = dict(contributions)
@@ -136,12 +151,22 @@ class ServerParty:
         self._scoring = scores
         # Set by `enter`. It stays None in a resumed run that enters no session because no client is left.
         self.scores: ServerSide | None = None
-        self._way = scheme_of(plan)
+        self._scheme = scheme_of(plan)
 
     @property
     def proven_cheaters(self) -> frozenset[int]:
         """The clients that were proven to cheat."""
         return frozenset(self._culprits)
+
+    @cached_property
+    def fewest(self) -> int:
+        """The least number of clients over which a sum can open if all of them answer."""
+        sums = [spec for spec in self._contributions.values() if spec.reduction == "sum"]
+        least = self._plan.min_cohort_size or 1
+        if not sums:
+            return least
+        sizes = range(least, self._clients)
+        return next((n for n in sizes if fewest_contributions(self._plan, n, sums) <= n), self._clients)
 
     def member(self, session: bytes) -> Member:
         """The server's public keys of a session, for the directory."""
@@ -155,7 +180,7 @@ class ServerParty:
         own = Own(self._identity(directory.session), self._record, directory)
         if directory.server != own.identity.member():  # no sum of this server would ever open
             raise ConfigError("Expected this server's own keys in the directory, got another's.")
-        self._sums = None if self._way is None else self._way.server(own)
+        self._sums = None if self._scheme is None else self._scheme.server(own)
         self.scores = None if self._scoring is None else self._scoring.server(own)
 
     def query(self, query: CohortQuery, header: Header, transport: Transport) -> Answers:
@@ -165,6 +190,34 @@ class ServerParty:
         client that does not exist.
         """
         self._check(query)
+        self.log.take()  # of an earlier query
+        self._called, self._heard = set(), frozenset()
+        answers = self._queried(query, header, transport)
+        self.seen = self._saw(query, answers, transport.absent)
+        return answers
+
+    def _saw(self, query: CohortQuery, answers: Answers, absent: Mapping[str, Absence]) -> Seen:
+        """Who took part, from the answers, the messages that the server accepted, and the wire."""
+        # If no sum was opened there are no survivors, though clients may have done all that was theirs.
+        lost = {name for name, why in absent.items() if why in (Absence.SILENT, Absence.REFUSED)}
+        here = set(map(client_name, answers.survivors)) or self._heard - lost
+        rejected_from = self.log.traffic.rejected_from
+        cheaters = set(map(client_name, self._culprits))
+        missing = {}
+        for name in self._called - here - {KEY_HOLDER}:
+            seen = Absence.INVALID if name in rejected_from else absent.get(name, Absence.SILENT)
+            missing[name] = Absence.CHEATED if name in cheaters else seen
+        if KEY_HOLDER in self._called and KEY_HOLDER in absent:
+            missing[KEY_HOLDER] = absent[KEY_HOLDER]
+        none = query.sums and not answers.survivors
+        short = self.log.abstained.get(SERVER, "nobody answered") if none else ""
+        return Seen(asked=frozenset(self._called), absent=missing, short=short)
+
+    def _call(self, transport: Transport, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
+        self._called |= set(to)
+        return transport.call(to, data)
+
+    def _queried(self, query: CohortQuery, header: Header, transport: Transport) -> Answers:
         enough = max(
             self._plan.min_cohort_size or 1,
             fewest_contributions(self._plan, len(query.cohort), [question.spec for question in query.sums]),
@@ -182,7 +235,7 @@ class ServerParty:
             except ConfigError as error:
                 self.log.tell(SERVER, str(error))
                 return no_answers(query)
-        scores = begin(self.scores, query, header, transport, self.log.tell)
+        scores = begin(self.scores, query, header, partial(self._call, transport), self.log.tell)
         asked = query if scores.fits else replace(query, per_client=scores.others)
         if self._sums is None or not query.sums:
             answers = self._exchange(asked, header, transport, scores)
@@ -241,7 +294,7 @@ class ServerParty:
         now = [s.spec.name for s in (() if hidden else query.sums)] + [e.spec.name for e in query.per_client]
         self.account.query(now, query.cohort, initial=query.initial > 0)
         call = QueryCall.of(told, scores.asked, scores.key)
-        transport.call([client_name(k) for k in query.cohort], encode_call(header, call))
+        self._call(transport, [client_name(k) for k in query.cohort], encode_call(header, call))
         answers: Answers | None = self._run(machine, header, transport)
         return no_answers(query) if answers is None else answers
 
@@ -249,6 +302,7 @@ class ServerParty:
         drive = Driver({SERVER: machine}, header, self)
         transport.run(drive)
         self.log.traffic.add(drive.traffic)
+        self._heard = frozenset(drive.heard)
         return drive.results.get(SERVER)
 
     # Hidden sums --------------------------------------------------------------------------------------
@@ -314,7 +368,7 @@ class ServerParty:
     ) -> Any:
         """Make the server's state machine for one attempt, and tell the other parties to start theirs."""
         assert self._sums is not None
-        assert self._way is not None
+        assert self._scheme is not None
         attempt = Attempt(
             header=header,
             sums=query.sums,
@@ -338,8 +392,8 @@ class ServerParty:
             task=told,
         )
         self._sums.check(attempt)
-        if self._way.key_holder_learns:
-            answered = transport.call([KEY_HOLDER], encode_call(header, call))
+        if self._scheme.key_holder_learns:
+            answered = self._call(transport, [KEY_HOLDER], encode_call(header, call))
             if KEY_HOLDER not in answered:
                 raise CryptoError("Expected the key holder to answer its call, got silence: no sum opens.")
             call = replace(call, key=answered[KEY_HOLDER])
@@ -347,7 +401,7 @@ class ServerParty:
         # Counted only after the key holder answered: an attempt that cannot be opened costs no client
         # anything.
         self.account.query(call.names, cohort, initial=query.initial > 0)
-        transport.call([client_name(k) for k in cohort], encode_call(header, call))
+        self._call(transport, [client_name(k) for k in cohort], encode_call(header, call))
         return machine
 
     def _with_enough_noise(self, query: CohortQuery, answers: Answers) -> Answers:

@@ -1,12 +1,15 @@
 """Secure aggregation over Flower. Only this room imports flwr (`pip install 'securefl[flower]'`).
 
-exchange        the server's side: `exchange({party: request}) -> {party: reply}` over a Grid, the node of
-                each party, and a node's relay between a Flower message and its party
-records         a model's ArrayRecord as one vector and back; a frame as the content of a Flower message
-secure_grid     the server's side of Flower's own strategies: their training as secure sums
-secure_app      the client's side: an app whose results leave only through its party
-study_strategy  a study's own rounds as a Flower strategy
-installed       a node that runs the app of its own machine, and no app that the SuperLink ships
+exchange          the server's side: `exchange({party: request}) -> {party: reply}` over a Grid, the node of
+                  each party, and a node's relay between a Flower message and its party
+records           a model's ArrayRecord as one vector and back; a frame as the content of a Flower message
+terms             the terms of an app: a TOML beside it, its run config, or a packaged set
+secured_strategy  the server's side in one line: a strategy of Flower under the app's terms
+secure_grid       the server's side of Flower's own strategies: their training as secure sums
+secure_app        the client's side: an app whose results leave only through its party
+rehearsal         what a run of an app would refuse, before it runs
+study_strategy    a study's own rounds as a Flower strategy
+installed         a node that runs the app of its own machine, and no app that the SuperLink ships
 """
 
 from securefl.core.lazy import lazy
@@ -18,22 +21,28 @@ if TYPE_CHECKING:
     from securefl.flower.installed import serve_node
     from securefl.flower.secure_app import secure
     from securefl.flower.secure_grid import SecureGrid
+    from securefl.flower.secured_strategy import secure_strategy
     from securefl.flower.study_strategy import StudyStrategy
+    from securefl.flower.terms import AppTerms
 
 __all__ = [
+    "AppTerms",
     "GridExchange",
     "SecureGrid",
     "StudyStrategy",
     "relay",
     "secure",
+    "secure_strategy",
     "serve_node",
 ]
 _HOMES = {
+    "AppTerms": "securefl.flower.terms",
     "GridExchange": "securefl.flower.exchange",
     "SecureGrid": "securefl.flower.secure_grid",
     "StudyStrategy": "securefl.flower.study_strategy",
     "relay": "securefl.flower.exchange",
     "secure": "securefl.flower.secure_app",
+    "secure_strategy": "securefl.flower.secured_strategy",
     "serve_node": "securefl.flower.installed",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

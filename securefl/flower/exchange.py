@@ -141,6 +141,7 @@ class Post:
 HELLO: Final = "query.securefl_hello"
 """The type of messages that ask a node for its party."""
 _RECORD, _PARTY = "securefl", "party"
+_MOST_NODES: Final = 2**20
 _PATIENCE: Final = 30.0
 _PAUSE: Final = 0.5
 
@@ -173,6 +174,45 @@ def found(
         nodes = _by_party(known, names)
         if len(nodes) == len(names) or clock() >= end:
             return nodes
+        pause(_PAUSE)
+
+
+SIMULATION: Final = "query.securefl_simulation"
+"""The type of messages that ask a simulated node for the number of all nodes."""
+_COUNT = "nodes"
+
+
+def counted(nodes: int) -> RecordDict:
+    """A simulated node's reply: the number of all nodes."""
+    return RecordDict({_RECORD: ConfigRecord({_COUNT: nodes})})
+
+
+def partitions(
+    grid: Grid,
+    *,
+    deadline: float,
+    clock: Callable[[], float] = monotonic,
+    pause: Callable[[float], None] = sleep,
+) -> int:
+    """The number of nodes of a simulation, asked of one node after the other until one says it.
+
+    Raises ConfigError if none has said it within `deadline` seconds.
+    """
+    end = clock() + deadline
+    post = Post(grid, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause)
+    while True:
+        for node in grid.get_node_ids():
+            content = post.asked(SIMULATION, {"a node": (node, RecordDict({_RECORD: ConfigRecord({})}))})
+            record = content["a node"].get(_RECORD) if content else None
+            count = record.get(_COUNT) if isinstance(record, ConfigRecord) else None
+            if type(count) is int and 1 <= count <= _MOST_NODES:
+                return count
+        if clock() >= end:
+            raise ConfigError(
+                f"Expected a simulated node that runs a secured app, got none within {deadline:g} s. Wrap "
+                "the ClientApp, `app = secure(app)`. In a deployment name the server's folder in the run "
+                "config, securefl.server."
+            )
         pause(_PAUSE)
 
 

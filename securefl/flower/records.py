@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
 
@@ -19,54 +19,92 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, RemoteProtocolError
 
 _FLOATS: Final = ("float16", "float32", "float64")
+_COUNTERS: Final = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_LOCAL: Final = ("bool", *_COUNTERS)
 _VALUES = (bool, int, float, str)
 _LARGEST = 2**16
 """The limit of a task in bytes."""
 _MOST_DIMENSIONS = 16
+_MOST_LOCAL: Final = 2**24
+"""The largest number of integers and booleans in a model, since a task can name them in few bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The layout of a record as a vector: name, dtype and shape of each array, in order."""
+    """The layout of a record as a vector: name, dtype and shape of each array, in order.
+
+    Arrays of floats are in the vector. Arrays of integers and booleans, such as BatchNorm's counter of
+    batches, are not: a mean of them has another type. They are local: each client keeps its own.
+    """
 
     parts: tuple[tuple[str, str, tuple[int, ...]], ...]
 
     @classmethod
     def of(cls, arrays: ArrayRecord) -> Layout:
-        """The layout of a record. Raises ConfigError if it is empty or has arrays other than floats."""
+        """The layout of a record. Raises ConfigError if it has no float, or arrays of another dtype."""
         parts = []
         for name, array in arrays.items():
-            if array.dtype not in _FLOATS:
+            if array.dtype not in (*_FLOATS, *_LOCAL):
                 raise ConfigError(
-                    f"Expected arrays of {', '.join(_FLOATS)}, got {name!r} of {array.dtype}, whose mean has "
-                    "another type. Keep counters out of the ArrayRecord."
+                    f"Expected arrays of {', '.join(_FLOATS)}, or of integers and booleans that stay local, "
+                    f"got {name!r} of {array.dtype}. Keep it out of the ArrayRecord."
                 )
             parts.append((name, str(array.dtype), tuple(array.shape)))
-        if not parts:
-            raise ConfigError("Expected a model of one array or more, got an empty ArrayRecord.")
-        return cls(parts=tuple(parts))
+        layout = cls(parts=tuple(parts))
+        if len(layout.local) == len(parts):
+            raise ConfigError(
+                f"Expected a model of one array of {', '.join(_FLOATS)} or more, got "
+                f"{', '.join(layout.local) or 'an empty ArrayRecord'}."
+            )
+        if sum(prod(shape) for name, _, shape in parts if name in layout.local) > _MOST_LOCAL:
+            raise ConfigError(
+                f"Expected at most {_MOST_LOCAL} integers and booleans in a model, got more in "
+                f"{', '.join(layout.local)}. Keep them out of the ArrayRecord."
+            )
+        return layout
 
     @property
     def size(self) -> int:
-        return sum(prod(shape) for _, _, shape in self.parts)
+        """The length of the vector."""
+        return sum(prod(shape) for _, dtype, shape in self.parts if dtype in _FLOATS)
+
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The names of the arrays that stay local."""
+        return tuple(name for name, dtype, _ in self.parts if dtype in _LOCAL)
 
     def flat(self, arrays: ArrayRecord) -> NDArray[np.float64]:
-        """The record as float64 (d,). Raises ValueError if its layout is another one."""
+        """The record's floats as float64 (d,). Raises ValueError if its layout is another one."""
         own = {name: shape for name, _, shape in self.parts}
         came = {name: tuple(array.shape) for name, array in arrays.items()}
         if own != came:
             raise ValueError(f"Expected arrays {own} as they were sent, got {came}.")
         # In the order of this layout, since an app may build its record in another order.
-        return np.concatenate([arrays[name].numpy().astype(np.float64).ravel() for name in own])
+        floats = [name for name, dtype, _ in self.parts if dtype in _FLOATS]
+        return np.concatenate([arrays[name].numpy().astype(np.float64).ravel() for name in floats])
 
-    def record(self, values: NDArray[np.float64] | NDArray[np.float32]) -> ArrayRecord:
-        """The vector (d,) as a record."""
+    def record(
+        self, values: NDArray[np.float64] | NDArray[np.float32], local: Mapping[str, Array]
+    ) -> ArrayRecord:
+        """The vector (d,) as a record, with the local arrays of these names in their places."""
         arrays, at = {}, 0
         for name, dtype, shape in self.parts:
+            if dtype in _LOCAL:
+                arrays[name] = local[name]
+                continue
             end = at + prod(shape)
             arrays[name] = Array(np.asarray(values[at:end], dtype=dtype).reshape(shape))
             at = end
         return ArrayRecord(arrays)
+
+    def own(self, arrays: ArrayRecord) -> dict[str, Array]:
+        """The record's local arrays, by name. An array of another dtype or shape is left out."""
+        found = {name: (dtype, shape) for name, dtype, shape in self.parts if dtype in _LOCAL}
+        return {
+            name: arrays[name]
+            for name, said in found.items()
+            if name in arrays and (str(arrays[name].dtype), tuple(arrays[name].shape)) == said
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +115,7 @@ class Task:
         layout: of the broadcast.
         arrays_key, config_key, weight_key: names of the records and of the number of examples.
         config: the strategy's configuration for clients: numbers, texts and lists of them.
+        local: the server's initial values of the arrays that stay local, by name.
     """
 
     layout: Layout
@@ -84,6 +123,7 @@ class Task:
     config_key: str
     weight_key: str
     config: Mapping[str, Any]
+    local: Mapping[str, Array] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
         """Canonical JSON. Raises ConfigError if the configuration is invalid or too large."""
@@ -94,9 +134,14 @@ class Task:
                     "of the ConfigRecord: the clients' code is installed on their nodes."
                 )
         keys = [self.arrays_key, self.config_key, self.weight_key]
-        text = json.dumps([self.layout.parts, keys, dict(self.config)], sort_keys=True).encode()
+        local = [_short(self.local[name]) for name in self.layout.local]
+        text = json.dumps([self.layout.parts, keys, dict(self.config), local], sort_keys=True).encode()
         if len(text) > _LARGEST:
-            raise ConfigError(f"Expected layout and configuration up to {_LARGEST} bytes, got {len(text)}.")
+            beside = f" The arrays {', '.join(self.layout.local)} are in it." if local else ""
+            raise ConfigError(
+                f"Expected layout, configuration and the initial values of integers and booleans up to "
+                f"{_LARGEST} bytes in all, got {len(text)}.{beside} Make large masks on the clients."
+            )
         return text
 
     @classmethod
@@ -105,22 +150,48 @@ class Task:
         try:
             if len(data) > _LARGEST:
                 raise ValueError
-            parts, keys, config = json.loads(data)
+            parts, keys, config, local = json.loads(data)
             layout = Layout(parts=tuple(_part(*part) for part in parts))
             arrays_key, config_key, weight_key = map(_word, keys)
             ConfigRecord(config)
-        except (ValueError, TypeError, RecursionError):
+            arrays = _arrays(layout, local)
+        except (ValueError, TypeError, OverflowError, RecursionError):
             raise RemoteProtocolError(
                 "Expected a task as securefl writes it, got another.", sender="server"
             ) from None
         return cls(
-            layout=layout, arrays_key=arrays_key, config_key=config_key, weight_key=weight_key, config=config
+            layout=layout,
+            arrays_key=arrays_key,
+            config_key=config_key,
+            weight_key=weight_key,
+            config=config,
+            local=arrays,
         )
+
+
+def _short(array: Array) -> list[int]:
+    """An array's values in order, or one of them if all are equal: counters and masks mostly are at first."""
+    values: list[int] = [int(one) for one in array.numpy().ravel()]
+    return values[:1] if len(set(values)) == 1 else values
+
+
+def _arrays(layout: Layout, local: list[list[int]]) -> dict[str, Array]:
+    """The local arrays of a layout from their values. Raises ValueError or OverflowError for others."""
+    said = [(name, dtype, shape) for name, dtype, shape in layout.parts if dtype in _LOCAL]
+    if sum(prod(shape) for _, _, shape in said) > _MOST_LOCAL:
+        raise ValueError
+    arrays = {}
+    for (name, dtype, shape), values in zip(said, local, strict=True):
+        if any(type(one) is not int for one in values) or len(values) not in {1, prod(shape)}:
+            raise ValueError
+        own = np.array(values, dtype=dtype)
+        arrays[name] = Array(np.array(np.broadcast_to(own, (prod(shape),))).reshape(shape))
+    return arrays
 
 
 def _part(name: object, dtype: object, shape: list[object]) -> tuple[str, str, tuple[int, ...]]:
     numbers = [one for one in shape if isinstance(one, int) and 0 <= one < 2**31]
-    if dtype not in _FLOATS or len(numbers) < len(shape) or len(shape) > _MOST_DIMENSIONS:
+    if dtype not in (*_FLOATS, *_LOCAL) or len(numbers) < len(shape) or len(shape) > _MOST_DIMENSIONS:
         raise ValueError
     return _word(name), str(dtype), tuple(numbers)
 

@@ -1,7 +1,8 @@
 """A secure wrapper of a Flower ClientApp: its results leave the client only through the client's party.
 
-    inner = ClientApp()          # any app, with @inner.train() and @inner.evaluate()
-    app = secure(inner)
+    app = ClientApp()            # any app, with @app.train() and @app.evaluate()
+    ...
+    app = secure(app)
 
 The wrapper carries frames between the server and the party. While the party answers a frame, it may order
 training: the inner app trains here, and its result goes to the party, which charges, clips, weighs, noises
@@ -11,38 +12,108 @@ and masks it. A message that asks the inner app directly gets a constant error.
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.deployment.computing import Compute, Computed, answered
+from securefl.deployment.computing import answered
 from securefl.deployment.connection import reached
-from securefl.flower.exchange import relay
+from securefl.deployment.messages import Compute, Computed
+from securefl.flower.exchange import SIMULATION, counted, relay
 from securefl.flower.records import Task
 
 PARTY: Final = "securefl-party"
 SOCKET: Final = "securefl-socket"
 """Keys of a node's `--node-config`: the party that it relays for, and that party's socket."""
+LOCAL: Final = "securefl-local"
+"""The record of an app's state with the integers and booleans of its model, which stay local."""
+PARTIES: Final = "securefl.parties"
+"""The key of a run config for a simulation's folder of parties."""
+IN_ENVIRONMENT: Final = ("SECUREFL_PARTY", "SECUREFL_SOCKET")
+"""The same two in the environment of a node."""
 Beside = Callable[[Context], tuple[str, Path]]
 """Gives the party that a node relays for, and the party's socket."""
 _log = logger(__name__)
 
 
-def by_node_config(context: Context) -> tuple[str, Path]:
-    """The party that the node's configuration names. Raises ConfigError if it names none."""
-    name, path = (context.node_config.get(key) for key in (PARTY, SOCKET))
-    if not isinstance(name, str) or not isinstance(path, str):
+def by_context(context: Context) -> tuple[str, Path]:
+    """The party that a node relays for, and its socket.
+
+    They stand in the node's configuration, or in the environment of the node's processes. A simulated node
+    has neither: its party is that of its partition, in the folder of the run (`simulated`).
+
+    Raises ConfigError if the node names no party, or the folder is another user's.
+    """
+    said = (
+        [context.node_config.get(key) for key in (PARTY, SOCKET)],
+        [os.environ.get(key) for key in IN_ENVIRONMENT],
+    )
+    for name, path in said:
+        if isinstance(name, str) and isinstance(path, str):
+            return name, Path(path)
+    if any(one is not None for pair in said for one in pair) or _partition(context) is None:
         raise ConfigError(
-            f"Expected {PARTY} and {SOCKET} in the node's configuration, got {sorted(context.node_config)}. "
-            f'Start the node with --node-config \'{PARTY}="client-0000" {SOCKET}="/run/.../party.sock"\'.'
+            f"Expected {PARTY} and {SOCKET} in the node's configuration, or {' and '.join(IN_ENVIRONMENT)} "
+            f"in its environment, got {sorted(context.node_config)}. Start the node with --node-config "
+            f'\'{PARTY}="client-0000" {SOCKET}="/run/.../party.sock"\'.'
         )
-    return name, Path(path)
+    return _in_simulation(context)
+
+
+def _partition(context: Context) -> int | None:
+    """The number of a simulated node, as Flower's simulation gives it."""
+    number, count = (context.node_config.get(key) for key in ("partition-id", "num-partitions"))
+    return number if type(number) is int and type(count) is int and 0 <= number < count else None
+
+
+def _in_simulation(context: Context) -> tuple[str, Path]:
+    # Imported here, as in `in_house`.
+    from securefl.core.messages import client_name
+    from securefl.core.release import KEY_HOLDER
+    from securefl.deployment.local import socket_of
+
+    folder, number = simulated(context), _partition(context)
+    own_folder(folder)
+    assert number is not None
+    # The key holder is the last node. A simulation without one has as many clients as nodes.
+    name = client_name(number) if socket_of(folder, client_name(number)).exists() else KEY_HOLDER
+    return name, socket_of(folder, name)
+
+
+def simulated(context: Context) -> Path:
+    """The folder of a simulation's parties: that of the run config, or a passing one of this run."""
+    said = context.run_config.get(PARTIES)
+    if isinstance(said, str) and said:
+        return Path(said)
+    return Path(tempfile.gettempdir()) / f"securefl-{os.getuid()}-{context.run_id}"
+
+
+def own_folder(path: Path, *, make: bool = False) -> None:
+    """Raise ConfigError unless the folder is this user's alone. make: create it if it does not exist."""
+    # Others may create folders of this name in a shared place such as /tmp, and listen in them.
+    if make:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"Expected the parties of a simulation in {path}, got {error.strerror}. The server app makes it: "
+            "wrap its strategy by `secure_strategy`."
+        ) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigError(
+            f"Expected a folder {path} that user {os.getuid()} alone can write to, got one of user "
+            f"{found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}. Name another in {PARTIES}."
+        )
 
 
 def in_house(folder: Path, clients: int) -> Beside:
@@ -63,7 +134,7 @@ def in_house(folder: Path, clients: int) -> Beside:
     return beside
 
 
-def secure(inner: ClientApp, *, beside: Beside = by_node_config, patience: float = 3600.0) -> ClientApp:
+def secure(inner: ClientApp, *, beside: Beside = by_context, patience: float = 3600.0) -> ClientApp:
     """Wrap a ClientApp, so that its results leave the node only through the node's party.
 
         >>> from flwr.clientapp import ClientApp
@@ -92,14 +163,21 @@ def secure(inner: ClientApp, *, beside: Beside = by_node_config, patience: float
     return _SecureApp(inner, beside, patience)
 
 
+def inner_of(app: object) -> ClientApp | None:
+    """The app that `secure` wrapped, or None if this is no such app."""
+    return app.inner if isinstance(app, _SecureApp) else None
+
+
 class _SecureApp(ClientApp):
     """The wrapped app. Flower calls it with every message of every type, so no message bypasses it."""
 
     def __init__(self, inner: ClientApp, beside: Beside, patience: float) -> None:
         super().__init__()
-        self._inner, self._beside, self._patience = inner, beside, patience
+        self.inner, self._beside, self._patience = inner, beside, patience
 
     def __call__(self, message: Message, context: Context) -> Message:
+        if message.metadata.message_type == SIMULATION and _partition(context) is not None:
+            return Message(counted(int(context.node_config["num-partitions"])), reply_to=message)
         name, path = self._party(context)
         return relay(message, name, lambda request: self._asked(path, request, message, context))
 
@@ -127,21 +205,30 @@ class _SecureApp(ClientApp):
         """The inner app's result, or None after an error. The reason is only in this node's log."""
         try:
             task = Task.decoded(compute.task)
+            kept = context.state.array_records.get(LOCAL, ArrayRecord())
+            local = {**task.local, **task.layout.own(kept)}
             content = RecordDict(
                 {
-                    task.arrays_key: task.layout.record(compute.broadcast),
+                    task.arrays_key: task.layout.record(compute.broadcast, local),
                     task.config_key: ConfigRecord(dict(task.config)),
                 }
             )
-            asked = Message(content, reply_to=message)
-            asked.metadata.message_type = compute.kind
-            return _result(self._inner(asked, context), task, compute)
+            # The app's message has the source and the destination of the server's, as in plain Flower.
+            metadata = copy(message.metadata)
+            metadata.message_type = compute.kind
+            asked = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
+            reply = self.inner(asked, context)
+            result = result_of(reply, task, compute)
+            if compute.kind == "train" and task.layout.local:
+                trained = next(iter(reply.content.array_records.values()))
+                context.state[LOCAL] = ArrayRecord({**local, **task.layout.own(trained)})
+            return result
         except Exception:  # foreign code may raise anything, and its text must stay on this node
             _log.exception("The app gave no result to %s in round %d.", compute.kind, compute.round)
             return None
 
 
-def _result(reply: Message, task: Task, compute: Compute) -> Computed:
+def result_of(reply: Message, task: Task, compute: Compute) -> Computed:
     """The numbers of an app's reply. Raises ValueError or KeyError for a reply of another kind."""
     records = reply.content.metric_records
     if len(records) != 1:

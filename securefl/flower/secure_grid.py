@@ -5,7 +5,9 @@
 
 The strategy chooses nodes and builds its messages as usual. The grid takes them, asks the parties of these
 nodes for a sum over Flower's grid, and returns one synthetic reply: an ArrayRecord with the mean model, and a
-MetricRecord with the mean metrics and `num-examples`. If no sum was opened, there is no reply.
+MetricRecord with the mean metrics and `num-examples`. If no sum was opened, there is no such reply. Each
+chosen client that is not in the sum has an error reply with the public reason, so that Flower's log counts it
+as a failure. The log names absent parties, since when, and the reason (`engine.attendance`).
 
 `num-examples` is the exact sum of the clients' counts, each clipped to the plan's `max_num_examples` and
 contributed within the hidden sum. So it is part of the release "update". Under a `public_num_examples` or a
@@ -19,12 +21,13 @@ every strategy that is not on the list.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from logging import INFO, WARNING
 from time import monotonic, sleep
 from typing import Final
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     FedAdagrad,
@@ -45,7 +48,8 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.deployment.server_session import ServerSession, ServerSide
 from securefl.deployment.updates import EVALUATION, UPDATE, Mean, Updates, as_public
-from securefl.flower.exchange import GridExchange, found
+from securefl.engine.attendance import Absence, Presence
+from securefl.flower.exchange import CODE, GridExchange, found
 from securefl.flower.records import Layout, Task
 
 MEANS: Final = (FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi)
@@ -63,10 +67,13 @@ def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
     """
     # Exactly these classes: a subclass may aggregate otherwise without any sign of it.
     if type(strategy) not in MEANS or not isinstance(strategy, FedAvg):
+        names, came = [one.__name__ for one in MEANS], type(strategy)
+        # Flower's earlier interface has classes of the same names.
+        whole = f"{came.__module__}.{came.__name__}" if came.__name__ in names else came.__name__
         raise ConfigError(
-            f"Expected a strategy among {', '.join(one.__name__ for one in MEANS)}, got "
-            f"{type(strategy).__name__}. A hidden sum gives the mean of a cohort and no single model, so any "
-            "other rule would silently become the mean. Noise and clipping are the plan's."
+            f"Expected a strategy of flwr.serverapp.strategy among {', '.join(names)}, got {whole}. A hidden "
+            "sum gives the mean of a cohort and no single model, so any other rule would silently become the "
+            "mean. Noise and clipping are the plan's."
         )
     for how in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
         if getattr(strategy, how) is not aggregate_metricrecords:
@@ -80,6 +87,17 @@ def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
             "metrics of an evaluation. Set it, or name metrics in `Updates(evaluation=...)`."
         )
     return strategy
+
+
+def served(strategy: Strategy, updates: Updates) -> FedAvg:
+    """Return the strategy if sums of these values can serve it. Raises ConfigError if not."""
+    found = admitted(strategy, evaluates=bool(updates.evaluation))
+    if found.weighted_by_key in (*updates.metrics, *updates.evaluation):
+        raise ConfigError(
+            f"Expected metrics beside {found.weighted_by_key!r}, got it among them: it is the weight. Leave "
+            "it out."
+        )
+    return found
 
 
 def needed(strategy: FedAvg) -> int:
@@ -135,12 +153,7 @@ class SecureGrid(Grid):
         patience: float = 120.0,
     ) -> None:
         updates.check(server.plan)
-        self._strategy = admitted(strategy, evaluates=bool(updates.evaluation))
-        if self._strategy.weighted_by_key in (*updates.metrics, *updates.evaluation):
-            raise ConfigError(
-                f"Expected metrics beside {self._strategy.weighted_by_key!r}, got it among them: it is the "
-                "weight. Leave it out."
-            )
+        self._strategy = served(strategy, updates)
         self._grid, self._plan, self._updates = grid, server.plan, updates
         names = sorted(set(server.pinned.members) - {SERVER})
         nodes = found(grid, names, deadline=patience, clock=monotonic, pause=sleep)
@@ -157,6 +170,7 @@ class SecureGrid(Grid):
             )
         self._round, self._stage = 0, 0
         self._made: list[Message] = []
+        self._local: dict[str, Array] | None = None
         self._mark(self._strategy)
         self._asking.admit()
 
@@ -173,6 +187,11 @@ class SecureGrid(Grid):
                 return self._made
 
             setattr(strategy, how, noted)
+
+    @property
+    def local(self) -> Mapping[str, Array]:
+        """The model's integers and booleans, which never change here; none before the first round."""
+        return dict(self._local or {})
 
     # Flower's side ------------------------------------------------------------------------------------
 
@@ -207,7 +226,9 @@ class SecureGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """One reply with the mean, or none if no sum was opened. `timeout` is ignored: waves have deadlines.
+        """One reply with the mean, if a sum was opened, and an error reply of each client outside it.
+
+        `timeout` is ignored: waves have deadlines.
 
         Raises LocalProtocolError if the strategy of this grid did not make these messages for one query.
         """
@@ -234,7 +255,10 @@ class SecureGrid(Grid):
         self._next(name)
         self._asking.admit()
         content, own = posted[0].content, self._strategy
-        arrays = content.array_records[own.arrayrecord_key]
+        came = content.array_records[own.arrayrecord_key]
+        local = self._kept(came)
+        # A strategy weighs all arrays, so integers come back as float64.
+        arrays = ArrayRecord({name: local.get(name, array) for name, array in came.items()})
         layout = Layout.of(arrays)
         start = layout.flat(arrays)
         task = Task(
@@ -243,10 +267,12 @@ class SecureGrid(Grid):
             config_key=own.configrecord_key,
             weight_key=own.weighted_by_key,
             config=dict(content.config_records.get(own.configrecord_key, ConfigRecord())),
+            local=local,
         )
-        cohort = self._cohort(posted)
+        chosen = self._chosen(posted)
+        cohort = self._cohort(chosen)
         if not cohort:
-            return []
+            return self._absent(posted, ())
         query = CohortQuery(
             cohort=cohort,
             broadcast=start.astype(np.float32),
@@ -254,12 +280,49 @@ class SecureGrid(Grid):
             sums=(Sum(self._updates.spec()[name], self._updates.size(self._plan, name, layout.size)),),
         )
         answers = self._asking.query(query, number=self._round, stage=self._stage)
+        absent = self._absent(posted, answers.survivors)
         if not answers.survivors:
-            why = self._asking.server.log.take().abstained.get(SERVER, "nobody answered")
-            _log.warning("Round %d: no sum was opened: %s", self._round, why)
-            return []
+            return absent
         mean = self._updates.read(self._plan, name, answers.totals[name], layout.size)
-        return [Message(self._content(mean, layout, start), reply_to=posted[0])]
+        # The mean stands in for all that are in it, so it replies to one of them.
+        first = next(one for one in posted if self._number(one) in answers.survivors)
+        return [Message(self._content(mean, layout, start, local), reply_to=first), *absent]
+
+    def _absent(self, posted: list[Message], survivors: Collection[int]) -> list[Message]:
+        """Log who took part. Returns an error reply of each other client, with the public reason."""
+        # Without them Flower would log one result and no failure, whoever was missing.
+        chosen = self._chosen(posted)
+        presence = self._asking.attended(self._round, chosen)
+        missed = presence.absent or presence.short or len(survivors) < len(chosen)
+        stages = ", with its evaluation" if self._stage else ""
+        _log.log(WARNING if missed else INFO, "%s%s", presence.line(), stages)
+        if not survivors and _none_has_a_value(presence):
+            _log.warning(
+                "No client sent a value. Each owner reads why in `securefl party status`. If the terms fit "
+                "no result of the app, as with fractional weights or missing metrics, `securefl flower "
+                "check` says so before a run."
+            )
+        reasons = {one.name: f"{one.name} {one.why} since round {one.since}" for one in presence.absent}
+        replies = []
+        # By number, since a strategy samples in random order.
+        for number, one in sorted(zip(chosen, posted, strict=True), key=lambda pair: pair[0]):
+            if number not in survivors:
+                name = client_name(number)
+                why = reasons.get(name, f"{name}: {presence.short or 'it was not asked'}")
+                replies.append(Message(Error(CODE, why), reply_to=one))
+        return replies
+
+    def _kept(self, arrays: ArrayRecord) -> dict[str, Array]:
+        """The integers and booleans of the first model. They stay local, so the server's never change."""
+        if self._local is None:
+            self._local = Layout.of(arrays).own(arrays)
+            if self._local:
+                _log.warning(
+                    "Integers and booleans stay local: %s. Each client keeps its own values, and the server "
+                    "its initial ones. Plain Flower would average them.",
+                    ", ".join(self._local),
+                )
+        return self._local
 
     def _next(self, name: str) -> None:
         """Set the place of the next query. Training begins a round, and one evaluation may follow in it."""
@@ -268,20 +331,24 @@ class SecureGrid(Grid):
         else:
             self._round, self._stage = self._round + 1, 0 if name == UPDATE else 1
 
-    def _cohort(self, posted: list[Message]) -> tuple[int, ...]:
-        """The numbers of the clients that the strategy chose, without those that have spent their budgets."""
-        nodes = [one.metadata.dst_node_id for one in posted]
-        strange = [node for node in nodes if node not in self._clients]
+    def _number(self, message: Message) -> int:
+        return self._clients[message.metadata.dst_node_id]
+
+    def _chosen(self, posted: list[Message]) -> list[int]:
+        """The numbers of the clients that the strategy chose, in the order of its messages."""
+        strange = [node for one in posted if (node := one.metadata.dst_node_id) not in self._clients]
         if strange:
             raise LocalProtocolError(f"Expected nodes of parties of the roster, got {strange}.")
+        return [self._number(one) for one in posted]
+
+    def _cohort(self, chosen: list[int]) -> tuple[int, ...]:
+        """The clients of these that are asked: without those outside the session or over budget."""
         if self._round > self._plan.max_rounds:
             _log.warning("Round %d: the plan's schedule of %d is over.", self._round, self._plan.max_rounds)
             return ()
         retired = self._asking.server.account.retired(self._round)
-        if retired:
-            _log.warning("Round %d: %d clients have spent their budgets.", self._round, len(retired))
-        missing = {number for number in self._clients.values() if client_name(number) in self._asking.missing}
-        return self._whole(sorted({self._clients[node] for node in nodes} - retired - missing))
+        missing = {number for number in chosen if client_name(number) in self._asking.missing}
+        return self._whole(sorted(set(chosen) - retired - missing))
 
     def _whole(self, cohort: list[int]) -> tuple[int, ...]:
         """The clients of these whose whole fixed batch is present; all of them if the plan has no batches."""
@@ -289,12 +356,20 @@ class SecureGrid(Grid):
         here = Counter(number // batch for number in cohort)
         return tuple(number for number in cohort if here[number // batch] == batch)
 
-    def _content(self, mean: Mean, layout: Layout, start: np.ndarray) -> RecordDict:
+    def _content(
+        self, mean: Mean, layout: Layout, start: np.ndarray, local: Mapping[str, Array]
+    ) -> RecordDict:
         metrics: Mapping[str, float | int] = {**mean.metrics, self._strategy.weighted_by_key: mean.examples}
         content = RecordDict({_METRICS: MetricRecord(dict(metrics))})
         if len(mean.update):
-            content[self._strategy.arrayrecord_key] = layout.record(start + mean.update)
+            content[self._strategy.arrayrecord_key] = layout.record(start + mean.update, local)
         return content
+
+
+def _none_has_a_value(presence: Presence) -> bool:
+    """Whether every asked client replied, and none with a value: the reason is then hardly one client's."""
+    without = [one for one in presence.absent if one.why == Absence.NO_VALUE.value]
+    return presence.asked > 0 and presence.answered == 0 and len(without) == presence.asked
 
 
 def _bypass() -> LocalProtocolError:

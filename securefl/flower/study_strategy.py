@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
-from securefl.deployment.transport import SendAndReceive
+from securefl.deployment.visits import SendAndReceive
 from securefl.flower.exchange import GridExchange, found
 
 Tell = Callable[[Mapping[str, Any]], None]

@@ -1,4 +1,4 @@
-"""Flooding noise: wide Gaussian integers of which every bit is random."""
+"""Flooding noise: Gaussian integers of large standard deviation in which every bit is random."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import floor, log2
 from typing import Final
 
 FLOODING_BITS: Final = 40
-"""s: noise is at least 2^(s/2) sqrt(12 tau) times as wide as the value it covers, for tau openings."""
+"""s: for tau openings, noise is at least 2^(s/2) sqrt(12 tau) times as wide as the value that it covers."""
 _FLOAT_BITS: Final = 40
 
 

@@ -1,9 +1,10 @@
 """The wire form of ring elements, and the checks that every received element passes.
 
-Bytes of a peer never reach SEAL's own deserialisation: hostile headers crash it, make it over-read, or pass
-unnoticed. A message is a tag and RNS residues: little-endian integers of as many bytes as their prime needs,
-in an exact length. Sizes, scales, parameter ids and flags are not sent, so a peer cannot forge them. The tag
-binds kind, version, key and terms. It detects mix-ups. Authenticated channels stop forgery.
+Bytes of a peer never reach SEAL's own deserialisation: forged headers crash it, make it read beyond the
+input, or pass without an error. A message is a tag and residues modulo each prime: little-endian integers of
+as many bytes as their prime needs, in an exact length. Sizes, scales, parameter ids and flags are not sent,
+so a peer cannot forge them. The tag binds kind, version, key and terms. It detects mix-ups. Authenticated
+channels stop forgery.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ Residues = NDArray[np.uint64]
 
 
 def tag(kind: str, session: bytes, terms: bytes) -> bytes:
-    """First bytes of every message of this kind under this key and these terms."""
+    """The first bytes of every message of this kind under this key and these terms."""
     return hashlib.sha256(b"securefl/he/1|" + kind.encode() + b"|" + session + terms).digest()[:TAG]
 
 
 def integer_size(modulus: int) -> int:
-    """Bytes of an integer mod `modulus`."""
+    """The number of bytes of an integer mod `modulus`."""
     return (modulus.bit_length() + 7) // 8
 
 
 def residues_size(polynomials: int, primes: tuple[int, ...], degree: int) -> int:
-    """Bytes of `polynomials` ring elements."""
+    """The number of bytes of so many ring elements (`polynomials`)."""
     return polynomials * degree * sum(map(integer_size, primes))
 
 
 def pack(residues: Residues, primes: tuple[int, ...]) -> bytes:
     """Residues of shape (polynomials, primes, degree), uint64, as bytes."""
-    # the bytes of each little-endian word that its prime can use; those above are zero
+    # Of each little-endian word, only the low bytes that its prime can use are sent. The others are zero.
     octets = np.ascontiguousarray(residues, dtype="<u8").view(np.uint8).reshape(*residues.shape, 8)
     rows = (poly[i, :, : integer_size(p)].tobytes() for poly in octets for i, p in enumerate(primes))
     return b"".join(rows)
@@ -54,7 +55,7 @@ def unpack(raw: bytes, polynomials: int, primes: tuple[int, ...], degree: int, *
             wide = np.zeros((degree, 8), dtype=np.uint8)
             wide[:, :width] = octets[start : start + degree * width].reshape(degree, width)
             row[:] = wide.view("<u8")[:, 0]
-            # an integer has one encoding: an unreduced residue would be a second one
+            # Each integer has one encoding. A residue that is not reduced would be a second one.
             if (worst := int(row.max())) >= prime:
                 raise _refusal(f"Expected residues below {prime}, got {worst}", sender)
             start += degree * width
@@ -78,14 +79,14 @@ def body(raw: bytes, expected: bytes, size: int, *, sender: str) -> bytes:
     """The `size` bytes after the tag. Refuses another length or another tag."""
     _exact(raw, TAG + size, "a message", sender)
     if raw[:TAG] != expected:
-        raise _refusal("Expected our tag, got one of another kind, key or set of terms", sender)
+        raise _refusal("Expected this message's tag, got one of another kind, key or set of terms", sender)
     return raw[TAG:]
 
 
 def not_transparent(residues: Residues, *, sender: str) -> None:
-    """Refuses a ciphertext whose second polynomial is zero modulo a prime: it would hide nothing."""
+    """Refuse a ciphertext whose second polynomial is zero modulo a prime: it would hide nothing."""
     if not residues[1].any(axis=-1).all():
-        raise _refusal("Expected a ciphertext or a key, got a transparent one", sender)
+        raise _refusal("Expected a ciphertext or a key, got a transparent one, which hides nothing", sender)
 
 
 def _exact(raw: bytes, size: int, what: str, sender: str) -> None:

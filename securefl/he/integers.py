@@ -12,7 +12,7 @@ from securefl.he.parameters import Parameters
 def coefficient_rows(secret: NDArray[np.int64], at: list[int]) -> NDArray[np.int64]:
     """Rows of shape (len(at), N) that give the coefficients `at` of a polynomial times the secret."""
     degree = len(secret)
-    # multiplication modulo X^N + 1: what wraps around changes its sign
+    # Multiplication modulo X^N + 1: a coefficient that wraps around changes its sign.
     twice = np.concatenate([-secret, secret])
     # row n reads s_n, s_(n-1), ..., s_0, -s_(N-1), ..., -s_(n+1)
     return np.stack([twice[n + 1 : n + 1 + degree][::-1] for n in at])
@@ -20,7 +20,7 @@ def coefficient_rows(secret: NDArray[np.int64], at: list[int]) -> NDArray[np.int
 
 def products(rows: NDArray[np.int64], polynomial: Residues, parameters: Parameters) -> list[int]:
     """rows @ polynomial mod Q, exactly."""
-    # residues have up to 60 bits; in halves of 32 bits the sums over N ternary digits fit in an int64
+    # Residues have up to 60 bits. In halves of 32 bits, sums over N coefficients -1, 0 or 1 fit in an int64.
     low = (polynomial & np.uint64(0xFFFFFFFF)).astype(np.int64)
     high = (polynomial >> np.uint64(32)).astype(np.int64)
     sums = [(rows @ low[i], rows @ high[i]) for i in range(len(polynomial))]

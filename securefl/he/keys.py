@@ -1,8 +1,9 @@
 """The key holder's CKKS key pair. No keys for rotation or relinearisation exist.
 
 The package encodes both halves itself. The public key is raw residues, which `gate` checks before SEAL reads
-them. The secret is its ternary coefficients. Public bytes are loaded into a context of this process. So they
-cannot bring foreign parameters or a hidden secret, and no public object can decrypt.
+them. The secret key is a polynomial with coefficients -1, 0 and 1. Public bytes are loaded into a context
+that this process made. So they cannot bring other parameters or a hidden secret, and no public object can
+decrypt.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class EncryptionKey:
         residues = gate.unpack(
             self.key.raw, 2, (*p.primes, p.special_prime), p.poly_modulus_degree, sender=sender
         )
-        # If either half is zero, a message encrypted with the key stands in the clear.
+        # If either half is zero, a message encrypted with the key is readable by anyone.
         for halves in (residues, residues[::-1]):
             gate.not_transparent(halves, sender=sender)
         return residues
@@ -48,7 +49,7 @@ class EncryptionKey:
 
 def checked(parameters: Parameters, raw: bytes) -> EncryptionKey:
     """The public key in bytes that its owner signed. Raises CryptoError for bytes that are no key."""
-    # The owner may have signed any bytes. If the check came later, the key's user would be blamed.
+    # The owner may have signed any bytes. A later check would blame the party that uses the key.
     key = EncryptionKey(parameters, PublicKey(raw))
     try:
         key.residues()
@@ -59,22 +60,22 @@ def checked(parameters: Parameters, raw: bytes) -> EncryptionKey:
 
 @dataclass(frozen=True)
 class KeyPair:
-    """The key holder's pair: `secret` never leaves it, `public` goes to everybody."""
+    """The key holder's key pair. It never sends `secret`, and sends `public` to all parties."""
 
     public: EncryptionKey
     secret: SecretKey
 
     @classmethod
     def generate(cls, parameters: Parameters) -> KeyPair:
-        """A fresh pair, from the operating system's randomness; one for each session."""
+        """A fresh pair for one session, from the operating system's randomness."""
         public, secret = Ring(parameters).generate()
         raw = gate.pack(public, (*parameters.primes, parameters.special_prime))
-        # digits -1, 0, 1 stored as 0, 1, 2: bytes without a sign, and one length for all keys
+        # Coefficients -1, 0, 1 are stored as bytes 0, 1, 2, so that all keys have one length.
         ternary = (secret + 1).astype(np.uint8).tobytes()
         return cls(EncryptionKey(parameters, PublicKey(raw)), SecretKey(ternary))
 
     def stored(self) -> bytes:
-        """Both halves, for a place that the key holder alone reads."""
+        """Both halves as bytes, for a file that only the key holder can read."""
         return self.secret.reveal() + self.public.key.raw
 
     @classmethod
@@ -87,7 +88,10 @@ class KeyPair:
         """The secret polynomial, shape (N,), values -1, 0, 1."""
         secret = np.frombuffer(self.secret.reveal(), dtype=np.uint8).astype(np.int64) - 1
         if len(secret) != self.public.parameters.poly_modulus_degree or secret.max() > 1:
-            raise LocalProtocolError("Expected a secret key of the public key's parameters.")
+            raise LocalProtocolError(
+                "Expected a secret key of the public key's parameters, got one of others. Read both from one "
+                "file."
+            )
         return secret
 
 

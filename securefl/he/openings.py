@@ -1,7 +1,9 @@
-"""Count of a key's openings, with a cap. A repeated request gets the same reply. With a file it is durable.
+"""The count of a key's openings, up to a cap. A repeated request gets the stored reply.
 
-The flooding noise is sized for the cap, so a semi-honest evaluator learns nothing about the key. The cap does
-not stop a malicious evaluator, which reads the whole key within a few hundred openings (`linear.evaluator`).
+An opening is one integer that the key holder decrypts for the evaluator. The flooding noise is sized for the
+cap, so a semi-honest evaluator learns nothing about the key. The cap does not stop a malicious evaluator,
+which reads the whole key within a few hundred openings (`linear.evaluator`). With a file, count and replies
+outlast the process.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ KIND = Kind(
         "seal BLOB NOT NULL) STRICT",
         "CREATE TABLE bound (only INTEGER PRIMARY KEY CHECK (only = 1), ledger TEXT NOT NULL) STRICT",
     ),
-    lost="How much its key has opened is lost with it: make a new key, with securefl keygen.",
+    lost="The number of openings of its key is lost with it: make a new key, with securefl keygen.",
 )
 
 
 class Openings:
-    """Replies by request, and how many integers they opened, in a file for each key. Safe under kill -9.
+    """The replies of one key by request, and the number of integers in each. Safe under kill -9.
 
-    A copy of the key elsewhere counts anew, and so does a restored backup: make a new key instead.
+    Do not copy or restore a key with its count: the copy would count from its own state, and together the
+    copies could exceed the cap. Make a new key instead.
     """
 
     def __init__(self, path: Path | str = ":memory:") -> None:
@@ -46,31 +49,34 @@ class Openings:
 
     @property
     def opened(self) -> int:
-        """Integers opened so far."""
+        """The number of integers opened so far."""
         return int(self._db.rows("SELECT COALESCE(SUM(integers), 0) FROM openings")[0][0])
 
     def bind(self, ledger: str) -> None:
-        """Bind the count to the ledger of this identity. Raises DataError if it began beside another one."""
-        # Each file alone can be lost and begun anew without a trace; together they notice it.
+        """Bind the count to the ledger of this identity. Raises DataError if another ledger is bound."""
+        # If one of the two files were lost, a new one would look as if nothing had happened. The bond between
+        # them shows the loss.
         with self._db.transaction():
             if not self.opened:
                 self._db.run("INSERT OR IGNORE INTO bound VALUES (1, ?)", (ledger,))
             bound = self._db.row("SELECT ledger FROM bound")
         if bound != (ledger,):
             raise DataError(
-                f"Expected the ledger that this key began with beside {self._db.path}, got another: the "
-                "first one was lost or replaced, and with it what was released. Restore it, or make a new "
-                "key."
+                f"Expected the ledger that was bound to this key's openings in {self._db.path}, got another. "
+                "The first ledger was lost or replaced, and with it the record of its releases. Restore it, "
+                "or make a new key."
             )
 
     def once(self, request: bytes, integers: int, cap: int, reply: Reply, *, sender: str) -> bytes:
         """The stored reply to this request, or a new one, stored before it is returned.
 
-        request: a digest of the request. Raises RemoteProtocolError if the cap would be exceeded, and
-        DataError if the stored reply is not as it was written.
+        request: a digest of the request. integers: the number of openings in a new reply. cap: the most
+        openings of the key. reply: makes the new reply. Raises RemoteProtocolError if the cap would be
+        exceeded, and DataError if the stored reply is not as it was written.
         """
-        # The same request must get the same bytes: a second reply would carry fresh noise, and the mean of
-        # many has little. It is stored before it leaves, so a kill in between changes nothing.
+        # The same request must get the same bytes. Each new reply would have fresh noise, and the mean of
+        # many replies has little noise. A reply is stored before it is sent, so a crash in between changes
+        # nothing.
         with self._db.transaction():
             row = self._db.row(
                 "SELECT request, integers, reply, seal FROM openings WHERE request = ?", (request,)

@@ -1,11 +1,13 @@
 """Pinned CKKS parameter sets. No party takes parameters or a context from a peer.
 
-The moduli are written out, so that no peer, file or other TenSEAL can bring its own. They have 128-bit
-security by the homomorphic encryption standard. SEAL refuses to build anything weaker.
+The moduli are constants of this module. They have 128-bit security by the homomorphic encryption standard,
+and SEAL refuses to build anything weaker.
 
-A score is the sum over slots of feature times weight. It is N/2 times the constant coefficient of the
-product, at scale data_scale * weight_scale. Scales are asymmetric. The noise of the data is multiplied by the
-weights and decides how much flooding the scores need, while the weights are only rounded.
+CKKS encodes a vector of up to N/2 numbers, the slots, as a polynomial with N integer coefficients. A score is
+the inner product <f, w> of a client's features and the server's weights: the sum over slots of feature times
+weight. It is N/2 times the constant coefficient of the product, at scale data_scale * weight_scale. The two
+scales differ, because the weights multiply the noise of the data, which decides how much flooding the scores
+need. The weights are only rounded.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from typing import Final
 from securefl.core.errors import ConfigError
 
 GUARD: Final = 1 / 8
-"""Share of the modulus kept free for encryption noise, flooding and rounding."""
+"""The fraction of the modulus that is kept free for encryption noise, flooding and rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
     """A CKKS parameter set. `primes` carry the data. `special_prime` only shrinks fresh noise.
 
-    data_scale is the least one. `LinearTerms` takes a larger one if the declared bounds leave room.
+    data_scale is the smallest scale of the features. `LinearTerms` takes a larger one if the declared bounds
+    leave room.
     """
 
     name: str
@@ -35,10 +38,10 @@ class Parameters:
     data_scale: int
     weight_scale: int
     encrypted_baseline: bool = False
-    """Mode E: the weights are encrypted too, and a product is a ciphertext of three polynomials."""
+    """Mode E: the weights are encrypted too, so a product is a ciphertext of three polynomials."""
 
     def text(self) -> str:
-        """Canonical text, which digests of terms hold. Its words and their order stay as they are."""
+        """Return the canonical text, a part of digests of terms. Its words and their order never change."""
         return (
             f"Parameters(name={self.name!r}, poly_modulus_degree={self.poly_modulus_degree}, "
             f"primes={self.primes}, special_prime={self.special_prime}, data_scale={self.data_scale}, "
@@ -60,17 +63,21 @@ class Parameters:
 
     @property
     def unit(self) -> float:
-        """The value of one step of the constant coefficient, in q * div: (N/2) / (s_x s_w)."""
+        """The change of a score if the constant coefficient grows by 1: (N/2) / (s_x s_w)."""
         return self.slots / (self.data_scale * self.weight_scale)
 
     @property
     def polynomials(self) -> int:
-        """Polynomials of a product."""
+        """The number of polynomials of a product."""
         return 3 if self.encrypted_baseline else 2
 
     @property
     def fresh_noise(self) -> float:
-        """Standard deviation of a coefficient of fresh noise: (r0 + r1 s) of the special prime's rounding."""
+        """Standard deviation of a coefficient of fresh noise.
+
+        SEAL divides a fresh ciphertext by the special prime. The noise is the rounding r0 + r1 s of its two
+        polynomials, where s is the ternary secret.
+        """
         return sqrt((1 + 2 * self.poly_modulus_degree / 3) / 12)
 
     @cached_property
@@ -96,7 +103,7 @@ STRONG: Final = Parameters(
     data_scale=2**60,
     weight_scale=2**40,
 )
-"""Bits [60, 60, 30]. At the default bounds a score carries noise of about 1e-6: the default."""
+"""Bits [60, 60, 30]. The default. At the default bounds a score carries noise of about 1e-6."""
 
 STRONG_ENCRYPTED: Final = Parameters(
     name="strong-encrypted",
@@ -131,15 +138,17 @@ def by_name(word: str) -> Parameters:
             return COMPACT
         case _:
             raise ConfigError(
-                f"Expected 'strong', 'compact' or 'strong-encrypted' as encryption parameters, got {word!r}."
+                f"Expected 'strong', 'compact' or 'strong-encrypted' as encryption parameters, got {word!r}. "
+                "Use one of these words."
             )
 
 
 def capacity(parameters: Parameters, classes: int = 1) -> float:
-    """The largest |<f, w>|, in units of q * div, that cannot wrap around the modulus.
+    """The largest |<f, w>| that cannot wrap around the modulus.
 
-    With several classes in one ciphertext, a coefficient holds up to 2 K / (N/2) of the largest class.
+    classes: K, the number of clients whose scores are opened in one ciphertext (`linear.batches`). If K > 1,
+    a coefficient of the sum of K products is up to 2 K times as large as that of one score.
     """
-    # Nothing in CKKS tells a sum that wrapped from one that did not, so larger ones are refused beforehand.
+    # A score that wrapped around looks like any other in CKKS, so larger ones are refused beforehand.
     room = (1 - GUARD) * parameters.modulus / 2 * parameters.unit
     return room if classes == 1 else room / (2 * classes)

@@ -1,11 +1,12 @@
-"""CKKS ring operations with TenSEAL. This module alone gives peers' values to TenSEAL or reads SEAL's layout.
+"""CKKS ring operations with TenSEAL. Only this module gives peers' values to TenSEAL or reads SEAL's layout.
 
-TenSEAL binds SEAL's save and load to file names and offers no view of the coefficients. So residues go in and
-out through an anonymous memory file. The bytes that go in are written here, header and all; none of them come
-from a peer. The bytes that come out are a `DynArray`: a header, then count and values, compressed with zstd.
-The extension's own copy of zstd unpacks them. A build that does not export it is read element by element (8
-ms instead of 1). A self-test runs with every ring. It refuses a TenSEAL with another layout, which would
-otherwise compute something else.
+SEAL represents a polynomial with N coefficients by residues: its values modulo each prime. TenSEAL offers no
+view of them, and saves and loads only files with a name. So residues pass through an anonymous file in
+memory. This module writes the whole input, with its header; no byte of it is copied from a peer's message.
+The output is a `DynArray`: a header, then count and values, compressed with zstd. The copy of zstd inside
+TenSEAL's extension decompresses it. If a build does not export zstd, elements are read one by one (8 ms
+instead of 1 ms). Every new ring runs a self-test. It refuses a TenSEAL with another layout, whose results
+would be wrong.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ _CIPHERTEXT: Final = struct.Struct("<4QBQQQdQ")
 # parms_id, coefficients, scale
 _PLAINTEXT: Final = struct.Struct("<4QQd")
 _NONE, _ZLIB, _ZSTD = 0, 1, 2
+_OTHER_TENSEAL: Final = "Install a version of TenSEAL that securefl requires."
 
 
 class Ring:
-    """One context of our own making, with what is needed to encode, encrypt and multiply.
+    """One SEAL context, made from pinned parameters, with functions to encode, encrypt and multiply.
 
-    Holds no secret: public and secret values are arguments and results only.
+    It keeps no key: keys are arguments and results only. NTT form is SEAL's transformed form, in which a
+    product is taken value by value.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -55,7 +58,7 @@ class Ring:
         if not self._context.parameters_set():
             raise ConfigError(
                 f"Expected parameters that SEAL accepts, got {parameters.name!r}: "
-                f"{self._context.parameters_error_message()}"
+                f"{self._context.parameters_error_message()}. {_OTHER_TENSEAL}"
             )
         self._data_id: list[int] = self._context.first_parms_id()
         self._key_id: list[int] = self._context.key_parms_id()
@@ -64,21 +67,24 @@ class Ring:
         self._self_test()
 
     def generate(self) -> tuple[Residues, NDArray[np.int8]]:
-        """A new pair: public key residues (2, primes + 1, N) in NTT form, secret coefficients in -1, 0, 1."""
+        """A new key pair: public key residues (2, primes + 1, N) in NTT form, and secret coefficients (N,).
+
+        The secret coefficients are -1, 0 or 1.
+        """
         generator: Any = sealapi.KeyGenerator(self._context)
         public: Any = sealapi.PublicKey()
         generator.create_public_key(public)
         secret: Any = generator.secret_key()
         shape = (len(self.parameters.primes) + 1, self.parameters.poly_modulus_degree)
         rows = _read(secret.data().dyn_array()).reshape(shape)[:-1]
-        # SEAL keeps the secret in NTT form; as one half of a ciphertext it can be transformed back.
+        # SEAL keeps the secret in NTT form. TenSEAL transforms only ciphertexts back, so it is put in one.
         coefficients = self.coefficients(self.ciphertext(np.stack([rows, rows]), 1.0))[0]
         minus_one = np.array(self.parameters.primes, dtype=np.uint64)[:, None] - np.uint64(1)
         negative = coefficients == minus_one
         ternary = np.where(negative, 0, coefficients).astype(np.int8) - negative.astype(np.int8)
         if (ternary[0] != ternary).any() or not (negative | (coefficients <= 1)).all():
             raise ConfigError(
-                "Expected ternary secret keys of TenSEAL, got others. Use a release that the package names."
+                f"Expected secret keys of TenSEAL with coefficients -1, 0 and 1, got others. {_OTHER_TENSEAL}"
             )
         return _read(public.data().dyn_array()).reshape(2, *shape), ternary[0]
 
@@ -90,7 +96,7 @@ class Ring:
 
     def encode(self, values: NDArray[np.float64], scale: int) -> Any:
         """Values in the first slots, zero in the others, as a plaintext."""
-        # the scale is ours: TenSEAL's vectors take theirs from bytes that a client may have written
+        # The caller sets the scale. TenSEAL's own vectors take it from bytes that a client may have written.
         plain: Any = sealapi.Plaintext()
         self._encoder.encode(values.tolist(), float(scale), plain)
         return plain
@@ -113,7 +119,7 @@ class Ring:
         return self.residues(cipher)
 
     def ciphertext(self, residues: Residues, scale: float, *, ntt: bool = True) -> Any:
-        """SEAL's ciphertext from residues (2, primes, N); header and scale are ours."""
+        """SEAL's ciphertext from residues (2, primes, N). This module writes its header and scale."""
         cipher: Any = sealapi.Ciphertext()
         _load(partial(cipher.load, self._context), self._written(residues, self._data_id, scale, ntt))
         return cipher
@@ -134,7 +140,7 @@ class Ring:
         return cipher
 
     def total(self, ciphers: Sequence[Any]) -> Any:
-        """The sum, in place of the first; all of one scale."""
+        """The sum of ciphertexts of one scale. It overwrites the first."""
         first, *others = ciphers
         for other in others:
             self._evaluator.add_inplace(first, other)
@@ -148,7 +154,7 @@ class Ring:
         return zero
 
     def coefficients(self, cipher: Any) -> Residues:
-        """Residues (size, primes, N) of the coefficients. It leaves `cipher` out of NTT form."""
+        """Residues (size, primes, N) of the coefficients. `cipher` is no longer in NTT form afterwards."""
         self._evaluator.transform_from_ntt_inplace(cipher)
         return self.residues(cipher)
 
@@ -165,7 +171,10 @@ class Ring:
         return _wrapped(fields + _wrapped(array))
 
     def _self_test(self) -> None:
-        """Write distinct residues and read them back in both ways. Check scale, form and NTT values."""
+        """Write distinct residues, read them back in both ways, and check scale, form and NTT values.
+
+        Raises ConfigError if TenSEAL returns anything else.
+        """
         p = self.parameters
         count = 2 * len(p.primes) * p.poly_modulus_degree
         pattern = np.arange(1, count + 1, dtype=np.uint64).reshape(2, len(p.primes), p.poly_modulus_degree)
@@ -182,18 +191,14 @@ class Ring:
             )
         except (RuntimeError, ValueError, IndexError, struct.error) as error:
             raise ConfigError(
-                f"Expected a TenSEAL that loads what the package writes, got: {error}. Use a release that "
-                "the package names."
+                f"Expected a TenSEAL that loads the bytes of this package, got: {error}. {_OTHER_TENSEAL}"
             ) from error
         if not fine:
-            raise ConfigError(
-                "Expected SEAL 4's layout of ciphertexts, got another. Use a release of TenSEAL that the "
-                "package names."
-            )
+            raise ConfigError(f"Expected SEAL 4's layout of ciphertexts, got another. {_OTHER_TENSEAL}")
 
 
 def _wrapped(content: bytes) -> bytes:
-    """SEAL's header for uncompressed content, in the version the loaded library writes."""
+    """The content behind SEAL's header for uncompressed content, in the version of the loaded library."""
     major, minor = _version()
     return _HEADER.pack(_MAGIC, _HEADER.size, major, minor, _NONE, 0, _HEADER.size + len(content)) + content
 
@@ -209,9 +214,7 @@ def _read(array: Any) -> Residues:
     blob = _saved(array.save)
     magic, _, _, _, mode, _, size = _HEADER.unpack_from(blob)
     if magic != _MAGIC or size != len(blob):
-        raise ConfigError(
-            "Expected SEAL's header, got an unknown one. Use a release of TenSEAL that the package names."
-        )
+        raise ConfigError(f"Expected SEAL's header, got an unknown one. {_OTHER_TENSEAL}")
     content = memoryview(blob)[_HEADER.size :]
     if mode == _ZSTD and (decompress := _zstd()) is None:
         return np.fromiter(map(array.at, range(count)), dtype=np.uint64, count=count)
@@ -222,16 +225,13 @@ def _read(array: Any) -> Residues:
         plain = zlib.decompress(content) if mode == _ZLIB else content
         words[:] = np.frombuffer(plain, dtype="<u8")
     if int(words[0]) != count:
-        raise ConfigError(
-            f"Expected an array of {count} values, got another. Use a release of TenSEAL that the package "
-            "names."
-        )
+        raise ConfigError(f"Expected an array of {count} values, got {int(words[0])}. {_OTHER_TENSEAL}")
     return words[1:]
 
 
 @cache
 def _zstd() -> Callable[[NDArray[np.uint64], bytes], None] | None:
-    """zstd as the extension module itself exports it, or None if it does not."""
+    """The zstd function that TenSEAL's extension module exports, or None if it exports none."""
     try:
         library = ctypes.CDLL(sys.modules[sealapi.Ciphertext.__module__].__file__ or "")
         function = library.ZSTD_decompress
@@ -243,8 +243,7 @@ def _zstd() -> Callable[[NDArray[np.uint64], bytes], None] | None:
     def decompress(target: NDArray[np.uint64], source: bytes) -> None:
         if function(target.ctypes.data, target.nbytes, source, len(source)) != target.nbytes:
             raise ConfigError(
-                "Expected SEAL's output to decompress, got bytes that do not. Use a release of TenSEAL that "
-                "the package names."
+                f"Expected SEAL's output to decompress, got bytes that do not. {_OTHER_TENSEAL}"
             )
 
     return decompress
@@ -264,8 +263,11 @@ def _load(load: Callable[[str], None], content: bytes) -> None:
 
 @contextmanager
 def _private_file() -> Iterator[Path]:
-    """A file name for SEAL. The file is in memory and in no folder, if the system has such files."""
-    # a secret key passes through it, and must not be left in any folder
+    """A file name for SEAL to save to or load from.
+
+    If the system has anonymous files, the file is in memory and in no folder.
+    """
+    # A secret key passes through it, and must not stay in any folder.
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder) / "object"

@@ -1,6 +1,8 @@
 """`scores = "ckks"`: one ciphertext per client, each opened alone, in one turn.
 
-Client, gate and key holder of `scores = "batches"` are here too, since both schemes share them.
+A score is the number that a linear query gives for one client. A turn is one request of the server to the key
+holder, and its reply. The client, the gate and the key holder of `scores = "batches"` are here too, since
+both schemes share them.
 """
 
 from __future__ import annotations
@@ -30,16 +32,20 @@ from securefl.linear.scheme import (
     Place,
     Queries,
     Questions,
+    Report,
     Scoring,
     Sent,
-    Tell,
     blaming,
 )
 from securefl.linear.terms import LinearTerms
 from securefl.storage.own_record import Own
 
 MOST_KINDS: Final = 16
-"""The most sets of bounds in a session. Each has its own key, and the server chooses them."""
+"""The most sets of bounds in a session.
+
+Each set takes a key of its own. The server chooses the bounds, so without a limit it could have the key
+holder make keys without end.
+"""
 
 
 class Ckks:
@@ -63,8 +69,8 @@ class Ckks:
     def server(self, own: Own) -> CkksServer:
         return CkksServer(self, own)
 
-    def key_holder(self, own: Own, tell: Tell) -> CkksKeyHolder:
-        return CkksKeyHolder(self, own, tell)
+    def key_holder(self, own: Own, report: Report) -> CkksKeyHolder:
+        return CkksKeyHolder(self, own, report)
 
     def terms(self, bounds: LinearBounds) -> LinearTerms:
         """The terms of a key for vectors within these bounds. Every party computes them for itself."""
@@ -83,7 +89,7 @@ class CkksClients:
     """The clients' side: they encrypt under the key that the key holder signed for these bounds."""
 
     def __init__(self, scheme: Ckks, directory: Directory) -> None:
-        self._way = scheme
+        self._scheme = scheme
         self._directory = directory
         self._known: dict[LinearBounds, tuple[bytes, Encryptor]] = {}
 
@@ -91,7 +97,7 @@ class CkksClients:
         # A key holder that restarted has another key: clients must not encrypt under the old one.
         known = self._known.get(asked.bounds)
         if known is None or known[0] != key:
-            terms = self._way.terms(asked.bounds)
+            terms = self._scheme.terms(asked.bounds)
             known = key, Encryptor(_public(self._directory, terms, key), terms)
             self._known[asked.bounds] = known
         return dict.fromkeys(asked.names, ConcealVector(asked.bounds, partial(_encrypted, known[1])))
@@ -101,18 +107,18 @@ class CkksServer:
     """The server's side: it multiplies ciphertexts by its baselines and signs its requests."""
 
     def __init__(self, scheme: Ckks, own: Own) -> None:
-        self._way = scheme
+        self._scheme = scheme
         self._own = own
         self._known: dict[LinearBounds, tuple[bytes, LinearTerms, EncryptionKey, LinearEvaluator]] = {}
 
     def questions(self, queries: Queries, cohort: int, header: Header) -> Questions:
         return Questions.of(queries, cohort)
 
-    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, report: Report) -> Scoring:
         bounds = Questions.of(queries, cohort).bounds
         known = self._known.get(bounds)
         if known is None or known[0] != key:
-            terms = self._way.terms(bounds)
+            terms = self._scheme.terms(bounds)
             public = _public(self._own.directory, terms, key)
             evaluator = LinearEvaluator(public, terms, self._own.identity.signing)
             known = self._known[bounds] = key, terms, public, evaluator
@@ -123,8 +129,8 @@ class CkksServer:
             evaluator=evaluator,
             queries=dict(queries),
             cohort=cohort,
-            tell=tell,
-            first=self._way.first,
+            report=report,
+            first=self._scheme.first,
         )
 
     def sealed_bytes(self, bounds: LinearBounds) -> int | None:
@@ -132,35 +138,39 @@ class CkksServer:
         return None if known is None else known[1].ciphertext_bytes
 
     def error_bound(self) -> float | None:
-        return max((self._way.error_bound(terms) for _, terms, _, _ in self._known.values()), default=None)
+        return max((self._scheme.error_bound(terms) for _, terms, _, _ in self._known.values()), default=None)
 
 
 class CkksKeyHolder:
-    """The key holder's side: a key for each set of bounds, and its openings.
+    """The key holder's side: a key for each set of bounds, and the count of its openings.
 
-    Keys live as long as the process. After a restart there are new ones, and openings count from 0.
+    Keys live as long as the process. After a restart, the key holder makes new ones and counts openings from
+    0.
     """
 
-    def __init__(self, scheme: Ckks, own: Own, tell: Tell) -> None:
-        self._way = scheme
+    def __init__(self, scheme: Ckks, own: Own, report: Report) -> None:
+        self._scheme = scheme
         self._own = own
-        self._tell = tell
+        self._report = report
         self._known: dict[LinearBounds, tuple[bytes, Opener]] = {}
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
-        terms = self._way.terms(asked.bounds)
+        terms = self._scheme.terms(asked.bounds)
         # One key per set of bounds: a key's flooding is sized for one set of bounds and one count.
         if asked.bounds not in self._known:
             if len(self._known) >= MOST_KINDS:
-                raise ConfigError(f"Expected at most {MOST_KINDS} sets of bounds in a session, got more.")
+                raise ConfigError(
+                    f"Expected at most {MOST_KINDS} sets of bounds in a session, got one more. Use the same "
+                    "bounds for several queries."
+                )
             pair = KeyPair.generate(terms.parameters)
             own, server = self._own, self._own.directory.server
             key = own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
             self._known[asked.bounds] = key, Opener(pair, terms, server.identity)
         key, opener = self._known[asked.bounds]
         most = Limit((terms.request_bytes + 8) * asked.most + OVERHEAD, asked.most)
-        part = OpensCiphertexts(opener, self._tell)
-        return KeyHolder(header=header, most=most, turns=self._way.turns, part=part), key
+        part = OpensCiphertexts(opener, self._report)
+        return KeyHolder(header=header, most=most, turns=self._scheme.turns, part=part), key
 
 
 def _purpose(terms: LinearTerms) -> bytes:
@@ -191,7 +201,7 @@ class CiphertextScoring:
     evaluator: LinearEvaluator
     queries: Queries
     cohort: int
-    tell: Tell
+    report: Report
     first: Callable[[CiphertextScoring, tuple[Sent, ...]], Work]
 
     @cached_property
@@ -219,7 +229,10 @@ class CiphertextScoring:
         return {name: self._baseline(query) for name, query in self.queries.items()}
 
     def _baseline(self, query: LinearQuery) -> Baseline:
-        """The query in the form that the evaluator multiplies by. In mode E its owner encrypts it first."""
+        """The query in the form that the evaluator multiplies by.
+
+        In mode E, with encrypted weights, the query's owner encrypts it first.
+        """
         if not self.terms.parameters.encrypted_baseline:
             return self.evaluator.baseline(query)
         owner = Encryptor(self.public, self.terms)
@@ -234,7 +247,8 @@ def _encrypted(encryptor: Encryptor, hidden: Floats) -> Concealed:
 class Match:
     """A work order of the server: multiply each ciphertext by its baseline, and blind the product.
 
-    baselines: those that are prepared already, by name. found: the numbers known before.
+    baselines: those that are prepared already, by name of the query. found: the numbers that earlier turns
+    opened.
     """
 
     part: CiphertextScoring
@@ -248,7 +262,7 @@ class Match:
         evaluator, blinded = self.part.evaluator, dict[Place, Blinded]()
         for one in self.sent:
             baseline = prepared[one.name]
-            with blaming(self.part.tell):
+            with blaming(self.part.report):
                 blinded[one.place] = evaluator.match(one.sealed, baseline, one.clear, sender=one.sender)
         if not blinded:
             return self.found
@@ -270,7 +284,7 @@ class Unblind:
         # Replies have no place: they are in the order of the items, which `blinded` keeps.
         for (place, own), reply in zip(self.blinded.items(), self.replies, strict=True):
             if reply != REFUSED:
-                with blaming(self.part.tell):
+                with blaming(self.part.report):
                     scores[place] = self.part.evaluator.unblind(own, reply, sender=KEY_HOLDER).value
         return self.found.beside(scores)
 
@@ -280,7 +294,7 @@ class OpensCiphertexts:
     """The key holder's use of its key: open each item alone, in any turn, up to its count of openings."""
 
     opener: Opener
-    tell: Tell
+    report: Report
 
     def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        return open_each(partial(self.opener.open, sender=SERVER), items, self.tell)
+        return open_each(partial(self.opener.open, sender=SERVER), items, self.report)

@@ -100,7 +100,7 @@ class MatchBatches:
 
     def _fits(self, one: Sent) -> bool:
         fits = False
-        with blaming(self.part.tell):
+        with blaming(self.part.report):
             self.part.evaluator.checked(one.clear, one.sender)
             fits = True
         return fits
@@ -136,7 +136,7 @@ class UnblindBatches:
         numbers: dict[Place, float] = {}
         spoilt: list[Sent] = []
         for batch, reply in zip(self.batches, self.replies, strict=True):
-            with blaming(self.part.tell):
+            with blaming(self.part.report):
                 try:
                     numbers |= self._scores(batch, reply)
                 except RemoteProtocolError as error:

@@ -203,15 +203,15 @@ class Opens(Protocol):
 
 
 def open_each(
-    open_: Callable[[bytes], bytes], items: tuple[bytes, ...], tell: Callable[[str, str], None]
+    open_: Callable[[bytes], bytes], items: tuple[bytes, ...], report: Callable[[str, str], None]
 ) -> tuple[bytes, ...]:
-    """The opening of each item, or `REFUSED`. Reasons go to `tell`."""
+    """The opening of each item, or `REFUSED`. Reasons go to `report`."""
     replies = [REFUSED] * len(items)
     for i, item in enumerate(items):
         try:
             replies[i] = open_(item)
         except RemoteProtocolError as error:
-            tell(error.sender, str(error))
+            report(error.sender, str(error))
     return tuple(replies)
 
 

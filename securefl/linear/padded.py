@@ -34,7 +34,7 @@ from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.opener import KeyHolder, open_each
 from securefl.linear.pad_terms import DIGEST, PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, mask
-from securefl.linear.scheme import Asked, Found, Place, Queries, Questions, Scoring, Sent, Tell, blaming
+from securefl.linear.scheme import Asked, Found, Place, Queries, Questions, Report, Scoring, Sent, blaming
 from securefl.storage.own_record import Own
 
 NOTHING_CLEAR: Floats = np.zeros(0)
@@ -50,7 +50,7 @@ class PadScoring:
     terms: PadTerms
     servers: Mapping[str, PadServer | DealtServer]
     cohort: int
-    tell: Tell
+    report: Report
 
     @property
     def names(self) -> frozenset[str]:
@@ -96,7 +96,7 @@ class RequestSums:
         uses = Counter(own.fresh.raw for own in masked.values())
         for own in masked.values():
             if uses[own.fresh.raw] > 1:
-                self.part.tell(
+                self.part.report(
                     own.sender, "Expected a fresh key of its own, got one that another message has too."
                 )
         once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
@@ -127,7 +127,7 @@ class Unpad:
             # A refused request costs only its own query the scores.
             if reply == REFUSED:
                 continue
-            with blaming(self.part.tell):
+            with blaming(self.part.report):
                 if len(reply) != size * len(own.sent):
                     raise RemoteProtocolError(
                         f"Expected one sum for each of {len(own.sent)} clients, got {len(reply)} bytes.",
@@ -135,7 +135,7 @@ class Unpad:
                         phase="pads",
                     )
                 for at, (one, masked) in enumerate(zip(own.sent, own.masked, strict=True)):
-                    with blaming(self.part.tell):
+                    with blaming(self.part.report):
                         score = own.server.score(masked, reply[at * size : (at + 1) * size])
                         found[one.place] = score.value
         return Found(found)
@@ -163,8 +163,8 @@ class Pads:
     def server(self, own: Own) -> PadServerSide:
         return PadServerSide(self, own)
 
-    def key_holder(self, own: Own, tell: Tell) -> PadKeyHolderSide:
-        return PadKeyHolderSide(self, own, tell)
+    def key_holder(self, own: Own, report: Report) -> PadKeyHolderSide:
+        return PadKeyHolderSide(self, own, report)
 
     def terms(self, bounds: LinearBounds, header: Header) -> PadTerms:
         """The terms of one exchange. Every party computes them for itself.
@@ -232,10 +232,10 @@ class PadServerSide:
         self._servers = dict(told)
         return asked.bound_to(server.told for server in told.values())
 
-    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, report: Report) -> Scoring:
         _public(self._own.directory, key)
         terms = self._terms[Questions.of(queries, cohort).bounds]
-        return PadScoring(terms=terms, servers=self._servers, cohort=cohort, tell=tell)
+        return PadScoring(terms=terms, servers=self._servers, cohort=cohort, report=report)
 
     def sealed_bytes(self, bounds: LinearBounds) -> int | None:
         terms = self._terms.get(bounds)
@@ -248,10 +248,10 @@ class PadServerSide:
 class PadKeyHolderSide:
     """The key holder's side. Its key lives as long as the process, and so do the pads."""
 
-    def __init__(self, scheme: Pads, own: Own, tell: Tell) -> None:
+    def __init__(self, scheme: Pads, own: Own, report: Report) -> None:
         self._scheme = scheme
         self._own = own
-        self._tell = tell
+        self._report = report
         # In memory alone: a key holder that is restored from a backup answers under another key.
         self._agreement = AgreementKey.generate()
         self._key = own.identity.vouch(_PURPOSE, own.directory.session, self._agreement.public.raw)
@@ -264,7 +264,7 @@ class PadKeyHolderSide:
         holder = kind(self._agreement, terms, names, asked.cohort, self._own.directory.server.identity)
         largest = terms.request_bytes(asked.cohort) + 8
         most = Limit(largest * len(names) + OVERHEAD, len(names))
-        return KeyHolder(header=header, most=most, turns=1, part=OpensPads(holder, self._tell)), self._key
+        return KeyHolder(header=header, most=most, turns=1, part=OpensPads(holder, self._report)), self._key
 
 
 def _public(directory: Directory, key: bytes) -> PublicKey:
@@ -288,7 +288,7 @@ class OpensPads:
     """The key holder's use of its key: the sums of each query's pads."""
 
     holder: PadKeyHolder
-    tell: Tell
+    report: Report
 
     def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        return open_each(partial(self.holder.open, sender=SERVER), items, self.tell)
+        return open_each(partial(self.holder.open, sender=SERVER), items, self.report)

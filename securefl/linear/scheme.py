@@ -32,8 +32,11 @@ Place = tuple[int, str]
 """The place of a number: the client and the name of the value."""
 Queries = Mapping[str, LinearQuery]
 """The linear queries of one exchange whose values are concealed, by name of the value."""
-Tell = Callable[[str, str], None]
-"""Reports to an observer which party caused a missing number, and why. No party of the protocol sees it."""
+Report = Callable[[str, str], None]
+"""A function that reports to an observer which party caused a missing number, and the reason.
+
+No party of the protocol sees the report.
+"""
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,7 @@ class ServerSide(Protocol):
         """
         ...
 
-    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, report: Report) -> Scoring:
         """The server's part of one exchange with `cohort` clients.
 
         Raises:
@@ -220,17 +223,17 @@ class LinearScheme(Protocol):
         """The server's side, from its identity and the pinned keys."""
         ...
 
-    def key_holder(self, own: Own, tell: Tell) -> KeyHolderSide:
-        """The key holder's side. `tell` gets the reasons of refusals."""
+    def key_holder(self, own: Own, report: Report) -> KeyHolderSide:
+        """The key holder's side. `report` gets the reasons of refusals."""
         ...
 
 
 @contextmanager
-def blaming(tell: Tell) -> Iterator[None]:
-    """Report a peer's fault in this block to `tell` and go on, so that one bad ciphertext costs one score."""
+def blaming(report: Report) -> Iterator[None]:
+    """Report a peer's fault in this block and go on, so that one bad ciphertext costs one score."""
     try:
         yield
     # Only a peer's fault: an error of this party must not be reported as a client's.
 
     except RemoteProtocolError as error:
-        tell(error.sender, str(error))
+        report(error.sender, str(error))

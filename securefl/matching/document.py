@@ -40,6 +40,15 @@ LIMITS: Final[Mapping[str, int]] = {
 }
 """The largest file of each kind, in bytes: a profile of 300,000 elements, 1,300 scores under `strong`."""
 LARGEST_HEADER: Final = 2**24
+_MADE_BY: Final[Mapping[str, str]] = {
+    "secret-key": "securefl keygen --role key-holder makes it",
+    "public-key": "securefl keygen --role key-holder makes it",
+    "evaluator-key": "securefl keygen --role evaluator makes it",
+    "evaluator-public": "securefl keygen --role evaluator makes it",
+    "encrypted-profile": "securefl encrypt --profile makes it",
+    "encrypted-baseline": "securefl encrypt --baseline makes it",
+    "encrypted-scores": "securefl match makes it",
+}
 _LONGEST_LINE: Final = 80
 _FIRST: Final = b"securefl "
 _DIGEST: Final = 32
@@ -99,7 +108,9 @@ def _check_line(first: bytes, kind: str) -> None:
     """Raises DataError unless this is the first line of a file of the kind."""
     words = first[:-1].decode("ascii", errors="replace").split(" ")
     if not first.endswith(b"\n") or len(words) != 3 or words[0] != "securefl":
-        raise DataError(f"Expected {_article(kind)}, got a file that securefl did not write.")
+        raise DataError(
+            f"Expected {_article(kind)}, got a file that securefl did not write: {_MADE_BY[kind]}."
+        )
     if words[1] != str(VERSION):
         raise DataError(
             f"Expected version {VERSION} of the format, got version {words[1]!r}. Make the file again with "
@@ -107,7 +118,7 @@ def _check_line(first: bytes, kind: str) -> None:
         )
     if words[2] != kind:
         found = _article(words[2]) if words[2] in LIMITS else "a file of another kind"
-        raise DataError(f"Expected {_article(kind)}, got {found}.")
+        raise DataError(f"Expected {_article(kind)}, got {found}: {_MADE_BY[kind]}.")
 
 
 def _check_size(kind: str, size: int) -> None:
@@ -122,7 +133,7 @@ def _check_header(header: bytes) -> None:
     if len(header) > LARGEST_HEADER or elements(header) > MOST_ELEMENTS:
         raise DataError(
             f"Expected a header of at most {LARGEST_HEADER:,} bytes and {MOST_ELEMENTS:,} values, got "
-            f"{len(header):,} bytes and {elements(header):,} values. Make it of fewer elements."
+            f"{len(header):,} bytes and {elements(header):,} values. Make it again, of fewer elements."
         )
 
 

@@ -99,7 +99,7 @@ class KeyHolder:
         """
         # a larger number costs precision: each score's flooding is sized for all openings of the key
         if not 1 <= openings <= 2**40:
-            raise DataError(f"Expected at least one opening, got {openings}.")
+            raise DataError(f"Expected --openings from 1 to {2**40}, got {openings}. Take another number.")
         pairs = [] if parameters in WORD_BITS else [KeyPair.generate(one) for one in SETS]
         signing = SigningKey.generate()
         raw = b"".join(pair.public.key.raw for pair in pairs)

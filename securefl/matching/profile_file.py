@@ -17,12 +17,20 @@ LARGEST_PROFILE: Final = 2**24
 """The largest JSON profile, in bytes: some 400,000 elements."""
 
 
+def require_readable(raw: bytes) -> None:
+    """Raises DataError if `read_profile` would refuse a profile's text for its size."""
+    if len(raw) > LARGEST_PROFILE or elements(raw) > MOST_ELEMENTS:
+        raise DataError(
+            f"Expected at most {MOST_ELEMENTS:,} numbers in at most {LARGEST_PROFILE:,} bytes, got up to "
+            f"{elements(raw):,} numbers in {len(raw):,} bytes. Profile a smaller layer."
+        )
+
+
 def read_profile(path: Path) -> Profile:
     """The profile in a JSON file. Raises DataError, with the path, for any other file."""
     raw = content(path, LARGEST_PROFILE)
     try:
-        if elements(raw) > MOST_ELEMENTS:
-            raise DataError(f"Expected at most {MOST_ELEMENTS:,} numbers.")
+        require_readable(raw)
         found = json.loads(raw.decode("utf-8-sig"))
         # numpy would turn true, "1" and null into numbers
         if any(type(v) not in (int, float) for name in ("mean", "variance") for v in found[name]):

@@ -32,7 +32,8 @@ def charge_of(plan: Plan, spec: ValueSpec, *, trained: bool = True) -> Charge:
     Args:
         plan: the plan of the run.
         spec: the value's spec.
-        trained: whether a model was broadcast, so that the training before the release took place.
+        trained: whether a model was broadcast. If not, the client did not train before the release, and the
+            charge of private training is left out.
 
     Raises:
         ConfigError: the value is neither noised, nor public, nor named as non-private; or the plan or the
@@ -49,7 +50,7 @@ def charge_of(plan: Plan, spec: ValueSpec, *, trained: bool = True) -> Charge:
 
 
 def events_of(plan: Plan, sent: Sequence[ValueSpec], party: str, rounds: int) -> Counter[DpEvent]:
-    """The releases to a party of a client that takes part in every round and every initial query."""
+    """The events of one client's releases to a party, if it takes part in every round and initial query."""
     events: Counter[DpEvent] = Counter()
     for spec in sent:
         events[charge_of(plan, spec).by_party()[party]] += spec.asked(rounds) - spec.initial_queries
@@ -58,9 +59,9 @@ def events_of(plan: Plan, sent: Sequence[ValueSpec], party: str, rounds: int) ->
 
 
 def allotment(plan: Plan, sent: Sequence[ValueSpec]) -> Counter[str]:
-    """By charge, in its stored form, the most releases of one client in a whole run under this plan.
+    """The most releases of one client in a whole run under this plan, by charge in its stored form.
 
-    Each retry of a sum is a release of its own. A charge that costs nothing is left out.
+    Each retry of a sum counts as a release. A charge that costs nothing is left out.
     """
     found: Counter[str] = Counter()
     for spec in sent:
@@ -91,7 +92,7 @@ def _both(own: DpEvent, training: DpEvent) -> DpEvent:
 
 
 def _own_charge(plan: Plan, spec: ValueSpec) -> Charge:
-    """The charge of the value alone, given the model that was trained before."""
+    """The charge of the value alone. `charge_of` adds the charge of the training before it."""
     mechanism = mechanism_of(plan, spec)
     # A declared sensitivity of 0: no neighbour changes the value, such as a count under replace-one.
     if spec.sensitivity.get((plan.unit, plan.adjacency)) == 0:
@@ -136,13 +137,13 @@ def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
     assert plan.min_honest is not None
     assert plan.max_client_weight is not None
     lost = cohort - plan.survivors(cohort)
-    # A client's squared share beside m equal others is 1 / (1 + m).
+    # If a client and m others have equal weights, its share of the sum of squared weights is 1 / (1 + m).
     honest = max(plan.min_honest, ceil(1 / exact(plan.max_client_weight)))
     return max(plan.min_cohort_size, lost + max(2, plan.colluding(cohort) + honest))
 
 
 def unbounded(charges: Iterable[Charge], parties: Iterable[str]) -> bool:
-    """Whether against each of these parties the releases together have an infinite epsilon.
+    """Whether the releases together have an infinite epsilon against each of these parties.
 
     If a party has a finite epsilon, silence and message lengths must not depend on records, since no charge
     covers what they reveal.

@@ -184,8 +184,8 @@ def _published(pair: Pair) -> str:
         return "–"
     if figure.mean is None:
         return "N/A"
-    spread = "" if figure.deviation is None else f" ± {figure.deviation:g}"
-    return f"{_padded(figure.mean, pair.measure.digits)}{spread}"
+    deviation = "" if figure.deviation is None else f" ± {figure.deviation:g}"
+    return f"{_padded(figure.mean, pair.measure.digits)}{deviation}"
 
 
 def _padded(number: float, digits: int) -> str:
@@ -196,8 +196,8 @@ def _padded(number: float, digits: int) -> str:
 
 def _measured(pair: Pair) -> str:
     digits, own = pair.measure.digits, pair.measured
-    spread = "" if isnan(own.deviation) else f" ± {own.deviation:.{digits}f}"
-    return f"{'≥ ' if own.bounded else ''}{own.mean:.{digits}f}{spread}"
+    deviation = "" if isnan(own.deviation) else f" ± {own.deviation:.{digits}f}"
+    return f"{'≥ ' if own.bounded else ''}{own.mean:.{digits}f}{deviation}"
 
 
 def as_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A published mean over runs, and its deviation if the paper prints one.
+    """A published mean over runs, and its standard deviation if the paper prints one.
 
     mean: None if the paper says that some runs never reached the target ("N/A").
 
@@ -137,7 +137,8 @@ class Table:
         folders = [slug(part.name) for part in self.parts]
         if not folders or len(set(folders)) < len(folders):
             raise ValueError(
-                f"Expected one or more parts with different names, got {[part.name for part in self.parts]}."
+                "Expected one or more parts whose names give different folders, got "
+                f"{[part.name for part in self.parts]}. Rename one."
             )
 
     @property

@@ -31,16 +31,17 @@ from securefl.report.style import (
 
 _INK = "#222222"
 _MOST_BARS = 2000
-"""Beyond it the bars of a group are drawn as one outline: each bar takes a millisecond, and is hair-thin."""
+"""The most bars of a group that are drawn singly. More bars would be too thin to see and take a millisecond
+each, so they are drawn as one outline."""
 
 
 def participation(participation: pd.DataFrame, *, colours: Mapping[str, str] | None = None) -> Figure:
     """Plot each client's participation by data quality (FedProf v2, Fig. 6), with a panel for each arm.
 
-    participation: columns arm, client, quality, answered (rounds taken part in). Inside a group the bars fall
-    from the busiest client on, so that the shape is readable at 500 clients too; the line is the mean of the
-    group, its number stands below.
-    colours: of qualities that differ from `QUALITY_COLOURS`.
+    participation: columns arm, client, quality, answered (the number of rounds in which the client took
+    part). In a group the bars are sorted, the largest first, so that the shape is readable at 500 clients
+    too. A line shows the mean of the group, whose value is below.
+    colours: by quality, in place of `QUALITY_COLOURS`.
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(participation, ("arm", "client", "quality", "answered"))
@@ -162,9 +163,9 @@ def _edges(centres: NDArray[np.float64]) -> NDArray[Any]:
 def embedding(places: pd.DataFrame) -> Figure:
     """Plot the clients in the plane (FedCor, Fig. 7, without t-SNE), with a panel for each arm.
 
-    places: columns arm, client, label (the most frequent one of its records), first, second. Directions are
-    those of the largest spread, so neighbours in the figure are neighbours in the embedding; the axes have no
-    unit.
+    places: columns arm, client, label (the most frequent one of its records), first, second. The two
+    directions are those of the largest variance, so clients that are near in the figure are near in the
+    embedding too, as far as two directions can show. The axes have no unit.
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(places, ("arm", "client", "label", "first", "second"))
@@ -188,9 +189,9 @@ def embedding(places: pd.DataFrame) -> Figure:
         axes.set_title(arm, fontsize=11, loc="left")
         axes.set_xlabel("first direction")
         axes.set_ylabel("second direction")
-        spread = np.abs(data[["first", "second"]].to_numpy(dtype=float))
-        reach = 1.05 * max(float(np.nanmax(spread)), 1e-9)
-        axes.set_xlim(-reach, reach)
-        axes.set_ylim(-reach, reach)
+        distances = np.abs(data[["first", "second"]].to_numpy(dtype=float))
+        limit = 1.05 * max(float(np.nanmax(distances)), 1e-9)
+        axes.set_xlim(-limit, limit)
+        axes.set_ylim(-limit, limit)
     legend(figure, [f"mostly label {label}" for label in labels])
     return figure

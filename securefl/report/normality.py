@@ -21,20 +21,27 @@ from securefl.report.style import ARM_COLOURS, blank, light_frame
 Floats = NDArray[np.float64]
 _BINS = 40
 _REACH = 4.0
-"""Standard deviations that a panel shows, to either side."""
+"""The standard deviations to either side of the mean that a panel shows."""
 
 
 def normality(outputs: Floats) -> pd.DataFrame:
-    """A row an element of outputs (n, q) that varies: `element`, `mean`, `deviation`, `skewness`,
-    `excess_kurtosis`, and `distance`, the Kolmogorov-Smirnov distance from the normal law of that mean and
-    deviation (0 to 1).
+    """A table with one row for each element of the outputs that varies over the records.
 
-    Raises DataError for outputs that are not finite, have another shape or fewer than two records.
+    Args:
+        outputs: (n, q), the q outputs of a layer for n >= 2 records.
+
+    Returns:
+        The columns `element` (its index), `mean`, `deviation` (the standard deviation), `skewness`,
+        `excess_kurtosis`, and `distance`: the Kolmogorov-Smirnov distance (0 to 1) from the normal
+        distribution with this mean and standard deviation.
+
+    Raises:
+        DataError: if outputs are not finite, have another shape, or have fewer than two records.
     """
     found = np.asarray(outputs, dtype=np.float64)
     if found.ndim != 2 or len(found) < 2 or not np.isfinite(found).all():
         raise DataError(f"Expected finite outputs of two or more records, (n, q), got shape {found.shape}.")
-    # A constant element has no shape: its skewness is 0 / 0.
+    # A constant element is left out: its skewness is 0 / 0.
     elements = np.flatnonzero(np.ptp(found, axis=0) > 0)
     found = found[:, elements]
     scaled = _standardised(found)
@@ -51,10 +58,10 @@ def normality(outputs: Floats) -> pd.DataFrame:
 
 
 def representations(outputs: Mapping[str, Floats], elements: Sequence[int]) -> Figure:
-    """Histograms of some elements, standardised, under the normal density: a row of panels for each name.
+    """Histograms of standardised elements, with the normal density: a row of panels for each name.
 
-    outputs: (n, q) each, such as those of a model after some rounds. Raises DataError as `normality` does,
-    and for an element that does not vary.
+    outputs: (n, q) arrays by name, such as "after 10 rounds". elements: the indices of the drawn elements.
+    Raises DataError as `normality` does, and for an element that does not vary.
     """
     figure = blank(height=0.6 + 1.5 * len(outputs))
     panels = figure.subplots(len(outputs), len(elements), sharex=True, sharey=True, squeeze=False)
@@ -62,7 +69,10 @@ def representations(outputs: Mapping[str, Floats], elements: Sequence[int]) -> F
         shapes = normality(found).set_index("element")["distance"]
         for axes, element in zip(row, elements, strict=True):
             if element not in shapes.index:
-                raise DataError(f"Expected element {element} to vary, got one value; draw another.")
+                raise DataError(
+                    f"Expected element {element} to vary over the records, got one value in all. Draw "
+                    "another element."
+                )
             _panel(axes, found[:, element])
             axes.set_title(f"element {element}, distance {shapes[element]:.3f}", fontsize=8)
         row[0].set_ylabel(name, fontsize=9)

@@ -84,7 +84,7 @@ class _Curve:
         seeds = own["seed"] if "seed" in own.columns else pd.Series(0, index=own.index)
         table = own.assign(seed=seeds).pivot_table(index="seed", columns="round", values="accuracy")
         rounds, values = table.columns.to_numpy(dtype=float), table.to_numpy(dtype=float)
-        # A seed whose budget ended it early is missing in later rounds.
+        # A seed whose clients' budgets ended early has no values in later rounds.
         mean = np.nanmean(values, axis=0)
         return cls(rounds, mean, values, _first_reach(rounds, mean, target))
 
@@ -92,7 +92,7 @@ class _Curve:
 def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: float) -> None:
     rounds, mean, ink = curve.rounds, curve.mean, look.colour
     gap = max(1, len(rounds) // _MARKS)
-    # Not all at the same rounds, so that curves that run together keep their marks apart.
+    # Markers of different arms are at different rounds, so that they stay visible where curves overlap.
     where = (place % gap, gap) if len(rounds) > 1 else None
     axes.plot(
         rounds, mean, color=ink, marker=look.marker, markevery=where, markersize=5, linewidth=1.8, label=label
@@ -101,9 +101,9 @@ def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: 
         for values in curve.seeds:
             axes.plot(rounds, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
     elif len(curve.seeds) > 2:
-        spread = np.nanstd(curve.seeds, axis=0)
-        low, high = np.maximum(mean - spread, least), np.minimum(mean + spread, 1.0)
-        # A band over one round has no width, and would not be seen.
+        deviation = np.nanstd(curve.seeds, axis=0)
+        low, high = np.maximum(mean - deviation, least), np.minimum(mean + deviation, 1.0)
+        # A band over one round has no width and is invisible, so error bars show it.
         if len(rounds) == 1:
             axes.errorbar(rounds, mean, yerr=[mean - low, high - mean], color=ink, capsize=4)
         axes.fill_between(rounds, low, high, color=ink, alpha=0.18, linewidth=0)
@@ -117,12 +117,13 @@ def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: 
 def bytes_and_time(
     metrics: pd.DataFrame, *, looks: Mapping[str, Look] | None = None, label: str = SHARE
 ) -> Figure:
-    """Accuracy against what it cost so far: megabytes on the wire, and minutes of the cost model.
+    """Accuracy against the cost up to each round: megabytes on the wire, and minutes of the cost model.
 
     metrics: columns arm, round, accuracy, megabytes (of this round, both directions, all clients), seconds
-    (of this round, cost model) and, where there are several, seed, over which all is averaged per round. The
-    costs are summed up here. Where the arms differ more than twentyfold in a cost, its axis is logarithmic.
-    Where global and personal models are drawn together, those of personal ones are dashed, and named so.
+    (of this round, by the cost model) and, if there are several seeds, seed. Each round is averaged over the
+    seeds. The costs are summed up here. If the arms differ more than twentyfold in a cost, its axis is
+    logarithmic. If global and personal models are drawn together, curves of personal ones are dashed, and the
+    legend says so.
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(metrics, ("arm", "round", "accuracy", "megabytes", "seconds"))

@@ -15,10 +15,10 @@ def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tup
     """Return three sentences: the winning arm, its lead, and its cost in bytes and privacy.
 
     Only arms of the same aggregation are compared, and only global models with global ones. If there are
-    several such groups, each sentence has a clause for each. The first arm at the target wins. If no arm
-    reached it, or there is no target, the arm with the highest final accuracy wins.
-    subject: the protocol of the study. If none of its arms wins, the sentences say so and compare its best
-    arm with the winner. If one wins, it is compared with the best arm of another protocol.
+    several such groups, each sentence has one clause for each group. The arm that reaches the target accuracy
+    first wins. If no arm reaches it, or there is no target, the arm with the highest final accuracy wins.
+    subject: the protocol that the study is about. If none of its arms wins, the sentences say so and compare
+    its best arm with the winner. If one wins, it is compared with the best arm of another protocol.
     Raises ConfigError for an empty summary.
     """
     if not summary:
@@ -37,9 +37,9 @@ def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tup
 
 @dataclass(frozen=True, kw_only=True)
 class _Race:
-    """The arms of one aggregation, best first, and the two that are worth setting side by side.
+    """The arms of one aggregation, best first, and the two arms that the sentences compare.
 
-    models: whose accuracies are compared, where the study has both kinds.
+    models: "global" or "personal", the kind of the compared models, if the study has both kinds.
     """
 
     aggregation: str
@@ -48,14 +48,14 @@ class _Race:
     leaders: tuple[ArmSummary, ...]
     pair: tuple[ArmSummary, ArmSummary | None]
     lost: ArmSummary | None
-    """The best arm of the study's subject, where it is not among the leaders."""
+    """The best arm of the study's subject, if it is not among the leaders."""
 
     @classmethod
     def of(cls, arms: Sequence[ArmSummary], subject: str, models: str) -> _Race:
         ranked = tuple(sorted(arms, key=_standing))
         first = ranked[0]
         leaders = tuple(arm for arm in ranked if _level(arm, first))
-        # Ranked first, so the subject's best arm speaks for it.
+        # `ranked` has the best first, so this is the subject's best arm.
         ours = next((arm for arm in ranked if arm.protocol.casefold() == subject.casefold()), None)
         lost = ours if ours is not None and ours not in leaders else None
         if lost is not None:
@@ -63,7 +63,7 @@ class _Race:
         else:
             head = ours or first
             rest = [arm for arm in ranked if arm is not head]
-            # Another protocol if there is one: two arms of the winner would only be compared with each other.
+            # Another protocol if there is one. Otherwise the winner would be compared with its own protocol.
             others = [arm for arm in rest if arm.protocol != head.protocol] or rest
             pair = (head, others[0] if others else None)
         return cls(
@@ -82,7 +82,7 @@ class _Race:
 
     @property
     def uncovered(self) -> str:
-        """That accuracies are of personal models, which no epsilon covers, or an empty text."""
+        """A note that no epsilon covers accuracies of personal models; empty if there are none."""
         personal = any(arm.models == "personal" for arm in self.ranked)
         return " (accuracies of personal models: no epsilon covers them)" if personal else ""
 

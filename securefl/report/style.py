@@ -41,26 +41,26 @@ class Look:
 
 
 def look(number: int) -> Look:
-    """The look of the series of this number, from 0. No two numbers below 2,000 have the same one."""
+    """The look of the series with this number, counted from 0. Numbers below 2,000 have different looks."""
     return Look(_colour(number), MARKERS[number % len(MARKERS)])
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """A look for each name, by its first place."""
+    """A look for each name, in the order in which the names first occur."""
     return {name: look(place) for place, name in enumerate(dict.fromkeys(names))}
 
 
 def _colour(number: int) -> str:
-    # The numbers of colours and marks have no common factor: a pair comes again after all 91, and not before.
+    # 7 colours and 13 markers have no common factor, so all 91 pairs occur before one repeats.
     if number < len(ARM_COLOURS) * len(MARKERS):
         return ARM_COLOURS[number % len(ARM_COLOURS)]
-    # Then a colour for every turn of the marks: steps of the golden section keep hues apart.
+    # Then each further cycle through the markers has a new colour. Golden-section steps keep the hues apart.
     red, green, blue = hsv_to_rgb(number // len(MARKERS) * 0.6180339887498949 % 1, 0.75, 0.7)
     return f"#{round(255 * red):02X}{round(255 * green):02X}{round(255 * blue):02X}"
 
 
 def blank(*, height: float) -> Figure:
-    """A figure of the width of all, in inches."""
+    """An empty figure of this height in inches. All figures have the same width."""
     return Figure(figsize=(_WIDTH, height), dpi=110, layout="constrained")
 
 
@@ -72,8 +72,8 @@ def light_frame(axes: Axes) -> None:
 
 
 def legend(figure: Figure, labels: Sequence[str]) -> None:
-    """Below the figure, in as many columns as fit."""
-    # About 120 characters of this size fit the width; handle and gap take 8 of each column.
+    """Draw the legend below the figure, in as many columns as fit."""
+    # The width fits about 120 characters of this size. The line sample and the gap take 8 in each column.
     columns = max(1, min(4, 120 // (8 + max(map(len, labels)))))
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
 
@@ -83,7 +83,8 @@ def checked(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise DataError(
-            f"Expected the columns {', '.join(columns)} to draw this figure, got none of {missing}."
+            f"Expected the columns {', '.join(columns)} to draw this figure, got a table without "
+            f"{', '.join(missing)}. Add them."
         )
     if frame.empty:
         raise DataError("Expected at least one row to draw this figure, got none.")
@@ -91,15 +92,15 @@ def checked(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def arms_of(data: pd.DataFrame) -> list[str]:
-    """The arms, in the order in which they come."""
+    """The names of the arms, in the order of their first rows."""
     return list(dict.fromkeys(data["arm"].astype(str)))
 
 
 def qualities_of(data: pd.DataFrame) -> list[str]:
-    """The qualities of clients, those that have a colour of their own first."""
+    """The qualities of the clients. Those with a colour of their own come first."""
     found = set(data["quality"].astype(str))
     known = [name for name in QUALITY_COLOURS if name in found]
-    # Sorted: a set of texts has another order in every process.
+    # Sorted, because the order of a set of strings differs between processes.
     return known + sorted(found - set(known))
 
 

@@ -16,15 +16,15 @@ from securefl.storage.files import replacing, write
 
 
 def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> None:
-    """Write the table without its index. Text that a spreadsheet would run is quoted, in headings too.
+    """Write the table without its index. Text that a spreadsheet would run as a formula is quoted.
 
-    comments: lines above the table, each behind `# `. `pandas.read_csv(path, comment="#")` leaves them out.
+    comments: lines above the table, each behind `# `. `pandas.read_csv(path, comment="#")` skips them.
     """
     safe = table.map(cell).rename(columns=cell)
     head = "".join(f"# {comment(line)}\n" for line in comments)
     body = safe.to_csv(index=False)
     if head and "#" in body:
-        # A reader without comments would lose the rest of the line behind a "#" that is not in quotes.
+        # With comment="#", a reader drops the rest of a line behind a "#" that is not in quotes.
         body = safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
     write(path, head + body)
 
@@ -34,8 +34,8 @@ def write_table(path: Path, table: pd.DataFrame, notice: str = "") -> None:
 
     notice: a comment above the CSV, and `attrs["notice"]` of the Parquet file.
 
-    Types are those of the table, and text stands as it is: no spreadsheet runs a Parquet file. Without
-    pyarrow an older Parquet file is removed, which would differ from the CSV.
+    The Parquet file has the table's types and unquoted text: no spreadsheet runs it. Without pyarrow an older
+    Parquet file is removed, since it would differ from the CSV.
     """
     write_csv(path, table, [notice] if notice else [])
     beside = path.with_suffix(".parquet")
@@ -49,8 +49,8 @@ def write_table(path: Path, table: pd.DataFrame, notice: str = "") -> None:
 
 
 def write_png(path: Path, figure: Figure, notice: str = "") -> None:
-    """A plot at 150 dots an inch. notice: a comment in the file."""
-    # drawn in memory first, so that the file appears whole or not at all
+    """Write a plot at 150 dots an inch. notice: a comment in the file."""
+    # Drawn in memory first, so that the file is written as a whole or not at all.
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=150, metadata={"Comment": notice} if notice else None)
     write(path, drawn.getvalue())

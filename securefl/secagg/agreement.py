@@ -82,7 +82,10 @@ class Agreement(agreement.Agreement):
         super().__post_init__()
         clients = len(self.roster.members)
         if clients != self.parameters.clients:
-            raise ConfigError(f"Expected a roster of {self.parameters.clients} clients, got {clients}.")
+            raise ConfigError(
+                f"Expected a roster of {self.parameters.clients} clients, got {clients}. Compute the "
+                "parameters for the roster's size."
+            )
         for vector in self.vectors:
             # Checked before a client sends: a sum that wraps around looks like any other. One bit is a sign.
             if clients * vector.bound >= 1 << (vector.bits - 1):
@@ -107,7 +110,7 @@ class Entry:
     def check(self, agreement: Agreement, member: int) -> None:
         """Raise CryptoError unless lengths are right and the pinned member signed this for this place."""
         if len(self.key.raw) != 32 or len(self.nonce.raw) != 32 or len(self.signature.raw) != 64:
-            raise CryptoError("Expected a key and a nonce of 32 bytes and a signature of 64.")
+            raise CryptoError("Expected a key and a nonce of 32 bytes and a signature of 64, got others.")
         agreement.check(member, self.signature, advertised(agreement, member, self.key, self.nonce))
 
 

@@ -29,9 +29,11 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
     """Check that the closed roster has pinned members only, their signatures, and our unchanged entry."""
     members = roster.members
     if len({len(members), len(roster.keys), len(roster.nonces), len(roster.signatures)}) > 1:
-        raise refusal(ADVERTISE, "Expected a key, a nonce and a signature for each member.")
+        raise refusal(
+            ADVERTISE, "Expected a key, a nonce and a signature for each member, got more or fewer of one."
+        )
     if not _ascending(members, range(agreement.parameters.clients)):
-        raise refusal(ADVERTISE, "Expected distinct, ascending members of the pinned roster.")
+        raise refusal(ADVERTISE, "Expected distinct, ascending members of the pinned roster, got others.")
     if len(members) < agreement.parameters.least_survivors:
         raise refusal(
             ADVERTISE,
@@ -40,7 +42,10 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
     entries = roster.entries
     # The loop below verifies only the signatures of the others, so our entry must be the one that we sent.
     if entries.get(own) != entry:
-        raise refusal(ADVERTISE, "Expected our own key, nonce and signature among those of the roster.")
+        raise refusal(
+            ADVERTISE,
+            "Expected our own key, nonce and signature in the roster, got a roster without them.",
+        )
     for member, other in entries.items():
         if member == own:
             continue
@@ -68,7 +73,10 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
     own, dealers = channels.own, dealt.dealers
     least = closed.agreement.parameters.least_survivors
     if not _ascending(dealers, closed.members) or own not in dealers or len(dealers) < least:
-        raise refusal(SHARE, f"Expected {least} or more ascending members of the roster, us among them.")
+        raise refusal(
+            SHARE,
+            f"Expected {least} or more ascending dealers of the roster, us among them, got others.",
+        )
     dealt_by = set(dealers)
     near = [member for member in closed.graph.neighbours[own] if member in dealt_by]
     if any(len(part) != len(near) for part in (dealt.sealed, dealt.marks, dealt.evidence)):
@@ -102,7 +110,7 @@ def read_survivors(
     # input. So the sets must be disjoint, and complete: the server could put an omitted client into either.
     survivors, dropped = came.survivors, came.dropped
     if not _ascending(survivors, dealers) or not _ascending(dropped, dealers):
-        raise refusal(UNMASK, "Expected distinct, ascending dealers as survivors and as dropped.")
+        raise refusal(UNMASK, "Expected distinct, ascending dealers as survivors and as dropped, got others.")
     if set(survivors) & set(dropped):
         raise refusal(UNMASK, "Expected disjoint sets, got a dealer that would both survive and drop.")
     if len(survivors) + len(dropped) != len(dealers):
@@ -112,7 +120,9 @@ def read_survivors(
             "somebody is missing.",
         )
     if own not in survivors:
-        raise refusal(UNMASK, "Expected ourselves, whose input is out: we are not among the survivors.")
+        raise refusal(
+            UNMASK, "Expected us as a survivor, since our input is sent: we are not among the survivors."
+        )
     least = closed.agreement.parameters.least_survivors
     if len(survivors) < least:
         raise refusal(UNMASK, f"Expected at least {least} survivors, got {len(survivors)}.")
@@ -135,15 +145,15 @@ def read_quorum(
     showed other dealers: its input lacks masks that we expect, and must not be opened.
     """
     if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
-        raise refusal(CONSISTENCY, "Expected one signature for each name.")
+        raise refusal(CONSISTENCY, "Expected one signature for each member, got more or fewer.")
     if not _ascending(came.signers, survivors) or not _ascending(came.others, survivors):
-        raise refusal(CONSISTENCY, "Expected distinct, ascending survivors as signers.")
+        raise refusal(CONSISTENCY, "Expected distinct, ascending survivors as signers, got others.")
     quorum = closed.agreement.parameters.quorum
     if len(came.signers) < quorum:
         raise refusal(CONSISTENCY, f"Expected {quorum} signatures on one set, got {len(came.signers)}.")
     near = set(closed.graph.neighbours[own]) & set(survivors)
     if near - {*came.signers, *came.others}:
-        raise refusal(CONSISTENCY, "Expected every surviving neighbour's signature.")
+        raise refusal(CONSISTENCY, "Expected a signature of every surviving neighbour, got fewer.")
     # Signatures take most of a client's time in a large cohort, so only a quorum is verified. Neighbours come
     # first, because we hold their shares. Our own signature counts without a check.
     ours = [member for member in came.signers if member in near]

@@ -57,7 +57,10 @@ class Client(Rounds):
         header = self.agreement.header
         self.policy.check(self.agreement.parameters)
         if self.channels.session != header.session or self.channels.roster != self.agreement.roster:
-            raise ConfigError("Expected channels of this session and this roster.")
+            raise ConfigError(
+                "Expected channels of this session and this roster, got those of another. Make them from the "
+                "agreement's roster."
+            )
 
     def begin(self) -> Step[ClientState]:
         return CLIENT.begin(self)

@@ -1,8 +1,10 @@
 """The client's states in secure aggregation, and its reaction to each event.
 
-`phases` maps events to these functions. Everything that the client draws is derived from a secret that its
-record keeps for the attempt. So a restarted client sends the same messages, or none. This machine asks its
-host to compute and mask the values, and never sees them unmasked.
+`phases` maps events to these functions. The host is the program that drives this machine. The record is the
+client's journal on disk: the host writes an act to it before the client does the act, and refuses an act that
+contradicts an earlier one. Everything that the client draws is derived from a secret that the record keeps
+for the attempt. So a restarted client sends the same messages, or none. This machine asks its host to compute
+and mask the values, and never sees them unmasked.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning(Waiting):
+    """The client has asked the record whether it may enter."""
+
     @property
     def awaits(self) -> tuple[Awaited, ...]:
         return (Begin,)
@@ -68,7 +72,7 @@ class Beginning(Waiting):
 class Advertised(Waiting):
     """The client has sent its keys.
 
-    `closed` is the roster that the server showed, while the host records that the client deals under it.
+    `closed` is set while the host records that the client deals under this roster of the server.
     """
 
     secret: SecretKey
@@ -102,7 +106,7 @@ class Dealing(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Holding(Waiting):
-    """The client holds the shares of its dealers. If `sent`, its masked input has left."""
+    """The client holds the shares of its dealers. `sent` says whether it has sent its masked input."""
 
     closed: ClosedRoster = field(repr=False)
     dealers: tuple[int, ...]
@@ -135,7 +139,7 @@ class Agreeing(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished(Waiting):
-    pass
+    """The client takes no further part in the attempt."""
 
 
 ClientState = Beginning | Advertised | Dealing | Holding | Agreeing | Finished
@@ -182,7 +186,7 @@ class Rounds:
     def shown_roster(self, state: Advertised, came: RosterClosed) -> Step[ClientState]:
         """The server closed the roster. Check it."""
         closed = checks.read_roster(self.agreement, self.channels.own, state.entry, came)
-        # Recorded before a share leaves, so that a restarted client does not deal under another roster.
+        # Recorded before a share is sent, so that a restarted client does not deal under another roster.
         need = self._record("deal", digest(b"record", b"", closed.context))
         return Step(replace(state, closed=closed, waited=0), need=need)
 
@@ -197,7 +201,10 @@ class Rounds:
         try:
             dealing, own = deal(closed, self.channels, seed, state.key.secret, random)
         except CryptoError:
-            raise checks.refusal(checks.SHARE, "A pinned channel key cannot be agreed with.") from None
+            raise checks.refusal(
+                checks.SHARE,
+                "Expected usable channel keys in the roster, got one that cannot be agreed with.",
+            ) from None
         said = Shares(
             seed=dealing.seed, marks=dealing.marks, sealed=dealing.sealed, signature=dealing.signature
         )
@@ -232,9 +239,12 @@ class Rounds:
         try:
             seeds = {other: state.closed.mask_seed(own, state.key, other) for other in near}
         except CryptoError:
-            raise checks.refusal(checks.MASK, "A mask key cannot be agreed with.") from None
-        # In a pair, the member with the smaller number adds the mask and the other subtracts it, so that it
-        # cancels in their sum. The self-mask covers an input that arrives after its sender counts as dropped.
+            raise checks.refusal(
+                checks.MASK, "Expected usable mask keys of neighbours, got one that cannot be agreed with."
+            ) from None
+        # In a pair, the member with the smaller number adds the mask and the other one subtracts it, so it
+        # cancels in their sum. An input can arrive after the pairwise masks of its sender were opened, since
+        # the sender counted as dropped. The self-mask protects such an input.
         plus = [seed for other, seed in seeds.items() if own < other]
         minus = [seed for other, seed in seeds.items() if other < own]
         return Masker(self.agreement.vectors, (*plus, state.seed), tuple(minus))
@@ -261,13 +271,15 @@ class Rounds:
         """The server named survivors again. Refuse a different set."""
         dropped = tuple(dealer for dealer in state.held.dealers if dealer not in state.survivors)
         if (came.survivors, came.dropped) != (state.survivors, dropped):
-            raise checks.refusal(checks.UNMASK, "We were shown other survivors before; one set is opened.")
+            raise checks.refusal(
+                checks.UNMASK, "Expected one set of survivors, but the server showed other survivors before."
+            )
         return Step(state)
 
     def _shares(self, state: Agreeing) -> tuple[Share, ...]:
         """Return a share for every dealer: of its seed if it survived, of its key if it dropped."""
-        # Never both: a survivor's key and seed together open its input. The earlier record of the survivors
-        # enforces that over restarts.
+        # Never both: a client's key and seed together open its input. After a restart, the survivors on
+        # record still decide which of the two is opened.
         alive = set(state.survivors)
         return tuple(
             Share(pair.seed if dealer in alive else pair.key)
@@ -291,7 +303,7 @@ class Rounds:
         return self._unmask(state)
 
     def miss(self, state: ClientState) -> Step[ClientState]:
-        """Too many deadlines passed. Give up."""
+        """Too many deadlines passed. End the attempt for this client."""
         return Step(Finished(), result="missed")
 
     # Parts of the rounds ----------------------------------------------------------------------------

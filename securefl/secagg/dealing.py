@@ -113,7 +113,7 @@ def unseal(sealed: Share, key: SecretKey, closed: ClosedRoster, dealer: int, hol
     try:
         plain = ChaCha20Poly1305(key.reveal()).decrypt(nonce, rest, _bound(closed, dealer, holder))
     except InvalidTag:
-        raise CryptoError("The shares were not sealed under this key in this place.") from None
+        raise CryptoError("Expected shares sealed under this key for this place, got others.") from None
     return Pair(plain[:OPENED_BYTES], plain[OPENED_BYTES:])
 
 
@@ -122,7 +122,7 @@ def check_pair(pair: Pair, marks: Commitment, closed: ClosedRoster, dealer: int,
     parse(pair.seed[SALT_BYTES:])
     parse(pair.key[SALT_BYTES:])
     if pair.marks(closed.context, dealer, holder) != marks:
-        raise CryptoError("The shares do not match their published hashes.")
+        raise CryptoError("Expected shares that match their published hashes, got others.")
 
 
 def _seal(
@@ -183,7 +183,7 @@ def check_evidence(
     """Raise CryptoError unless the dealer signed these hashes and these sealed bytes for this holder."""
     # The leaf's encoding holds the lengths too. This check does not rely on it.
     if len(marks.raw) != MARKS_BYTES or len(sealed.raw) != SEALED_BYTES:
-        raise CryptoError("Expected hashes and sealed shares of the agreed lengths.")
+        raise CryptoError("Expected hashes and sealed shares of the agreed lengths, got others.")
     signature, seed, path = Signature(evidence[:64]), Commitment(evidence[64:96]), evidence[96:]
     leaf = leaf_of(holder, marks, sealed.raw)
     root = root_of(leaf, closed.graph.holders(dealer).index(holder), path)
@@ -201,7 +201,7 @@ def published(closed: ClosedRoster, dealer: int, dealing: Dealing) -> Published:
     if len(dealing.marks) != len(holders) or len(dealing.sealed) != len(holders) - 1:
         raise CryptoError(f"Expected shares for {len(holders) - 1} neighbours, got {len(dealing.sealed)}.")
     if lengths != {SEALED_BYTES} or hashes != {MARKS_BYTES} or len(dealing.seed.raw) != 32:
-        raise CryptoError("Expected hashes of 32 bytes each and sealed shares of one length.")
+        raise CryptoError("Expected hashes of 32 bytes each and sealed shares of one length, got others.")
     tree = Tree.of(leaves(holders, dealer, dealing.marks, dealing.sealed))
     closed.agreement.check(dealer, dealing.signature, signed(closed, dealer, dealing.seed, tree.root))
     others = (holder for holder in holders if holder != dealer)
@@ -222,15 +222,18 @@ def judge(
         CryptoError: if the holder accuses no dealer, a stranger, or a dealer whose shares are right.
     """
     if not keys:
-        raise CryptoError("Expected a dealer to be accused.")
+        raise CryptoError("Expected a complaint about at least one dealer, got an empty one.")
     for shown in keys:
         dealer = int.from_bytes(shown.raw[:4], "little")
         # A dealing has no box for its own dealer, so a dealer that accuses itself would be refused anyway.
         if len(shown.raw) != 36 or dealer not in dealt or dealer == holder:
-            raise CryptoError("Expected the number of another dealer and a key of 32 bytes.")
+            raise CryptoError("Expected the number of another dealer and a key of 32 bytes, got other bytes.")
         box = dealt[dealer].boxes.get(holder)
         if box is None:
-            raise CryptoError(f"It holds no shares of {dealer}.")
+            raise CryptoError(
+                f"Expected a complaint about a neighbour, got one about {dealer}: its sender holds no shares "
+                "of that member."
+            )
         # If the key opens nothing, the dealer may have sealed under another key, or the holder may reveal
         # another one.
         try:
@@ -243,7 +246,7 @@ def judge(
         except CryptoError:
             yield dealer, True
             continue
-        raise CryptoError(f"The shares of {dealer} are right; it was accused falsely.")
+        raise CryptoError(f"Expected a complaint about wrong shares, but {dealer} was accused falsely.")
 
 
 # The tree under a dealer's signature --------------------------------------------------------------

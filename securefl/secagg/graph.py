@@ -1,10 +1,10 @@
 """The masking graph: the neighbours with which each client masks, derived from the closed, signed roster.
 
 The graph is complete for small cohorts. For larger ones it is circulant: position p is joined to p + o and
-p - o for each of k/2 offsets. A permutation from the public seed deals the positions to the members, after
-Bell et al. 2020, section 4. Their Harary graph has the offsets 1 .. k/2. Here the offsets are spread. A ring
-of near neighbours falls apart when a lying server drops two arcs of it, k members in all. This graph has a
-spectral gap that `spectral_ratio` measures.
+p - o for each of k/2 offsets. A permutation from the public seed assigns the positions to the members, after
+Bell et al. 2020, section 4. Their Harary graph is a ring with the offsets 1 .. k/2. A lying server can cut
+it in two: it drops two arcs of k/2 members each. Here the offsets are drawn from all distances. The graph
+then has a spectral gap, which `spectral_ratio` measures and on which `policy` relies.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class Graph:
 def draw(members: Sequence[int], degree: int, seed: bytes) -> Graph:
     """The graph over `members` (ascending numbers) from a 32-byte seed.
 
-    It is complete if `degree` reaches everybody else. Otherwise it is regular of that (even) degree.
+    It is complete if `degree` is at least the number of other members. Otherwise every member has `degree`
+    neighbours, an even number.
     """
     return Graph(dict(_neighbours(tuple(members), degree, seed)))
 
 
-# Cached: the result is immutable and follows from the arguments alone; a process may simulate many members.
+# Cached, since a process may simulate many members. The result is immutable and follows from the arguments.
 @lru_cache(maxsize=4)
 def _neighbours(members: tuple[int, ...], degree: int, seed: bytes) -> Mapping[int, tuple[int, ...]]:
     count = len(members)
@@ -72,7 +73,10 @@ def offsets_of(count: int, degree: int) -> tuple[int, ...]:
     # The offsets are fixed, so that the spectral gap is known when the parameters are chosen.
     choices = list(range(1, (count - 1) // 2 + 1))
     if degree % 2 or not 0 < degree // 2 <= len(choices):
-        raise LocalProtocolError(f"Expected an even degree below {count}, got {degree}.")
+        raise LocalProtocolError(
+            f"Expected an even degree from 2 to {count - 1} for {count} positions, got {degree}. Take the "
+            "degree that `policy.parameters` returns."
+        )
     stream = _Integers(hashlib.sha256(_LABEL + struct.pack("<II", count, degree)).digest())
     for at in range(degree // 2):
         other = at + stream.below(len(choices) - at)
@@ -82,7 +86,7 @@ def offsets_of(count: int, degree: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def spectral_ratio(count: int, degree: int) -> float:
-    """The second largest absolute eigenvalue over the degree. If it is small, edges cross every cut."""
+    """The second largest absolute eigenvalue over the degree. If it is small, many edges cross every cut."""
     # the eigenvalues of a circulant matrix are the Fourier transform of its first row
     row = np.zeros(count)
     for offset in offsets_of(count, degree):
@@ -93,14 +97,15 @@ def spectral_ratio(count: int, degree: int) -> float:
 class _Integers:
     """Uniform integers from AES-256-CTR under a public seed.
 
-    SPEC.md fixes every draw, for all parties alike.
+    SPEC.md fixes every draw, so that all parties get the same graph.
     """
 
     def __init__(self, seed: bytes) -> None:
         self._stream = Cipher(AES(seed), CTR(bytes(16))).encryptor()
 
     def below(self, bound: int) -> int:
-        # words from the largest multiple of the bound on are drawn again: a remainder alone is not uniform
+        # A word at or above the largest multiple of the bound is drawn again. Otherwise small remainders
+        # would be more likely.
         limit = 2**64 - 2**64 % bound
         while True:
             word = int.from_bytes(self._stream.update(bytes(8)), "little")

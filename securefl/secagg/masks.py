@@ -21,8 +21,10 @@ from securefl.core.keys import SecretKey
 
 Words = NDArray[np.uint32] | NDArray[np.uint64]
 
-_BLOCK_BYTES: Final = 1 << 17  # long enough to hide the calls, and three of them stay in the second cache
-_AT_ONCE: Final = 128  # open ciphers: memory must not grow with the number of masks
+_BLOCK_BYTES: Final = 1 << 17
+"""Long enough that the cost of calls is small, and three blocks fit in the second-level cache."""
+_AT_ONCE: Final = 128
+"""The most ciphers that are open at once, so that memory does not grow with the number of masks."""
 _ZEROS: Final = bytes(_BLOCK_BYTES)
 
 
@@ -49,7 +51,10 @@ def apply_masks(
     array([1, 2], dtype=uint32)
     """
     if words.dtype not in (np.uint32, np.uint64) or words.ndim != 1 or not words.flags.c_contiguous:
-        raise LocalProtocolError(f"Expected a flat, contiguous uint32 or uint64 vector, got {words.dtype}.")
+        raise LocalProtocolError(
+            f"Expected a flat, contiguous uint32 or uint64 vector, got {words.dtype} of shape {words.shape}. "
+            "Make it with `words`."
+        )
     signed = [(seed, True) for seed in add] + [(seed, False) for seed in subtract]
     for start in range(0, len(signed), _AT_ONCE):
         _apply_some(words, [(_stream(seed, vector), plus) for seed, plus in signed[start : start + _AT_ONCE]])
@@ -61,8 +66,8 @@ def _stream(seed: SecretKey, vector: int) -> Any:
 
 
 def _apply_some(words: Words, streams: Sequence[tuple[Any, bool]]) -> None:
-    """One pass over the vector: each block meets all the streams while it is in the cache."""
-    buffer = np.empty(_BLOCK_BYTES + 16, np.uint8)  # the library wants room for one more cipher block
+    """Apply all streams in one pass over the vector, block by block, while the block is in the cache."""
+    buffer = np.empty(_BLOCK_BYTES + 16, np.uint8)  # the library requires room for one more cipher block
     steps = [(stream.update_into, np.add if plus else np.subtract) for stream, plus in streams]
     for piece in _blocks(words):
         mask = buffer[: piece.nbytes].view(piece.dtype.newbyteorder("<"))

@@ -1,7 +1,8 @@
-"""Packing of vectors modulo 2^b from words in memory (uint32 up to b = 32, else uint64) to b bits a value.
+"""Packing of vectors modulo 2^b: from words in memory to messages with b bits a value.
 
-Value i occupies the bits i*b .. i*b + b - 1 of the bytes read as one little-endian number; the bits
-after the last value are zero. If b is the word's width, packing is a view.
+A word is uint32 up to b = 32, else uint64. Value i occupies the bits i*b .. i*b + b - 1 of the packed bytes
+read as one little-endian number. The bits after the last value are zero. If b is the word's width, packing
+copies nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _WIDE: Final = np.dtype("<u8")
 def word(bits: int) -> np.dtype[Any]:
     """The little-endian word that holds a value modulo 2^bits."""
     if not LEAST_BITS <= bits <= MOST_BITS:
-        raise LocalProtocolError(f"Expected {LEAST_BITS} to {MOST_BITS} bits a value, got {bits}.")
+        raise LocalProtocolError(
+            f"Expected {LEAST_BITS} to {MOST_BITS} bits a value, got {bits}. Change the vector's bits."
+        )
     return np.dtype("<u4" if bits <= 32 else "<u8")
 
 
@@ -47,7 +50,10 @@ def words(integers: NDArray[Any], bits: int) -> Words:
     array([         1, 4294967295], dtype=uint32)
     """
     if integers.dtype.kind not in "iu" or integers.ndim != 1:
-        raise LocalProtocolError(f"Expected a flat vector of integers, got {integers.dtype}.")
+        raise LocalProtocolError(
+            f"Expected a flat vector of integers, got {integers.dtype} of shape {integers.shape}. Round and "
+            "flatten it."
+        )
     fresh: Words = integers.astype(word(bits), casting="unsafe")
     return fresh
 
@@ -75,21 +81,26 @@ def centred(vector: Words, bits: int) -> NDArray[np.int64]:
     >>> centred(np.array([1, 255], np.uint32), 8)
     array([ 1, -1])
     """
-    # shifting up drops the words' upper bits, and shifting a signed integer down repeats its sign
+    # The shift up drops bits from 2^bits on. The shift down of a signed integer copies its sign bit.
     shift = np.int64(64 - bits)
     lifted: NDArray[np.int64] = (vector.astype(np.int64) << shift) >> shift
     return lifted
 
 
 def packed_bytes(length: int, bits: int) -> int:
-    """Bytes of a packed vector."""
+    """The number of bytes of a packed vector."""
     return -(-length * bits // 8)
 
 
 def pack(vector: Words, bits: int) -> NDArray[np.uint8]:
-    """Reduced words as bytes: uint8, `packed_bytes` of them. For 32 and 64 bits a view, no copy."""
+    """Pack reduced words (d,) into uint8 (`packed_bytes`,). For 32 and 64 bits the result is a view.
+
+    Raises LocalProtocolError if the words have another width than `bits` takes.
+    """
     if vector.dtype != word(bits):
-        raise LocalProtocolError(f"Expected words of {word(bits)} for {bits} bits, got {vector.dtype}.")
+        raise LocalProtocolError(
+            f"Expected words of {word(bits)} for {bits} bits, got {vector.dtype}. Make them with `words`."
+        )
     if bits == 8 * vector.itemsize:
         return vector.view(np.uint8)
     groups = np.zeros((-(-len(vector) // 8), 8), _WIDE)
@@ -109,14 +120,24 @@ def masked(
     add: Sequence[SecretKey],
     subtract: Sequence[SecretKey] = (),
 ) -> NDArray[np.uint8]:
-    """A vector under the masks of some seeds, packed. `number` is its place among the vectors they mask.
+    """Mask a vector and pack it.
 
-    Raises LocalProtocolError for another length, and for integers beyond the vector's bound.
+    Args:
+        vector: its length, bits and bound.
+        number: the place of the vector among all vectors that the same seeds mask.
+        integers: (length,), the client's values.
+        add, subtract: the seeds of the masks.
+
+    Raises:
+        LocalProtocolError: if the length is another, or an integer is beyond the vector's bound.
     """
     if integers.shape != (vector.length,):
-        raise LocalProtocolError(f"Expected {vector.length} integers, got the shape {integers.shape}.")
+        raise LocalProtocolError(
+            f"Expected {vector.length} integers for {vector.name!r}, got shape {integers.shape}. Pass the "
+            "declared length."
+        )
     if int(integers.max()) > vector.bound or int(integers.min()) < -vector.bound:
-        # without the value: an exception may be logged, and a client's integers are private
+        # The message leaves the value out: an error may be logged, and a client's integers are private.
         raise LocalProtocolError(
             f"Expected magnitudes up to {vector.bound} in {vector.name!r}, got a larger one. Clip before "
             "masking."
@@ -135,7 +156,8 @@ def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
     """
     if packed.dtype != np.uint8 or packed.shape != (packed_bytes(length, bits),):
         raise CryptoError(
-            f"Expected {packed_bytes(length, bits)} bytes, got {packed.shape} of {packed.dtype}."
+            f"Expected {packed_bytes(length, bits)} bytes for {length} values of {bits} bits, got shape "
+            f"{packed.shape} of {packed.dtype}."
         )
     if bits == 8 * word(bits).itemsize:
         return packed.view(word(bits))
@@ -152,17 +174,20 @@ def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
     vector: Words = out.astype(word(bits), copy=False).reshape(-1)
     # Each vector has one encoding: this check refuses other bytes that would decode to it.
     if packed_bytes(length, bits) * 8 > length * bits and _tail(packed, length * bits):
-        raise CryptoError("Bits are set after the last value.")
+        raise CryptoError("Expected zero bits after the last value, got others.")
     return vector[:length]
 
 
 def _tail(packed: NDArray[np.uint8], used: int) -> int:
-    """The bits of the last byte that no value uses."""
+    """The number in those bits of the last byte that no value uses."""
     return int(packed[-1]) >> (used - 8 * (len(packed) - 1))
 
 
 def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
-    """Which lanes and wide words of eight values overlap: the word begins `shift` bits into the lane."""
+    """The pairs of a value and a 64-bit word whose bits overlap, for eight packed values.
+
+    Yields the value's lane (0 to 7), the word's number, and by how many bits the word begins after the value.
+    """
     for lane in range(8):
         start = lane * bits
         for at in range(start // 64, (start + bits - 1) // 64 + 1):
@@ -170,19 +195,19 @@ def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _wide_words(bits: int) -> int:
-    """Wide words that hold eight values."""
+    """The number of 64-bit words that hold eight values."""
     return -(-bits // 8)
 
 
 def _shifted(values: NDArray[Any], shift: int) -> NDArray[Any]:
-    """Towards higher bits by `shift`, towards lower ones where it is negative."""
+    """Shift values to higher bits by `shift`. A negative shift goes to lower bits."""
     amount = values.dtype.type(abs(shift))
     shifted: NDArray[Any] = values << amount if shift >= 0 else values >> amount
     return shifted
 
 
 class Masker:
-    """A function that masks each vector once. A second call for one vector raises LocalProtocolError."""
+    """A function that masks each vector once. A second call for the same vector raises LocalProtocolError."""
 
     def __init__(
         self, vectors: tuple[Vector, ...], add: tuple[SecretKey, ...], subtract: tuple[SecretKey, ...]

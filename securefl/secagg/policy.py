@@ -1,24 +1,29 @@
 """Parameters of secure aggregation: the neighbours, shares and signatures that a cohort needs.
 
 The corrupt clients are fixed before the graph is known. The server, which may lie, sees the graph and then
-names the dropped clients. Of n clients, c are corrupt and d may drop:
+names the dropped clients. It can also *grind*: it tries many rosters, each of which gives another graph, and
+takes the graph that suits it. The calculator grants it 2^grinding tries. Of n clients, c are corrupt and d
+may drop. t is the threshold and T the quorum (`Parameters`):
 
 - *complete graph*: semi-honest t > max(n/2, c); active 2t > n + c, and the quorum T = t.
-- *sparse graph*: t exceeds the corrupt neighbours of every client (hypergeometric tail over all
-  clients, 2^-(security + grinding)); survivors with fewer than `least_degree` surviving neighbours are
-  refused, so that by the spectral gap of the graph no group of honest survivors stands apart (below);
-  and 2T > n + c signatures of the whole cohort make the set of survivors unique in active mode.
+- *sparse graph*: three conditions hold.
+  The threshold t exceeds the number of corrupt neighbours of every client, except with probability
+  2^-(security + grinding) (a hypergeometric tail, summed over all clients).
+  A survivor with fewer than `least_degree` surviving neighbours is refused. By the spectral gap of the
+  graph, no group of honest survivors then stands apart (below).
+  In active mode 2T > n + c signatures of the whole cohort make the set of survivors unique.
 
-*No group stands apart.* Let X be honest survivors without an edge to the other honest survivors Y. Each
-has at most t - 1 corrupt neighbours, so at least least_degree - t + 1 in X. Haemers' bound (1995,
-lemma 6.1) says |X| |Y| <= r^2 (m - |X|)(m - |Y|) on m members with spectral ratio r: the calculator
-checks that this fails for every size X can have and every m a roster can shrink to.
+*No group stands apart.* If honest survivors X had no edge to the other honest survivors Y, the server could
+open the sum over X alone. Each member of X has at most t - 1 corrupt neighbours, so it has at least
+least_degree - t + 1 neighbours in X. Haemers' bound (1995, lemma 6.1) says |X| |Y| <= r^2 (m - |X|)(m - |Y|)
+on m members with spectral ratio r. The calculator checks that this inequality fails for every size that X can
+have and for every m to which a roster can shrink.
 
-*Attempts.* After a client has helped to open one attempt of a question, it enters no later attempt. So each
-opened sum of a question has `signers` contributors that no later opened sum has. Any integer combination of
-opened sums keeps at least `signers - corrupt` honest contributors: those of its first sum. For this reason a
-later attempt over fewer clients keeps the corrupt clients, the quorum and the least survivors of the ordered
-cohort.
+*Attempts.* A question is one value that may be opened as one sum (`core.agreement.Question`). After a client
+has helped to open one attempt of a question, it enters no later attempt. So each opened sum of a question has
+`signers` contributors that no later opened sum has. Any integer combination of opened sums keeps at least
+`signers - corrupt` honest contributors: those of its first sum. For this reason a later attempt over fewer
+clients keeps the corrupt clients, the quorum and the least survivors of the ordered cohort.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ _LABEL: Final = b"securefl/secagg/3|parameters|"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters of one sum, equal for all parties. Compute them with `parameters`; trust no server's.
+    """The parameters of one sum, equal for all parties. Each party computes them with `parameters`.
 
     Attributes:
         mode: "active" protects against a server that lies, "semi-honest" against a curious server.
@@ -59,8 +64,8 @@ class Parameters:
         least_survivors: if fewer clients survive, no sum is opened.
         least_degree: the number of surviving neighbours that each survivor must have.
         failure: the probability that a round fails although at most the declared fraction drops.
-        security: the bits that remain after grinding over the graph's seed. Infinite for a complete graph,
-            which has no random choice.
+        security: the bits of security that remain if the server tries 2^grinding graphs. Infinite for a
+            complete graph, which has no random choice.
 
     Raises:
         ConfigError: if the numbers do not protect an input, for example if the quorum is no majority.
@@ -87,14 +92,21 @@ class Parameters:
         n, c = self.clients, self.corrupt
         majority = _majority(self.mode, self.ordered, c)
         if n > self.ordered:
-            raise ConfigError(f"Expected at most the {self.ordered} clients that were ordered, got {n}.")
+            raise ConfigError(
+                f"Expected at most the {self.ordered} clients that were ordered, got {n}. Compute the "
+                "parameters with `parameters`."
+            )
         if self.mode == "active" and self.quorum < majority:
             raise ConfigError(
-                f"Expected a quorum of at least {majority} of {self.ordered} clients, got {self.quorum}."
+                f"Expected a quorum of at least {majority} of {self.ordered} clients, got {self.quorum}: "
+                "fewer signatures could confirm two sets of survivors. Raise it."
             )
         if self.complete and self.threshold < majority:
-            raise ConfigError(f"Expected a threshold of at least {majority}, got {self.threshold}.")
-        # c + 2: if one honest client survives, the sum minus the corrupt clients' inputs is its input
+            raise ConfigError(
+                f"Expected a threshold of at least {majority} shares, got {self.threshold}: with fewer, both "
+                "secrets of one client could be opened. Raise it."
+            )
+        # c + 2: if only one honest client survives, the sum minus the corrupt clients' inputs is its input.
         if self.least_survivors < max(self.quorum, self.threshold, c + 2) or self.least_survivors > n:
             raise ConfigError(
                 f"Expected at least {max(self.quorum, self.threshold, c + 2)} survivors of {n} clients, two "
@@ -157,7 +169,8 @@ def parameters(
         ordered: the size of the ordered cohort, for a later attempt over fewer clients. Corrupt clients,
             quorum and least survivors are computed from it.
         complete_up_to: the largest cohort that gets the complete graph although a sparse one would suffice.
-        security: the bits that must remain after `grinding` bits of choice over the graph's seed.
+        security: the bits of security that must remain if the server tries 2^grinding graphs.
+        grinding: log2 of the number of graphs that the server can try.
         failure: a bound on the probability that a sparse graph fails under the declared drop-out.
 
     Raises:
@@ -168,15 +181,19 @@ def parameters(
     7
     """
     if mode not in MODES:
-        raise ConfigError(f"Expected a mode of {MODES}, got {mode!r}.")
+        raise ConfigError(f"Expected a mode of {MODES}, got {mode!r}. Use one of these words.")
     if clients < 2 or not 0 <= corrupt < 1 or not 0 <= dropout < 1:
         raise ConfigError(
-            f"Expected two clients or more and shares in [0, 1), got {clients}, {corrupt} and {dropout}."
+            f"Expected two clients or more, and `corrupt` and `dropout` as fractions in [0, 1), got "
+            f"{clients}, {corrupt} and {dropout}."
         )
     whole = clients if ordered is None else ordered
     most, survivors = colluding(corrupt, whole), whole - dropping(dropout, whole)
     if not survivors <= clients <= whole:
-        raise ConfigError(f"Expected {survivors} to {whole} clients of the {whole} ordered, got {clients}.")
+        raise ConfigError(
+            f"Expected {survivors} to {whole} clients of the {whole} ordered in an attempt, got {clients}. "
+            "With fewer, order a new cohort."
+        )
     if clients > complete_up_to:
         sparse = _sparse(mode, whole, clients, survivors, most, security + grinding, grinding, failure)
         if sparse is not None:
@@ -198,7 +215,8 @@ def parameters(
 
 
 def _majority(mode: Mode, clients: int, corrupt: int) -> int:
-    # Active: 2t > n + c. Two sets of t clients share more than c, so an honest client, which signs one set.
+    # Active: 2t > n + c. Two sets of t clients share more than c clients, so at least one honest client. It
+    # signs only one set of survivors.
     return (clients + corrupt) // 2 + 1 if mode == "active" else max(clients // 2, corrupt) + 1
 
 
@@ -215,20 +233,21 @@ def _sparse(
 ) -> Parameters | None:
     """Return the parameters with the sparse graph of smallest sufficient degree, or None."""
     quorum = _majority(mode, ordered, corrupt) if mode == "active" else 0
-    # It saves the search alone: the complete graph, or `Parameters`, refuses the same survivors. One survivor
-    # more would change nothing either: of two honest ones each has one honest neighbour at most.
+    # This only saves time: for so few survivors `Parameters` refuses the complete graph too. One survivor
+    # more would not help a sparse graph: each of two honest survivors has at most one honest neighbour.
     if survivors < max(quorum, corrupt + 2):
         return None
     # even degrees only, since each offset of a circulant graph gives two neighbours
     for degree in range(4, survivors - 1, 2):
-        # Everybody who drops may drop before the roster closes: then the corrupt share is largest.
+        # The largest share of corrupt clients: all clients that drop do so before the roster closes.
         corrupted = _log2_tail(survivors - 1, corrupt, degree) + math.log2(clients)
         dropped = _log2_tail(clients - 1, clients - survivors, degree) + math.log2(clients)
         threshold = max(2, int(np.argmax(corrupted <= -bits)))
-        spare = int(np.argmax(dropped <= math.log2(failure)))  # with less probability this many drop
-        least = degree - spare + 1
-        # Without this `_falls_apart` would refuse the same: so small a degree lets one honest client stand
-        # apart. A threshold never exceeds the survivors, as it is at most the degree.
+        # With a probability of at most `failure`, some client loses `lost` or more of its neighbours.
+        lost = int(np.argmax(dropped <= math.log2(failure)))
+        least = degree - lost + 1
+        # This only saves time: with so small a degree one honest client can stand apart, which `_falls_apart`
+        # refuses too. A threshold is at most the degree, so it never exceeds the number of survivors.
         if least < threshold:
             continue
         if _falls_apart(clients, survivors, corrupt, degree, least - threshold + 2):
@@ -243,7 +262,7 @@ def _sparse(
             quorum=quorum,
             least_survivors=survivors,
             least_degree=least,
-            failure=float(2.0 ** dropped[spare]),
+            failure=float(2.0 ** dropped[lost]),
             security=float(-corrupted[threshold] - grinding),
         )
     return None
@@ -253,7 +272,7 @@ def _log2_tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
     """log2 P[at least i marked among `drawn` of `population`], for i = 0 .. drawn + 1."""
     with np.errstate(divide="ignore"):
         logs = hypergeom.logpmf(np.arange(drawn + 1), population, marked, drawn)
-    # in logarithms, from the far end: tails of 2^-100 are not differences from 1
+    # Summed in logarithms from the far end: as 1 minus the rest, a tail of 2^-100 would round to 0.
     tail = np.logaddexp.accumulate(np.append(logs, -np.inf)[::-1])[::-1]
     return np.asarray(tail / math.log(2))
 
@@ -264,7 +283,7 @@ def _falls_apart(clients: int, survivors: int, corrupt: int, degree: int, group:
     size = np.arange(group, honest // 2 + 1, dtype=np.float64)
     if not len(size):
         return False
-    # the roster may close with any number of members from the least survivors on
+    # The roster may close with any number of members from the least survivors up to all clients.
     for members in range(survivors, clients + 1):
         squared = spectral_ratio(members, degree) ** 2
         if (size * (honest - size) <= squared * (members - size) * (members - honest + size)).any():
@@ -302,8 +321,8 @@ class Policy:
         """Raise ConfigError unless these are the client's own parameters and meet its demands."""
         if given != self.parameters(given.clients, given.ordered):
             raise ConfigError(
-                f"Expected the parameters that follow from this client's plan, got {given}: these parameters "
-                "protect less than this client asks for."
+                f"Expected the parameters that follow from this client's plan, got {given}, which may "
+                "protect less. Give all parties the same plan."
             )
         wanted = {
             "clients": (given.clients, self.min_cohort_size),
@@ -314,5 +333,5 @@ class Policy:
             if got < least:
                 raise ConfigError(
                     f"Expected at least {least} {what}, got {got}: these parameters protect less than this "
-                    "client asks for."
+                    "client asks for. Order a larger cohort, or give all parties the same plan."
                 )

@@ -1,7 +1,9 @@
 """The server's states in secure aggregation, and its reaction to each event.
 
 `phases` maps events to these functions. Each round has one function for its message and one for its end. A
-function takes the agreement, the state and the message.
+function takes the agreement, the state and the message, and returns the next state. The host is the program
+that drives this machine: it delivers messages, does slow work and reports deadlines. A client is a *dealer*
+of shares of its own secrets, and a *holder* of its neighbours' shares.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ from securefl.secagg.messages import (
 from securefl.secagg.packing import unpack, word
 from securefl.secagg.unmasking import Aborted, Summed, Unmasking
 
-_PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))  # any key detects a weak key of the other side
+_PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))
+"""A key of no party. Key agreement with any key fails if the other key is weak (of small order)."""
 
 # States -----------------------------------------------------------------------------------------
 
@@ -56,8 +59,8 @@ _PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))  # any key detects 
 class Advertising:
     """Round 0: the members' advertisements.
 
-    In every phase, `awaits` are the messages or the answer that move the server on. `waited` counts the
-    deadlines that passed. A second message of a member that was `heard` is ignored.
+    In every phase, `awaits` names the messages, or the answer of the host, that move the server on. `waited`
+    counts the deadlines that passed. If a member was `heard`, a second message of it is ignored.
     """
 
     phase: ClassVar[str] = ADVERTISE
@@ -174,7 +177,7 @@ def advertised(agreement: Agreement, state: Advertising, number: int, said: Adve
     """A client's key and nonce came. The roster closes when all clients have advertised."""
     entry = Entry(said.key, said.nonce, said.signature)
     entry.check(agreement, number)
-    # Checked here, so that a weak key costs only its sender: later it would fail at every neighbour.
+    # Checked here, so that a weak key excludes only its sender. Later it would stop each of its neighbours.
     _PROBE.agree(said.key, b"probe")
     state = replace(state, entries=state.entries.having(number, entry))
     everybody = len(state.entries) == agreement.parameters.clients
@@ -182,7 +185,7 @@ def advertised(agreement: Agreement, state: Advertising, number: int, said: Adve
 
 
 def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
-    """Send the closed roster to its members if they are enough."""
+    """Send the closed roster to its members, unless there are too few."""
     if len(state.entries) < agreement.parameters.least_survivors:
         return _too_few(agreement, ADVERTISE, "advertised", len(state.entries))
     closed = ClosedRoster(agreement, state.entries)
@@ -209,7 +212,7 @@ def shared(agreement: Agreement, state: Sharing, number: int, said: Shares) -> S
 
 
 def close_dealing(agreement: Agreement, state: Sharing) -> Step[ServerState]:
-    """Send each dealer the shares that the others sealed for it, if enough members dealt."""
+    """Send each dealer the shares that the others sealed for it, unless too few members dealt."""
     dealers = tuple(sorted(state.dealt))
     if len(dealers) < agreement.parameters.least_survivors:
         return _too_few(agreement, SHARE, "dealt shares", len(dealers))
@@ -231,17 +234,17 @@ def _dealt(state: Sharing, holder: int, dealers: tuple[int, ...]) -> Dealt:
 def complained(agreement: Agreement, state: Summing, number: int, said: Complaint) -> Step[ServerState]:
     """A holder complained. A proof against a dealer ends the attempt. Without a proof the holder leaves.
 
-    If more holders accuse a dealer than may be corrupt, that is a proof. A single accuser never is, even if
-    `corrupt` is 0: the accuser or the dealer may lie.
+    Accusations by more holders than may be corrupt are a proof. The accusation of a single holder never is
+    one, even if `corrupt` is 0: either the accuser or the dealer may lie.
     """
     _admit(agreement, number, state.dealers, SHARE)
     accused, liars = dict(state.accused), max(agreement.parameters.corrupt, 1)
     for dealer, proven in judge(state.closed, state.dealt, number, said.keys):
         accused[dealer] = accused.get(dealer, frozenset()) | {number}
-        # If there are more accusers than liars, one of them is honest.
+        # At most `liars` clients lie, so one of more accusers is honest.
         if proven or len(accused[dealer]) > liars:
             name = agreement.roster.members[dealer].name
-            reason = f"{name} dealt shares that do not match what it signed, or cannot be opened."
+            reason = f"Expected shares of {name} as it signed them, got others, or some that do not open."
             return _abort(SHARE, reason, name)
     state = replace(state, gone=state.gone | {number}, accused=accused)
     return close_sums(agreement, state) if _all_in(state) else Step(state)
@@ -251,12 +254,12 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
 
 
 def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput) -> Step[ServerState]:
-    """A masked input came. It is added at once. The sums close with the last input."""
+    """A masked input came. Add it to the sums at once. The sums close with the last input."""
     _admit(agreement, number, state.dealers, MASK)
     vectors: tuple[Any, ...] = said.releases
     pieces = _unpacked(agreement, vectors)
-    # In round 3 clients require this signature of a survivor that did not sign. If the sender saw other
-    # dealers, its input would stop the whole opening there, so it is left out here.
+    # In round 3, clients require this signature of each survivor that does not sign. A sender that was shown
+    # other dealers has signed another text: its input would stop the opening there, so it is refused here.
     text = state.closed.input_of(number, state.dealers)
     agreement.check(number, said.signature, text)
     sums = tuple(total + piece for total, piece in zip(state.sums, pieces, strict=True))
@@ -267,7 +270,10 @@ def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput)
 def _unpacked(agreement: Agreement, came: tuple[Delivered, ...]) -> list[Words]:
     wanted = [(vector.name, "masked", b"") for vector in agreement.vectors]
     if [(one.name, one.form, one.sealed) for one in came] != wanted:
-        raise CryptoError(f"Expected one masked release for each of {[name for name, *_ in wanted]}.")
+        raise CryptoError(
+            f"Expected one masked release for each of {[name for name, *_ in wanted]}, got "
+            f"{[(one.name, one.form) for one in came]}."
+        )
     return [
         unpack(one.numbers, vector.length, vector.bits)  # type: ignore[arg-type]  # checked there
         for one, vector in zip(came, agreement.vectors, strict=True)
@@ -279,12 +285,15 @@ def _all_in(state: Summing) -> bool:
 
 
 def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
-    """Send the survivors to each of them if their masks can be removed."""
+    """Send each survivor the list of survivors, if their masks can be removed."""
     survivors = state.survivors
     if len(survivors) < agreement.parameters.least_survivors:
         return _too_few(agreement, MASK, "sent a masked input", len(survivors))
     if state.closed.lonely(survivors) is not None:
-        return _abort(MASK, "A survivor has too few surviving neighbours; nobody would unmask it.")
+        return _abort(
+            MASK,
+            "Expected none with too few surviving neighbours, got one: its secret cannot be opened.",
+        )
     dropped = tuple(dealer for dealer in state.dealers if dealer not in state.inputs)
     out = (_to(agreement, survivors, Survivors(survivors=survivors, dropped=dropped)),)
     if agreement.parameters.mode == "active":
@@ -306,7 +315,7 @@ def signed(agreement: Agreement, state: Agreeing, number: int, said: Consistent)
 
 
 def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]:
-    """Send a quorum of signatures to the signers. Only they open shares."""
+    """Send the signers their signatures, if they are a quorum. Only the signers open shares."""
     if len(state.signatures) < agreement.parameters.quorum:
         return _abort(
             CONSISTENCY,
@@ -349,15 +358,16 @@ def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> S
 
 
 def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None:
-    """Raise CryptoError unless the share matches its dealer's published hash. A mismatch is the holder's."""
+    """Raise CryptoError unless the share matches its dealer's published hash. The holder is then at fault."""
     marks = state.dealt[dealer].marks(holder).raw
-    # For a survivor the self-mask, for a dropped client the mask key. Both together would open its input.
+    # Of a survivor its self-mask is opened, of a dropped client its mask key. Both would open its input.
     kind, wanted = (SEED, marks[:32]) if dealer in state.inputs else (KEY, marks[32:])
-    # A share of another length has another hash. If a dealer published such a hash, the opening names it.
+    # A share of another length has another hash, so the check below would refuse it too. If a dealer
+    # published the hash of such a share, opening its secret would name the dealer.
     if len(share.raw) != OPENED_BYTES:
         raise CryptoError(f"Expected {OPENED_BYTES} bytes of salt and share, got {len(share.raw)}.")
     if mark(kind, state.closed.context, dealer, holder, share.raw) != wanted:
-        raise CryptoError(f"The share of {dealer} is not the one whose hash its dealer published.")
+        raise CryptoError(f"Expected a share of {dealer} whose hash its dealer published, got another.")
 
 
 def close_shares(agreement: Agreement, state: Opening) -> Step[ServerState]:

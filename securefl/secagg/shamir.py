@@ -1,8 +1,8 @@
 """Shamir's secret sharing of 32-byte secrets over the prime 2^256 + 297 (Shamir 1979).
 
 The prime is the smallest above 2^256. So every 32-byte string is a field element, and a share has 33 bytes,
-little-endian. A holder's point is its number in the roster plus one. The secret is the value at zero. Fewer
-than `threshold` shares say nothing about it.
+little-endian. A holder's point is its number in the roster plus one. The secret is the polynomial's value at
+zero. Fewer than `threshold` shares reveal nothing about it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from securefl.core.errors import CryptoError, LocalProtocolError
 PRIME: Final = 2**256 + 297
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
-_DRAW_BYTES: Final = 48  # reduced modulo the prime, 384 bits are uniform up to 2^-127
+_DRAW_BYTES: Final = 48
+"""Reduced modulo the prime, 384 uniform bits are uniform up to 2^-127."""
 
 
 def split(secret: bytes, points: Sequence[int], threshold: int, random: Random) -> tuple[bytes, ...]:
@@ -37,7 +38,8 @@ def split(secret: bytes, points: Sequence[int], threshold: int, random: Random) 
         )
     if len(set(points)) < len(points) or min(points) < 1 or max(points) > 2**32:
         raise LocalProtocolError(
-            f"Expected distinct points from 1 to 2^32, got {list(points)}. A share at 0 would be the secret."
+            f"Expected distinct points from 1 to 2^32, got {list(points)}. Take each holder's number plus "
+            "one: a share at 0 would be the secret."
         )
     drawn = random(_DRAW_BYTES * (threshold - 1))
     coefficients = [
@@ -61,7 +63,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     weights = weights_at_zero(points)
     secret = sum(weight * value for weight, value in zip(weights, values, strict=True)) % PRIME
     if secret >= 1 << (8 * SECRET_BYTES):
-        raise CryptoError("These shares belong to no secret of 32 bytes.")
+        raise CryptoError(f"Expected shares of a secret of {SECRET_BYTES} bytes, got shares of no secret.")
     return secret.to_bytes(SECRET_BYTES, "little")
 
 
@@ -69,7 +71,10 @@ def parse(share: bytes) -> int:
     """The field element in a share. Raises CryptoError for other bytes."""
     value = int.from_bytes(share, "little")
     if len(share) != SHARE_BYTES or value >= PRIME:
-        raise CryptoError("A share has 33 bytes and is below the prime.")
+        raise CryptoError(
+            f"Expected a share of {SHARE_BYTES} bytes and a number below the prime, got {len(share)} bytes "
+            "or a larger number."
+        )
     return value
 
 

@@ -17,9 +17,11 @@ from securefl.secagg.shamir import combine
 
 @dataclass(frozen=True, kw_only=True)
 class Summed:
-    """The sums over the survivors, for each vector uint32 or uint64 words modulo 2^bits. Raises nothing.
+    """The sums over the survivors. Raises nothing.
 
-    `centred` gives the signed integers.
+    Attributes:
+        totals: for each vector, uint32 or uint64 words modulo 2^bits. `centred` gives the signed integers.
+        survivors: the names of the clients whose inputs are in the sums.
 
     >>> import numpy as np
     >>> from securefl.secagg import Summed, centred
@@ -36,7 +38,10 @@ class Summed:
 class Aborted:
     """The attempt ended and no sum was opened. Raises nothing.
 
-    `culprit` is a client that is proven to have caused it, or None. The next attempt leaves it out.
+    Attributes:
+        phase: the phase in which it ended.
+        reason: the reason, in words.
+        culprit: a client that is proven to have caused it, or None. The next attempt leaves this client out.
 
     >>> from securefl.secagg import Aborted
     >>> Aborted(phase="share", reason="Expected at least 3 clients, got 2 that dealt shares.").culprit is None
@@ -50,9 +55,11 @@ class Aborted:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Unmasking:
-    """The server's slow work. The host calls `run` anywhere, and provides its return value. Raises nothing.
+    """The server's slow work. Raises nothing.
 
-    `shares` holds, for each dealer, the opened shares by point. They match their published hashes.
+    The host, the program that drives the server's machine, calls `run` in any thread or process and passes
+    the returned value to the machine's `provide`. `shares` holds, for each dealer, the opened shares by their
+    Shamir points. Every share matches the hash that its dealer published.
 
     >>> from securefl.secagg import Unmasking
     >>> sorted(Unmasking.__annotations__)
@@ -69,7 +76,7 @@ class Unmasking:
     def run(self) -> Summed | Aborted:
         """Open all secrets, then remove all masks.
 
-        The memory is one copy of the sums, for any number of masks.
+        The work takes the memory of one copy of the sums, however many masks there are.
         """
         alive = set(self.survivors)
         own: dict[int, SecretKey] = {}
@@ -81,7 +88,7 @@ class Unmasking:
                 else:
                     dropped[dealer] = self._key(dealer)
             except CryptoError:
-                # Each share matched the hash that its dealer signed, so no holder is to blame.
+                # Each share matched the hash that its dealer signed, so the dealer is at fault, not a holder.
                 name = self.closed.agreement.roster.members[dealer].name
                 reason = f"{name} dealt shares that match their hashes and open no secret of its own."
                 return Aborted(phase="unmask", reason=reason, culprit=name)
@@ -91,13 +98,13 @@ class Unmasking:
     def _seed(self, dealer: int) -> SecretKey:
         secret = self._combined(dealer)
         if seed_mark(self.closed.context, dealer, secret) != self.seeds[dealer]:
-            raise CryptoError("This is not the seed that was promised.")
+            raise CryptoError("Expected the seed to which the dealer committed, got another one.")
         return SecretKey(secret)
 
     def _key(self, dealer: int) -> AgreementKey:
         key = AgreementKey(SecretKey(self._combined(dealer)))
         if key.public != self.closed.entries[dealer].key:
-            raise CryptoError("This is not the key that was advertised.")
+            raise CryptoError("Expected the key that the dealer advertised, got another one.")
         return key
 
     def _combined(self, dealer: int) -> bytes:

@@ -1,8 +1,10 @@
-"""Rollback protection for a party's folder: a counter outside of it notes the newest head and round.
+"""Rollback protection for a party's folder: a counter outside of it notes how far the party got.
 
-If a party's folder is restored from a backup, its ledger and journal lack the latest releases and acts. The
-counter still has their numbers, so `require` refuses such a folder. Keep the counter outside the folder's
-backup. Two copies of a folder share one counter, which one process holds at a time.
+The counter is a folder with two files. One notes the head of the ledger's hash chain (`accounting.note`), the
+other one a `Place`: the number of sessions and the newest rounds. If a party's folder is restored from a
+backup, its ledger and journal lack the latest releases and acts. The counter still has their numbers, so
+`require` refuses such a folder. Keep the counter out of the backup of the folder. Two copies of a folder
+share one counter. A process locks it, so only one copy is in use at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ _LARGEST = 2**10
 
 
 def default(name: str) -> Path:
-    """`$XDG_STATE_HOME/securefl/NAME`, by default in `~/.local/state`."""
+    """The path of a party's counter if none is named: `$XDG_STATE_HOME/securefl/NAME`.
+
+    `$XDG_STATE_HOME` is `~/.local/state` if it is not set.
+    """
     base = os.environ.get("XDG_STATE_HOME", "")
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
     return root / "securefl" / name
@@ -56,7 +61,8 @@ class Place:
         return self.released >= noted.released and self.acted >= noted.acted
 
     def __str__(self) -> str:
-        return f"{self.sessions} sessions, {self.released} and {self.acted} rounds"
+        rounds = f"the ledger at round {self.released}, the journal at round {self.acted}"
+        return f"{self.sessions} sessions, {rounds}"
 
 
 class Counter:
@@ -76,7 +82,7 @@ class Counter:
         return (self.folder / _PLACE).is_file()
 
     def begin(self) -> None:
-        """Make the folder, for its owner alone, before the party's first session."""
+        """Make the counter's folder, which only its owner may read, before the party's first session."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.note(Place())
 
@@ -85,12 +91,13 @@ class Counter:
         body = b"".join(number.to_bytes(_NUMBER, "little") for number in astuple(place))
         file = os.open(self.folder / _PLACE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            os.pwrite(file, body + seal("place", body), 0)  # of one length, so in one piece
+            # Every note has the same length, so this one write replaces the old note completely.
+            os.pwrite(file, body + seal("place", body), 0)
         finally:
             os.close(file)
 
     def place(self) -> Place:
-        """Return the last note. Raises ConfigError if it is missing."""
+        """Return the last note. Raises ConfigError if it is missing, and DataError if it is damaged."""
         path = self.folder / _PLACE
         if not self.there:
             raise ConfigError(
@@ -101,7 +108,10 @@ class Counter:
         content = inputs.content(path, _LARGEST)
         body = content[: 3 * _NUMBER]
         if content[3 * _NUMBER :] != seal("place", body):
-            raise DataError(f"{path} is not as it was written. Put the newest one back.")
+            raise DataError(
+                f"Expected the counter's note in {path} as it was written, got other bytes. Put the newest "
+                "copy of the file back."
+            )
         return Place(
             sessions=int.from_bytes(body[:_NUMBER], "little"),
             released=int.from_bytes(body[_NUMBER : 2 * _NUMBER], "little"),
@@ -113,9 +123,8 @@ class Counter:
         noted = self.place()
         if not own.reaches(noted):
             raise DataError(
-                f"Expected a party that got as far as its counter {self.folder} has noted ({noted} of the "
-                f"last in ledger and journal), got one of {own}: its folder is an older copy, such as from a "
-                "backup, and does not know what it did since. Put the newest folder back. If it is lost, "
-                "what it did is unknown: begin a new folder with new keys, and count the budget of these "
-                "records as spent."
+                f"Expected a party's folder that is as new as its counter {self.folder} ({noted}), got an "
+                f"older copy ({own}), such as a backup. It lacks the releases since then. Put the newest "
+                "folder back. If it is lost, the spent budget is unknown: begin a new folder with new keys, "
+                "and count the budget of these records as spent."
             )

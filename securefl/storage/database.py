@@ -37,7 +37,7 @@ def writable(path: Path | str) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
     try:
         _write_ahead(db)
-        # NORMAL, the usual setting with a write-ahead log, may lose the last commits with the power
+        # NORMAL, the usual setting with a write-ahead log, may lose the last commits if the power fails.
         db.execute("PRAGMA synchronous = FULL")
     except BaseException:
         db.close()
@@ -52,7 +52,7 @@ def readable(path: Path, how: str) -> sqlite3.Connection:
 
 def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
     """Switch to the write-ahead log."""
-    # Unlike other statements the switch does not wait for its turn, whatever the timeout says.
+    # Unlike other statements, the switch does not wait for a lock, whatever the timeout is.
     for left in reversed(range(tries)):
         try:
             db.execute("PRAGMA journal_mode = WAL")
@@ -67,7 +67,7 @@ IN_MEMORY = ":memory:"
 _TYPES: dict[type, bytes] = {kind: kind.__name__.encode() for kind in (bytes, str, int)}
 Value = bytes | str | int | None
 _ROOM = 2**16
-"""In bytes. If a disk has less left, an error of input and output means a full disk."""
+"""In bytes. If a disk has less free space, an input/output error means a full disk."""
 _FULL = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR_WRITE,
@@ -98,7 +98,7 @@ class Kind:
 
 
 class Damaged(Exception):
-    """Raised if content of a file is not as it was written. `explaining` turns it into a DataError.
+    """The error for content of a file that is not as it was written. `explaining` makes a DataError of it.
 
     Its text is a constant of ours, with numbers at most: it never quotes the file.
     """
@@ -146,7 +146,7 @@ def _explained(path: Path | str, kind: Kind, error: Exception) -> Exception:
 @contextmanager
 def decoding() -> Iterator[None]:
     """Turn every failure to decode stored content into Damaged."""
-    # A person can edit a row and seal it anew, and then any decoder may fail in any way, and quote the row.
+    # A person can edit a row and compute its seal, so a decoder may raise any error, and quote the row in it.
     try:
         yield
     except Damaged:
@@ -173,9 +173,9 @@ def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
 def _of_system(path: Path | str, kind: Kind, error: OSError) -> str:
     match error.errno:
         case errno.ELOOP:
-            return f"{path} is a link, and a {kind.name} is a file of its own. Remove the link."
+            return f"Expected a regular file for the {kind.name}; {path} is a link. Remove the link."
         case errno.ENOENT | errno.ENOTDIR:
-            return f"{Path(path).parent} is no folder, so there can be no {kind.name} in it."
+            return f"Expected a folder {Path(path).parent} for the {kind.name}, got none. Create the folder."
         case errno.ENOSPC | errno.EDQUOT:
             return _full(path, error)
         case None:
@@ -204,7 +204,7 @@ def _full(path: Path | str, error: Exception) -> str:
 def _not_writable(path: Path | str, error: Exception) -> str:
     return (
         f"{path} cannot be written ({_told(error)}), so nothing was released: the file or its folder is "
-        "read-only, or somebody else's. Permit writing, or choose another folder."
+        "read-only, or belongs to another user. Permit writing, or choose another folder."
     )
 
 
@@ -269,7 +269,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, on disk at the end."""
+        """A transaction: all of its changes are on disk at the end, or none."""
         try:
             with self.explaining(), _transaction(self._db):
                 yield
@@ -278,21 +278,21 @@ class Database:
 
 
 def _only_for_its_owner(path: Path, kind: Kind) -> None:
-    """Make the file, or restrict it, for its owner alone. A link is not followed."""
-    # before SQLite opens it: the logs that SQLite makes beside a file get the file's permissions
+    """Create the file, or restrict it, so that only its owner has access. A link is not followed."""
+    # Before SQLite opens it: the logs that SQLite creates beside a file get the file's permissions.
     with explaining(path, kind):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         if os.fstat(file).st_mode & 0o077:
             os.fchmod(file, 0o600)
-    except PermissionError:  # another user's file, which we may write
+    except PermissionError:  # the file belongs to another user, who permits us to write
         pass
     finally:
         os.close(file)
 
 
 def _make(db: sqlite3.Connection, kind: Kind) -> None:
-    """All tables of an empty file in one transaction: a process that is killed here leaves it empty."""
+    """Create all tables of an empty file in one transaction. If the process is killed, it stays empty."""
     with _transaction(db):
         if not _tables(db):
             for statement in kind.tables:
@@ -301,12 +301,12 @@ def _make(db: sqlite3.Connection, kind: Kind) -> None:
 
 
 def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
-    """Raises DataError for another version or kind, Damaged or sqlite3.Error for damage."""
+    """Raise DataError for another version or kind, and Damaged or sqlite3.Error for damage."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version != kind.version:
         raise DataError(
             f"Expected {path} as a {kind.name} of version {kind.version}, which this release writes, got "
-            f"version {version}. Go on with the release that made it. It is not read, and never begun anew."
+            f"version {version}. Use the release that made it: this one neither reads nor replaces the file."
         )
     if _tables(db) != set(kind.tables):
         raise Damaged(f"its tables are not those of a {kind.name}")

@@ -23,7 +23,7 @@ from securefl.core.errors import DataError
 from securefl.storage.inputs import kind_word, shown
 
 _SHOWN = 40
-"""The number of characters of a name in its draft's name, which must stay below 255 bytes."""
+"""The number of characters of the file's name in its draft's name. Names must stay below 255 bytes."""
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
     """A file to write beside `path`. It is moved there in one step at the end. An error leaves nothing
     behind.
 
-    secret: readable by its owner only, from the moment it exists. Raises DataError if something else than a
-    regular file stands at `path`.
+    secret: whether only its owner can read the file, from the moment it exists. Raises DataError if `path`
+    holds anything but a regular file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     require_replaceable(path)
@@ -40,7 +40,7 @@ def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
     mode = 0o600 if secret else 0o666
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    except OSError as error:  # told of the file that was asked for
+    except OSError as error:  # The error names the caller's file, not the draft.
         raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(descriptor, "wb") as target:
@@ -52,7 +52,7 @@ def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
     except OSError as error:
         if error.filename is not None and Path(error.filename) != draft:
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from None  # of a full disk, for one
+        raise OSError(error.errno, error.strerror, str(path)) from None  # for example, the disk is full
     finally:
         draft.unlink(missing_ok=True)
     _sync_folder(path.parent)
@@ -66,7 +66,10 @@ def write(path: Path, content: str | bytes, *, secret: bool = False) -> None:
 
 @contextmanager
 def filling(folder: Path) -> Iterator[None]:
-    """A folder to fill, made for its owner alone if there is none. An error leaves what was there before."""
+    """A folder to fill. If there is none, it is made with access for its owner alone.
+
+    If an error occurs in the context, everything that was added is removed.
+    """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     before: set[Path] | None = None
     try:
@@ -87,9 +90,9 @@ def filling(folder: Path) -> Iterator[None]:
 
 
 def subfolder(path: Path, *, mode: int = 0o777) -> Path:
-    """The folder at `path`, made if there is none, with the rights of `mode` then.
+    """The folder at `path`. If there is none, it is made with the permissions `mode`.
 
-    Raises DataError for a link, whose contents are elsewhere.
+    Raises DataError for a symbolic link: the files would be elsewhere.
     """
     if path.is_symlink():
         raise DataError(f"Expected a folder at {path}, got a symbolic link; remove it.")
@@ -111,7 +114,7 @@ def require_replaceable(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the move itself durable, on file systems that can promise it."""
+    """Make the move itself durable, on file systems that support this."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -29,13 +29,13 @@ from securefl.core.logs import to_stderr
 
 LOCK = ".lock"
 _LONGEST = 4096
-"""The number of bytes that are read of a note."""
+"""The number of bytes of a note that are read."""
 _SHOWN = 300
-"""The number of characters of a command line in a note, and of a note's texts that are shown."""
+"""The number of characters of a command line that a note has, and of a note's text that a message shows."""
 _PATIENCE = 0.3
 """Seconds to wait for the lock. A process that only asks whether a folder is in use holds it for a moment."""
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK
-"""A link is not followed, and a pipe not waited for."""
+"""The flags with which the lock file is opened: links are not followed, and a pipe does not block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Holder:
     since: str
 
     def words(self) -> dict[str, int | str]:
-        """Every field by its word in the lock file."""
+        """The fields by their names in the lock file."""
         return {"pid": self.pid, "host": self.host, "command": self.command, "since": self.since}
 
     @classmethod
@@ -79,8 +79,8 @@ def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None
         raise _refusal(folder, error) from None
     if file is None:
         raise ConfigError(
-            f"Expected a free folder: {folder} is in use by {_named(folder)}: one process at a time runs "
-            "there. Wait for it, stop it, or choose another folder."
+            f"Expected a folder that no process uses: {folder} is in use by {_named(folder)}. Wait for that "
+            "process, stop it, or choose another folder."
         )
     try:
         if (left := _noted(file.number)) is not None:
@@ -100,7 +100,10 @@ def require_idle(folder: Path) -> None:
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigError(f"{folder} is in use by {_named(folder)}; ask again when that has ended.") from None
+        raise ConfigError(
+            f"Expected a folder that no process uses: {folder} is in use by {_named(folder)}. Try again when "
+            "that process has ended."
+        ) from None
     except OSError:  # a file system without locks, where no process can run
         return
     finally:

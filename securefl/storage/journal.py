@@ -42,8 +42,9 @@ KIND = Kind(
         "again INTEGER, digest BLOB NOT NULL, seal BLOB NOT NULL, "
         "PRIMARY KEY (party, session, round, name, ask, again)) STRICT",
     ),
-    lost="The acts of its parties in the round at hand are lost with it, and without it they could act "
-    "otherwise: restore the folder it is in from one backup, or begin a new run in another folder.",
+    lost="The record of its parties' acts in the current round is lost with it, and without that record they "
+    "could contradict themselves: restore its whole folder from one backup, or begin a new run in another "
+    "folder.",
 )
 _KEY = "party = ? AND session = ? AND round = ? AND name = ? AND ask = ? AND again = ?"
 _AT = "at_round = ? AND at_stage = ? AND at_attempt = ?"
@@ -81,7 +82,7 @@ class Journal:
         self._totals: dict[tuple[str, bytes], int] = {}
         self._db = Database(path, KIND)
         try:
-            # The secret of a finished round opens what was sent in it: it is overwritten, not only forgotten.
+            # The secret of a finished round opens the round's messages, so SQLite overwrites deleted rows.
             self._db.rows("PRAGMA secure_delete = ON")
             self._db.run("INSERT OR IGNORE INTO journal VALUES (1, ?)", (os.urandom(16).hex(),))
         except BaseException:
@@ -90,15 +91,18 @@ class Journal:
 
     @property
     def identity(self) -> str:
-        """A random number, drawn when the journal was made. It tells this journal from a replacement."""
+        """A random number, drawn when the journal was made. A replacement has another number."""
         return str(self._db.rows("SELECT identity FROM journal")[0][0])
 
     def sessions(self) -> list[bytes]:
-        """Every session that a party has been in."""
+        """All sessions that a party of this journal has entered."""
         return [bytes(row[0]) for row in self._db.rows("SELECT DISTINCT session FROM parties")]
 
     def newest(self, session: bytes, party: str | None = None) -> int:
-        """The newest round of a session that any party has seen, or 0. party: or that this one has seen."""
+        """The newest round of a session that any party has seen, or 0.
+
+        party: if given, only this party counts.
+        """
         own = () if party is None else (party,)
         query = f"SELECT COALESCE(MAX(round), 0) FROM parties WHERE session = ?{' AND party = ?' * len(own)}"
         return int(self._db.rows(query, (session, *own))[0][0])
@@ -121,7 +125,7 @@ class Journal:
             return [self._begin(act) if isinstance(act, Begin) else self._do(act) for act in acts]
 
     def lasting(self, parties: Sequence[str], session: bytes) -> list[SecretKey]:
-        """The secrets of the parties' own keys, the same for the whole session, durably."""
+        """Return the stored secrets of the parties' own keys. They stay the same for the whole session."""
         with self._db.transaction():
             return [self._lasting(party, session) for party in parties]
 
@@ -131,16 +135,17 @@ class Journal:
             return [self._secret(party, session, number) for party in parties]
 
     def totals(self, parties: Sequence[str], session: bytes, told: Sequence[int]) -> list[int]:
-        """By party, the number n of all records that it was told first in this session, durably.
+        """For each party, the first number n of all records that the server told it in this session.
 
-        told: what each is told now, which counts if it was told nothing before.
+        The number is stored. told: the number that the server tells each party now. It counts if it is the
+        first.
         """
         known = [(party, session) for party in parties]
-        if all(place in self._totals for place in known):  # a round is no reason for another commit
+        if all(place in self._totals for place in known):  # saves a commit in every round
             return [self._totals[place] for place in known]
         with self._db.transaction():
             found = [self._total(*place, now) for place, now in zip(known, told, strict=True)]
-        # Not before the commit: a number that was rolled back was never told.
+        # Only after the commit: a number whose write was rolled back does not count.
         self._totals |= dict(zip(known, found, strict=True))
         return found
 
@@ -152,10 +157,10 @@ class Journal:
         return int(row[-1])
 
     def said(self, party: str, at: Header, name: str, make: Callable[[], bytes]) -> bytes:
-        """The bytes that a party says under this name in a round.
+        """The bytes that a party sends under this name in a round.
 
-        They are made once, are on disk before they are said, and are the same afterwards. This is for bytes
-        that cannot be drawn from a secret again, such as ciphertexts. Those of earlier rounds are wiped.
+        They are made once, are on disk before they are sent, and stay the same. This is for bytes that cannot
+        be derived from a secret again, such as ciphertexts. Those of earlier rounds are deleted.
         """
         key = (party, at.session, at.round, name)
         with self._db.transaction():
@@ -197,8 +202,8 @@ class Journal:
             return SecretKey(found[3]) if found[2] == number else None
         fresh = self._random(32)
         self._write("parties", party, session, number, fresh)
-        # Rounds go up, so a question of an earlier round is never put again, and its rows may go. A value
-        # that cannot change may be asked for again, and its rows stay.
+        # Rounds go up, so a question of an earlier round is never asked again, and its rows are deleted. A
+        # constant value may be asked for again, so its rows stay.
         here = (party, session, number)
         over = "party = ? AND session = ? AND round > 0 AND round < ?"
         self._db.run(f"DELETE FROM questions WHERE {over} AND NOT once", here)
@@ -219,7 +224,7 @@ class Journal:
 
     def _may_enter(self, act: Begin, question: Question) -> bool:
         here = act.header.place()
-        # The same attempt may begin again, after a restart; another agreement in its place may not.
+        # After a restart the same attempt may begin again, but not with another agreement.
         if (attempt := self._attempt(act.client, question, here)) is not None:
             return bool(attempt[0] == act.context)
         if question.name in act.once and self._elsewhere(act.client, question, here):
@@ -237,7 +242,7 @@ class Journal:
         where = "party = ? AND session = ? AND name = ? AND again = ? AND (round, ask) != (?, ?)"
         same = (party, question.session, question.name, question.again, question.round, question.ask)
         rows = self._db.rows(f"SELECT * FROM questions WHERE {where}", same)
-        # Each by its seal: a flipped bit could say that nothing was signed.
+        # Each row's seal is checked: after a flipped bit, a row could say that nothing was signed.
         for row in rows:
             check(row[-1], "questions", *row[:-1])
         others = [_Row(*row[6:-1]) for row in rows]
@@ -253,7 +258,7 @@ class Journal:
         self._write("attempts", *key, *here, act.context, None, None, None)
 
     def _cohort(self, members: Sequence[str]) -> bytes:
-        """Store a cohort and return its digest. All of its members at hand share one row."""
+        """Store a cohort and return its digest. Its members in this process share the row."""
         written = json.dumps(sorted(members))
         digest = hashlib.sha256(written.encode()).digest()
         self._db.run("INSERT OR IGNORE INTO cohorts VALUES (?, ?)", (digest, written))
@@ -262,7 +267,7 @@ class Journal:
     def _within(self, members: Sequence[str], cohort: bytes) -> bool:
         found = self._db.rows("SELECT members FROM cohorts WHERE digest = ?", (cohort,))
         if not found:
-            raise Damaged("a cohort is not there any more")
+            raise Damaged("a cohort is missing")
         ((written,),) = found
         if hashlib.sha256(written.encode()).digest() != cohort:
             raise Damaged("a cohort is not as it was written")
@@ -283,7 +288,7 @@ class Journal:
         return True
 
     def _may_do(self, act: RecordAct, question: Question) -> tuple[list[Any], _Row] | None:
-        """The attempt and the question on record, or None where the act must not be done."""
+        """The attempt and the question on record, or None if the act must not be done."""
         here = act.header.place()
         attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
         if attempt is None or row is None:
@@ -303,7 +308,7 @@ class Journal:
             self._write("questions", *key, *row._replace(signed=1))
 
     def _open(self, act: RecordAct) -> bool:
-        """Record that one total of each question is opened, of all the questions or of none."""
+        """Record that one total of each question is opened: of all the questions, or of none."""
         if self._secret(act.client, act.header.session, act.header.round) is None:
             return False
         keys = [(act.client, *_key(question)) for question in act.questions]
@@ -320,7 +325,7 @@ class Journal:
         return None if found is None else _Row(*found[6:])
 
     def _attempt(self, party: str, question: Question, at: tuple[int, int, int]) -> list[Any] | None:
-        """Context, and the digests of what was dealt, masked and signed, in one attempt at a question."""
+        """The context of one attempt at a question, and the digests of its acts deal, mask and sign."""
         found = self._read("attempts", f"{_KEY} AND {_AT}", (party, *_key(question), *at))
         return None if found is None else list(found[9:])
 

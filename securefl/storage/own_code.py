@@ -1,8 +1,8 @@
 """Import of a user's code that a study names as `module:name`.
 
-The code comes from an installed package, or from the study's own folder. The file is located before any of
-it runs, and links are followed: a module elsewhere is refused. After the import, `sys.path` and `sys.modules`
-are restored, so that two folders can each have a module `helpers`.
+The code comes from an installed package, or from the study's own folder. The module's file is located before
+any of it runs. Symbolic links are followed, and a file in any other place is refused. After the import,
+`sys.path` and `sys.modules` are restored, so that two folders can each have a module `helpers`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-
 
 @dataclass(frozen=True, kw_only=True)
 class CodePlace:
-    """Where named code is.
+    """The place of named code.
 
     name: `module:name`. file: the module's file, without links. sha256: of its content, in hex. own: the
     study's folder if the module is in it, or None for an installed package.
@@ -52,32 +52,35 @@ def names_code(word: str) -> bool:
 
 
 def located(name: str, home: Path | None) -> CodePlace:
-    """Where `module:name` is, without running any of it.
+    """Find `module:name` without running the module.
 
-    home: the study's folder. None if there is none, and only installed packages count. Raises ConfigError for
-    a module that is in neither, that a link takes out of the folder, or whose name an installed package has.
+    home: the study's folder. If it is None, only installed packages are searched. Raises ConfigError for a
+    module that is in neither place, whose link leads out of the folder, or that has the name of another
+    installed module.
     """
     if not names_code(name):
-        raise ConfigError(f"Expected code as `module:name`, got {name!r}.")
+        raise ConfigError(
+            f"Expected code as `module:name`, got {name!r}. Write the module, a colon, and a name in it."
+        )
     module = name.partition(":")[0]
     own = None if home is None else _in_folder(module, home.resolve())
     if own is not None and _top(module) in sys.stdlib_module_names:
         raise ConfigError(
-            f"Expected module {module!r} to have a name of its own, got that of a module of Python for "
-            f"{own}. Give the file another name."
+            f"Expected module {module!r} in {own} to have a name of its own, got that of a module of Python. "
+            "Give the file another name."
         )
     installed = _installed(module)
     if own is not None and installed is not None and installed != own:
         raise ConfigError(
-            f"Expected module {module!r} to have a name of its own, got that of {installed}, which is "
-            f"installed, for {own}. Give the file another name."
+            f"Expected module {module!r} in {own} to have a name of its own, got that of the installed "
+            f"{installed}. Give the file another name."
         )
     file = installed or own
     if file is None:
         where = "an installed package" if home is None else f"an installed package or below {home.resolve()}"
         raise ConfigError(
-            f"Expected the module of {name!r} in {where}, got none{_elsewhere(module)}. A study runs no "
-            "other code: put the module beside the study's file, or install its package."
+            f"Expected the module of {name!r} in {where}, got none{_elsewhere(module)}. A study runs code "
+            "from no other place: put the module beside the study's file, or install its package."
         )
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     folder = None if installed or home is None else home.resolve()
@@ -85,21 +88,22 @@ def located(name: str, home: Path | None) -> CodePlace:
 
 
 def place_of(point: EntryPoint) -> CodePlace:
-    """Where an entry point's code is, as `located`."""
+    """Find the code of an entry point, as `located` does."""
     return located(point.value.replace(" ", ""), None)
 
 
 def load(place: CodePlace) -> Any:
-    """Import the module and return what its name stands for.
+    """Import the module and return the object with this name.
 
-    Raises ConfigError if that fails. Its imports may take further modules of the study's folder.
+    The module may import further modules of the study's folder. Raises ConfigError if the import fails or the
+    module has no such name.
     """
     module, _, name = place.name.partition(":")
     with importable(place):
         try:
             found: Any = importlib.import_module(module)
-        # The module may fail in any way. It may end the process, as scripts do, and nobody would know why a
-        # study did not run.
+        # The module may raise any error. It may also end the process by SystemExit, as scripts do: without a
+        # message, a user would not know why the study did not run.
         except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"Expected to import {place.name} from {place.file}, got {type(error).__name__}: {error}. "
@@ -119,7 +123,7 @@ def load(place: CodePlace) -> Any:
 def importable(place: CodePlace) -> Iterator[None]:
     """Let imports find the modules of the study's folder while the context lasts.
 
-    Code that imports inside its functions is called in it.
+    Call loaded code inside it: its functions may import further modules.
     """
     with nullcontext() if place.own is None else _in_front(place.own, place.name):
         yield
@@ -129,7 +133,7 @@ def importable(place: CodePlace) -> Iterator[None]:
 def _in_front(folder: Path, name: str) -> Iterator[None]:
     top = _top(name.partition(":")[0])
     path, writes = list(sys.path), sys.dont_write_bytecode
-    # A module of that name may be another folder's, or this one as it was before it was edited.
+    # A loaded module of that name may be from another folder, or an older state of an edited file.
     aside = {key: sys.modules.pop(key) for key in list(sys.modules) if _top(key) == top}
     before = {_top(key) for key in sys.modules}
     sys.path.insert(0, str(folder))
@@ -183,9 +187,8 @@ def _inside(path: Path, home: Path) -> Path:
 
 
 def _installed(module: str) -> Path | None:
-    """The file of a module of an installed distribution, or None. Nothing but its parents' search paths is
-    read."""
-    # In this order: to list what is installed takes a while, and most modules are none of it.
+    """The file of a module of an installed distribution, or None. No code runs."""
+    # The file comes first, since a list of all distributions takes long and most modules have no such file.
     if (file := _file_of(module)) is None:
         return None
     names = packages_distributions().get(_top(module), [])
@@ -206,7 +209,7 @@ def _file_of(module: str) -> Path | None:
     first, *rest = module.split(".")
     try:
         spec: ModuleSpec | None = find_spec(first)
-    except ValueError:  # a module that was made by hand has no origin
+    except ValueError:  # a module object that a program made itself has no spec
         return None
     name = first
     for part in rest:
@@ -218,6 +221,6 @@ def _file_of(module: str) -> Path | None:
 
 
 def _elsewhere(module: str) -> str:
-    """Where an import would find the module, in words."""
+    """The place in which an import would find the module, in words."""
     file = _file_of(module)
-    return f" (there is one in {file}, which is neither)" if file is not None else ""
+    return f" (an import would take {file}, which is in neither place)" if file is not None else ""

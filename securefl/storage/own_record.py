@@ -47,7 +47,10 @@ class OwnRecord:
         """Write a batch of acts in one durable transaction."""
         others = {act.client for act in acts} - {self.party}
         if others:
-            raise LocalProtocolError(f"Expected acts of {self.party}, got acts of {sorted(others)}.")
+            raise LocalProtocolError(
+                f"Expected acts of {self.party}, got acts of {sorted(others)}. Record each party's acts in "
+                "its own record."
+            )
         return self.journal.record(acts)
 
 

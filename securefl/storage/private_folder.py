@@ -2,12 +2,12 @@
 
 One rule decides where a file is written. A file outside of this folder depends only on public settings, on
 sent messages, and on the server's own test records. Every other file that depends on clients' records is in
-this folder: the clients that answered, the reasons for missing parts, an observer's figures, times, digests
-of records, and the databases from which a run resumes. The same rule holds without noise, if epsilon is
-infinite.
+this folder: the clients that answered, the reasons for missing contributions, an observer's figures, times,
+digests of records, and the databases from which a run resumes. The rule also holds for a run without noise,
+whose epsilon is infinite.
 
-Every text file in it begins with a line that says so. A database, a picture and a Parquet file have no first
-line: `README.txt` beside them says it.
+Every text file in this folder begins with a notice that it is not for publication. A database, a picture and
+a Parquet file have no first line, so `README.txt` beside them says it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ FIELD: Final = "not_for_publication"
 """The first field of a JSON object that is not for publication. Its value is the notice."""
 _README: Final = "README.txt"
 _RULE: Final = """
-Nothing in this folder is for publication. It holds what records of clients move without noise:
-who answered, why parts of clients are missing, figures and times of an observer, digests of
-records, and the databases that the run goes on from, with the secrets of its parties.
-What lies outside of this folder follows from public settings, from what was sent, and from the
-server's own test records, which no epsilon covers either: they are the server's to publish.
+Nothing in this folder is for publication. Its files depend on clients' records, and no noise covers
+them: the clients that answered, the reasons for missing contributions, an observer's figures and
+times, digests of records, and the databases from which the run resumes, with its parties' secrets.
+A file outside of this folder depends only on public settings, on sent messages, and on the server's
+own test records. No epsilon covers these test records: whether to publish is the server's decision.
 Tables begin with this notice as a comment. Read them with: pandas.read_csv(path, comment="#")
 """
 
 
 def private_folder(folder: Path) -> Path:
-    """The private folder in `folder`, made for its owner alone if there is none.
+    """The private folder in `folder`. If there is none, it is made with access for its owner alone.
 
-    Raises DataError for a link, whose contents are elsewhere.
+    Raises DataError if it is a symbolic link: the files would be elsewhere.
     """
     path = subfolder(folder / PRIVATE, mode=0o700)
     if not (path / _README).exists():
@@ -49,18 +49,18 @@ def private_folder(folder: Path) -> Path:
 
 
 def json_text(content: Mapping[str, Any]) -> str:
-    """JSON whose first line is the notice, as the first field."""
+    """The content as JSON, with the notice as its first field, in the first line."""
     head = "{" + json.dumps(FIELD) + ": " + json.dumps(NOTICE)
     body = json.dumps(dict(content), indent=2)
     return head + (",\n" + body[2:] if content else "}") + "\n"
 
 
 def require_layout(folder: Path) -> None:
-    """Raises ConfigError for a run folder of before there was a private folder."""
+    """Raise ConfigError if a run folder is from an earlier version, which made no private folder."""
     old, new = folder / "arms", folder / PRIVATE / "arms"
     if old.exists() and not new.exists():
         raise ConfigError(
-            f"Expected the databases of the run in {new}, got {old}, as earlier versions left them beside "
-            f"what may be published. Move them: mkdir -m 700 {folder / PRIVATE} && mv {old} {new}. Then "
+            f"Expected the databases of the run in {new}, got {old}: earlier versions wrote them beside "
+            f"files for publication. Move them: mkdir -m 700 {folder / PRIVATE} && mv {old} {new}. Then "
             f"remove tables and plots, and write them anew with: securefl report {folder}"
         )

@@ -1,8 +1,8 @@
 """Supervision of worker processes: start, messages, stop, and exit codes.
 
 A `Supervisor` starts worker processes, receives their messages, and ends them when its own work ends, also
-after an error. The workers ignore signals: terminals and service managers signal the whole group, and the
-parent process then tells its workers to stop.
+after an error. A terminal or a service manager signals all processes of a group. The workers ignore such
+signals: the parent process receives them too, and tells its workers to stop.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ MOST_WORKERS = 1024
 FAILED = 4
 """The exit code of a process whose work raised an error."""
 _BEAT = 0.1
-"""Seconds between two looks at processes."""
+"""The most seconds that the supervisor waits for a message before it looks for signals and ended workers."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C, the signal of service managers, and that of a closed terminal. They ask a study to stop."""
 
 
 def processors() -> int:
     """The number of processors that this process may use."""
-    # a container, or taskset, may allow fewer of them than the machine has
+    # A container, or taskset, may allow fewer processors than the machine has.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def can_fork() -> bool:
-    """Whether a process here may go on in a copy of itself."""
+    """Whether this system lets a process fork safely: the copy continues with the same memory."""
     # macOS has fork, but its own libraries, the one of linear algebra among them, may crash in the copy.
     return hasattr(os, "fork") and sys.platform != "darwin"
 
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """A signal that comes within arrives at the end. A process that is started within hears none of them.
+    """Block SIGNALS inside the context. A signal that arrives inside is delivered at the end.
 
-    Terminals and service managers signal a whole group. The process that started the others hears the signal,
-    and tells them.
+    A process that is started inside inherits the block and never receives these signals. Its parent receives
+    them and tells it to stop.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if hasattr(signal, "pthread_sigmask") else None
     try:
@@ -61,7 +61,7 @@ def unheard() -> Iterator[None]:
 
 @contextmanager
 def for_workers() -> Iterator[None]:
-    """Processes started within have one thread each."""
+    """Give each process that is started inside the context one thread for linear algebra."""
     name = "OMP_NUM_THREADS"
     old = os.environ.get(name)
     os.environ[name] = "1"
@@ -76,9 +76,10 @@ def for_workers() -> Iterator[None]:
 
 @contextmanager
 def scriptless() -> Iterator[None]:
-    """Hide where the main module is from `multiprocessing`, which would import it in every worker.
+    """Hide the main module's file from `multiprocessing`, which would import it in every worker.
 
-    A worker needs nothing of it. A script that calls a sweep at its top level would begin another one there.
+    A worker needs nothing from that module. A script that calls a sweep at its top level would begin another
+    sweep in each worker.
     """
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {
@@ -95,15 +96,16 @@ def scriptless() -> Iterator[None]:
 @contextmanager
 def _forking() -> Iterator[None]:
     with warnings.catch_warnings():
-        # Python 3.12 warns where there are several threads: one of them may hold a lock that nobody opens in
-        # the copy. Those here draw bars on a terminal. The copies never print, and leave by `os._exit`.
+        # Python 3.12 warns if a process with several threads forks: another thread may hold a lock, which
+        # stays locked in the copy. Here the other threads draw progress bars. The copies never print, and end
+        # by `os._exit`, so they never wait for that lock.
         warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
         yield
 
 
 @dataclass(frozen=True)
 class Line:
-    """A process's connection to the one that started it."""
+    """A worker's connection to its parent process."""
 
     _ours: Connection
     _stop: Connection
@@ -113,40 +115,45 @@ class Line:
         self._ours.send_bytes(json.dumps(news).encode())
 
     def orders(self) -> Iterator[Any]:
-        """Yield the parent's orders, as long as it lives."""
+        """Yield the parent's orders, until the parent ends."""
         while True:
             yield json.loads(self._ours.recv_bytes())
 
     def stopping(self) -> bool:
-        """Whether the parent asked all its processes to stop."""
+        """Whether the parent asked all its workers to stop."""
         return self._stop.poll()
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A process ended. code: its exit code; None under a launcher that ignores SIGCHLD, which hides it."""
+    """The event that a worker ended.
+
+    code: its exit code. None if the program that launched the parent ignores SIGCHLD: the system then keeps
+    no exit codes.
+    """
 
     code: int | None
 
 
 Name = TypeVar("Name")
 Work = Callable[..., int | None]
-"""What a process does, of its `Line` and more. Returns its exit code, or None for 0."""
+"""The function that a worker runs. It takes the worker's `Line` and further arguments, and returns the exit
+code, or None for 0."""
 
 
 class Supervisor(Generic[Name]):
-    """A context for named processes. When it ends, also after an error, it kills all of them and waits.
+    """A context for named workers. When it ends, also after an error, it kills all of them and waits.
 
     Args:
-        method: "fork" for copies of this process, which inherit all that they work on. They print nowhere.
-            "spawn" for new ones.
+        method: "fork" for copies of this process, which inherit its memory and print nothing. "spawn" for new
+            processes.
     """
 
     def __init__(self, method: Literal["fork", "spawn"]) -> None:
         self._context: Any = multiprocessing.get_context(method)
         self._forks = method == "fork"
-        # No process reads this pipe, so one word in it is seen by every process, and there is no lock that
-        # one which is killed could keep.
+        # No worker reads from this pipe. Each one polls it, so one message reaches all of them. Unlike an
+        # `Event` it has no lock that a killed worker could leave locked.
         self._hears, self._tells = self._context.Pipe(duplex=False)
         self._lines: dict[Connection, tuple[BaseProcess, Name]] = {}
         self._stopped = False
@@ -166,13 +173,13 @@ class Supervisor(Generic[Name]):
 
     @property
     def running(self) -> list[Name]:
-        """The names of the processes that have not ended."""
+        """The names of the workers that have not ended."""
         return [name for _, name in self._lines.values()]
 
     def start(self, name: Name, work: Work, *given: Any) -> bool:
-        """Start a process. False if the system gives none.
+        """Start a worker that calls `work` with its `Line` and the `given` arguments.
 
-        work: called there with its `Line` and what is `given`.
+        Returns False if the system starts no further process.
         """
         line, theirs = self._context.Pipe()
         inside = Line(theirs, self._hears)
@@ -185,24 +192,24 @@ class Supervisor(Generic[Name]):
                 theirs.close()
                 return False
             self._lines[line] = process, name
-        # The process alone holds this end, so that its end is heard.
+        # Only the worker keeps this end open. So when the worker ends, `hear` reads the end of the stream.
         theirs.close()
         return True
 
     def order(self, name: Name, what: Any) -> None:
-        """Send a process an order that JSON can hold. If it has ended, `hear` reports that."""
+        """Send a worker an order that JSON can hold. If it has ended, `hear` reports that."""
         line = next(line for line, (_, known) in self._lines.items() if known == name)
         with suppress(OSError):
             line.send_bytes(json.dumps(what).encode())
 
     def stop(self) -> None:
-        """Ask all processes to stop. It does nothing a second time."""
+        """Ask all workers to stop. A second call does nothing."""
         if not self._stopped:
             self._tells.send_bytes(b"stop")
             self._stopped = True
 
     def hear(self) -> Iterator[tuple[Name, Any]]:
-        """Yield messages, and `Ended` for each process that has ended. Wait a tenth of a second at most."""
+        """Yield messages, and `Ended` for each worker that has ended. Wait a tenth of a second at most."""
         for line in connection.wait(list(self._lines), timeout=_BEAT):
             assert isinstance(line, Connection)
             process, name = self._lines[line]
@@ -221,14 +228,14 @@ class Supervisor(Generic[Name]):
 
 
 def _inside(forked: bool, work: Work, line: Line, given: tuple[Any, ...]) -> NoReturn:
-    """Work in a process that was started, and leave it."""
+    """Run `work` in a worker process, and end the process."""
     if forked:
-        # What was inherited is the parent's to end: a database that a collector closed here would lose its
-        # log.
+        # The copy inherits open databases of the parent. If garbage collection closed one here, SQLite would
+        # delete its log, which the parent still needs.
         gc.freeze()
         _silent()
     else:
-        # They are blocked in forked processes. What spawns one lets some of them through.
+        # A forked worker inherits the block of `unheard`. A spawned one does not inherit all of it.
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
     _end_with_parent()
@@ -236,8 +243,8 @@ def _inside(forked: bool, work: Work, line: Line, given: tuple[Any, ...]) -> NoR
     try:
         code = work(line, *given) or 0
     finally:
-        # By `os._exit`: handlers at exit, and what waits to be printed, are the parent's. Whoever draws on
-        # the terminal there may have held its lock at the fork.
+        # By `os._exit`, which runs no exit handlers and prints no buffered text: both belong to the parent. A
+        # thread of the parent may have held the terminal's lock at the fork, and printing would wait for it.
         os._exit(code)
 
 

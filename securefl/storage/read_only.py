@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from securefl.core.errors import DataError
 from securefl.storage.database import readable
+from securefl.storage.inputs import opened
 
 T = TypeVar("T")
 _LOGS = ("-wal", "-journal")
@@ -31,8 +32,11 @@ _TRIES = 5
 def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
     """Return what `ask` finds in the database at `path`. No file beside it is made or changed.
 
-    Raises DataError if the file changes during every try, and sqlite3.Error if it is damaged.
+    Raises DataError if the file changes during every try or is no regular file, and sqlite3.Error if it is
+    damaged.
     """
+    with opened(path):  # SQLite would wait for a pipe's writer, and read a device
+        pass
     for _ in range(_TRIES):
         before = _state(path)
         try:
@@ -47,7 +51,7 @@ def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
         if _indexed(path) or _state(path) == before:
             return found
     raise DataError(
-        f"Expected {path} to hold still while it is read, got a change at each of {_TRIES} tries. "
+        f"Expected {path} not to change while it is read, got a change at each of {_TRIES} tries. "
         "Try again when its run has ended."
     )
 

@@ -36,7 +36,7 @@ def read_text(path: Path, most: int = LARGEST_TOML) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
-    if "\0" in text:  # UTF-16 has one in every other byte
+    if "\0" in text:  # In UTF-16, every other byte of plain letters is 0.
         raise ConfigError(f"Expected {shown(path)} as text in UTF-8, got other bytes. Save it as such.")
     return text
 
@@ -44,8 +44,10 @@ def read_text(path: Path, most: int = LARGEST_TOML) -> str:
 def toml(text: str) -> dict[str, Any]:
     """The table of a TOML text. Raises ConfigError if it is not TOML, too long, or too deep."""
     if len(text) > LARGEST_TOML:
-        raise ConfigError(f"Expected at most {LARGEST_TOML:,} characters of TOML, got {len(text):,}.")
-    # the parser would take minutes and gigabytes, and the key be refused afterwards
+        raise ConfigError(
+            f"Expected at most {LARGEST_TOML:,} characters of TOML, got {len(text):,}. Shorten the text."
+        )
+    # Checked before parsing: the parser would take minutes and gigabytes for such a key.
     if _LONG_KEY.search(text):
         raise ConfigError(_too_deep())
     try:
@@ -60,7 +62,7 @@ def toml(text: str) -> dict[str, Any]:
 
 def _check_tables(table: dict[str, Any]) -> None:
     """Check depth and keys, level by level."""
-    # without recursion, which a dotted key of 60 kB would break
+    # Without recursion: a dotted key of 60 kB would exceed Python's limit.
     level: list[Any] = [table]
     for _ in range(_DEEPEST):
         inner: list[Any] = []
@@ -70,7 +72,7 @@ def _check_tables(table: dict[str, Any]) -> None:
             inner += found.values() if isinstance(found, dict) else found
         if any(isinstance(value, int) and value.bit_length() > 63 for value in inner):
             raise ConfigError(
-                "Expected whole numbers of at most 64 bits, as TOML has them, got a larger one."
+                "Expected whole numbers of at most 64 bits, as in TOML, got a larger one. Mend the number."
             )
         level = [value for value in inner if isinstance(value, dict | list)]
         if not level:
@@ -81,11 +83,11 @@ def _check_tables(table: dict[str, Any]) -> None:
 def _check_keys(table: dict[str, Any]) -> None:
     for key in table:
         if not is_legible(key):
-            raise ConfigError(f"Expected keys of printable letters, got {key!r}.")
+            raise ConfigError(f"Expected keys of printable letters, got {key!r}. Rename the key.")
 
 
 def _too_deep() -> str:
-    return f"Expected tables and lists in at most {_DEEPEST} levels, got more. No study nests as deeply."
+    return f"Expected tables and lists in at most {_DEEPEST} levels, got more. Nest them less deeply."
 
 
 def elements(text: bytes) -> int:

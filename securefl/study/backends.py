@@ -20,6 +20,7 @@ from securefl.linear.scheme import LinearScheme
 from securefl.storage.journal import Journal
 from securefl.study.checkpoint import Stands
 from securefl.study.config import Arm, Study
+from securefl.study.lying import with_lies
 from securefl.study.seeded import World
 
 
@@ -85,9 +86,13 @@ class OneProcess:
         return arm_context.plan.session(names, arm_context.nonce)
 
     def engine(self, arm_context: ArmContext) -> Engine:
+        study, world = arm_context.study, arm_context.world
+        contributions = with_lies(
+            arm_context.algorithm.contributions, world.quality, study.corruption.scale_factor
+        )
         return simulated(
             arm_context.plan,
-            arm_context.algorithm.contributions,
+            contributions,
             arm_context.ledger,
             arm_context.world.records,
             rng=partial(client_stream, arm_context.world.seed),

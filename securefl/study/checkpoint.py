@@ -20,6 +20,7 @@ from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import excerpt
 from securefl.engine.account import Asked
+from securefl.engine.attendance import Seen
 from securefl.storage.database import Damaged, Database, Kind, check, decoding, explaining, seal
 from securefl.storage.journal import Journal
 from securefl.storage.read_only import read
@@ -242,6 +243,8 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     for name in ("blamed", "abstained"):
         if not all(isinstance(why, str) for why in record[name].values()):
             raise ValueError("a record has a reason that is no text")
+    if "seen" in record:  # earlier versions noted none
+        Seen.of(record["seen"])
     if (record["accuracy"], record["loss"]) != (None, None):  # both are None if models were not tested
         float(record["accuracy"]), float(record["loss"])
     return Stands(

@@ -71,7 +71,7 @@ def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
         for name in study.privacy.non_private:
             if name not in names:
                 raise ConfigError(
-                    f"[privacy] Expected unprotected among {', '.join(names)}, which the arms send, got "
+                    f"[privacy] Expected non_private among {', '.join(names)}, which the arms send, got "
                     f"{name!r}{near(name, names)}."
                 )
 

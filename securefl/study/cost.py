@@ -7,9 +7,9 @@ FedAvg's rows within 6 %, and CIFAR-10, whose ten devices are drawn once, within
 
 The uplink has half the bandwidth of the downlink, so a byte sent up takes twice as long as a byte sent down.
 
-Sending and receiving both cost the transmitter's power. Compare arms on the same devices only: the bandwidth
-law of EMNIST in v2, N(1, 0.3^2) cut at zero, has density near zero, where the time of a message grows as one
-over the bandwidth. So the round time has a mean over the rounds of one draw of devices, but none over draws.
+Sending and receiving both cost the transmitter's power. Compare arms only on the same drawn devices. The
+bandwidths of EMNIST in v2 are N(1, 0.3^2) cut at zero. Bandwidths near zero occur, and the time of a message
+grows as one over the bandwidth. So the mean round time is finite for one draw of devices, not over draws.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JOULES_PER_WATT_HOUR = 3600.0
 
 
 def decibel(db: float) -> float:
-    """A signal-to-noise figure in dB as a plain power ratio: 10 dB is 10, 7 dB is 5.01."""
+    """The power ratio of a signal-to-noise figure in dB: 10 for 10 dB, 5.01 for 7 dB."""
     return float(10.0 ** (db / 10.0))
 
 
@@ -94,7 +94,7 @@ class Devices:
             )
         if not all(np.all(np.isfinite(law) & (law > 0)) for law in (self.ghz, self.mhz)):
             raise ConfigError(
-                "Expected every device to have a finite speed and bandwidth > 0, got one without."
+                "Expected a finite speed and bandwidth > 0 of every device, got another value. Mend it."
             )
 
     def of(self, clients: NDArray[np.int64]) -> Devices:
@@ -104,8 +104,11 @@ class Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLaw:
-    """The distribution of devices (Table 2): normal laws (mean, standard deviation) cut at zero, in GHz and
-    MHz."""
+    """The distribution of devices (Table 2): normal distributions cut at zero.
+
+    ghz, mhz: mean and standard deviation, before the cut, of processor speed and downlink bandwidth.
+    Raises ConfigError for a mean that is not positive, or a negative standard deviation.
+    """
 
     ghz: tuple[float, float]
     mhz: tuple[float, float]
@@ -124,7 +127,7 @@ class DeviceLaw:
 
 def _positive_normal(count: int, law: tuple[float, float], rng: np.random.Generator) -> Floats:
     values = rng.normal(*law, size=count)
-    # A positive mean keeps at least half of every draw, so this ends.
+    # The mean is positive, so at least half of the values are kept in each turn, and the loop ends.
     while (bad := values <= 0).any():
         values[bad] = rng.normal(*law, size=int(bad.sum()))
     return values
@@ -166,10 +169,10 @@ class ClientCosts:
 
 
 def communication_seconds(model: CostModel, devices: Devices, traffic: Payload | None = None) -> Floats:
-    """Eq. 11, (N,) seconds: (2 up + down) megabit / (bw[MHz] log2(1 + SNR)); 3 msize for a constant model.
+    """Eq. 11, (N,) seconds: (2 up + down) megabit / (bw[MHz] log2(1 + SNR)).
 
-    If the model has a constant size, it counts in place of the bytes in `traffic`. Raises ConfigError if the
-    model counts real bytes and `traffic` is missing.
+    If the cost model has a constant message size, 3 times this size replaces 2 up + down. Raises ConfigError
+    if it counts real bytes and `traffic` is missing.
     """
     if model.model_megabytes is not None:
         weighted = 3 * model.model_megabytes * 1e6
@@ -328,7 +331,8 @@ PRESETS: Final[Mapping[PresetName, Preset]] = {
         ),
         law=DeviceLaw(ghz=(1.0, 0.2), mhz=(1.0, 0.3)),
     ),
-    # CIFAR-10 in v2, Table 2. No model size is stated, and training takes longer: real bytes are counted.
+    # CIFAR-10 in v2, Table 2. The paper states no model size. Training takes longer than the messages, so
+    # real bytes are counted.
     "cifar10_v2": Preset(
         model=CostModel(
             snr=decibel(10),

@@ -20,17 +20,20 @@ from numpy.typing import NDArray
 from securefl.algorithm.plan import CLEAR
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
+from securefl.engine.attendance import spans
 from securefl.report import run_page
 from securefl.report.plots import evaluated
 from securefl.study.accounted import sentence
 from securefl.study.alarms import Alarm, alarms, is_personal
 from securefl.study.arm import ArmRun, arm_folder
+from securefl.study.attended import presences
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
 from securefl.study.seeded import World
 from securefl.training.evaluation import Task
 
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
+_ATTENDANCE = ("arm", "seed", "party", "reason", "since", "until", "rounds")
 _ABSTENTIONS = ("arm", "who", "what", "reason", "clients", "rounds", "times", "told")
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _UNKNOWN = "no reason is on record: it was lost on the way, or is part of a sum that came to nothing"
@@ -52,6 +55,9 @@ class Results:
         observer, such as their divergence. There is a row for each round in which a client's figure changed.
         The value holds until the client's next row.
     ledgers: for each arm and seed, the head of its ledger's chain after the last round.
+    attendance: arm, seed, party, reason, since, until, rounds: each absence of a party as the server sees it
+        (see `engine.attendance`), with its first and last round and the number of rounds between that missed
+        the party.
     abstentions: the reasons for missing contributions (see `abstentions`).
     alarms: the warnings about the arms.
     kind: the learning task, which decides what "accuracy" means (`MEASURES`).
@@ -63,6 +69,7 @@ class Results:
     figures: pd.DataFrame
     summary: tuple[run_page.ArmSummary, ...]
     ledgers: tuple[run_page.LedgerRow, ...]
+    attendance: pd.DataFrame
     abstentions: pd.DataFrame
     alarms: tuple[Alarm, ...]
     kind: Task
@@ -83,6 +90,7 @@ def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
         pd.DataFrame([row for run in runs for row in _figures(run)], columns=_FIGURES),
         tuple(_summary(study, name, metrics, runs) for name in dict.fromkeys(r.arm.name for r in runs)),
         tuple(_ledger(run) for run in runs),
+        attendance(runs),
         abstentions(runs),
         alarms(runs),
         runs[0].world.problem.kind,
@@ -215,6 +223,16 @@ def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
     with Checkpoint(path) as checkpoint:
         records = checkpoint.load()[1]
     return sys.maxsize if records and records[-1]["ended"] else len(records)
+
+
+def attendance(runs: Sequence[ArmRun]) -> pd.DataFrame:
+    """The absences of all parties, by arm and seed. Columns as for `Results`."""
+    rows = [
+        (run.arm.name, run.world.seed, absent.name, absent.why, absent.since, until, missed)
+        for run in runs
+        for absent, until, missed in spans(presences(run.records))
+    ]
+    return pd.DataFrame(rows, columns=list(_ATTENDANCE))
 
 
 @dataclass

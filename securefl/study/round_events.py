@@ -10,6 +10,7 @@ from typing import Any
 from securefl.accounting.figures import brief
 from securefl.core.logs import logger
 from securefl.study.arm import arm_folder
+from securefl.study.attended import Followed
 from securefl.study.checkpoint import rounds_in
 from securefl.study.config import Arm, Study
 
@@ -48,7 +49,7 @@ class Round:
         bytes_up, bytes_down: of all clients together.
         epsilon: the largest of any client so far, by party: "server", "key-holder", "others".
         asked: the number of exchanges with clients.
-        ended: whether the arm ends with this round, since no client is left that may contribute.
+        ended: whether the arm ends with this round, since too few clients are left that may contribute.
         private: figures that no epsilon covers, for the person at this machine.
     """
 
@@ -105,14 +106,17 @@ def calling(callbacks: Sequence[Callback], rounds: int) -> Tell:
 def told(study: Study, folder: Path, tell: Tell, fresh: Tell | None) -> Tell:
     """A function that calls `tell` for every round. For rounds that are not on record in the folder when this
     is called, it also calls `fresh` and writes to the log."""
-    begun = {
-        (arm.name, seed): _on_record(folder, arm, seed) for seed in study.study.seeds for arm in study.arms
-    }
+    pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
+    begun = {(arm.name, seed): _on_record(folder, arm, seed) for arm, seed in pairs}
+    followed = {(arm.name, seed): Followed() for arm, seed in pairs}
 
     def telling(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
         tell(arm, seed, record)
+        presence = followed[arm.name, seed].presence(record)
         if record["round"] > begun[arm.name, seed]:
             _note(study, arm, seed, record)
+            if presence is not None:
+                _log.info("%s, seed %d, %s", arm.name, seed, presence.line())
             if fresh is not None:
                 fresh(arm, seed, record)
 

@@ -22,6 +22,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
+from securefl.engine.attendance import Seen
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.mechanisms.charges import fewest_behind_an_entry
@@ -127,6 +128,7 @@ class Turn:
         self._retired = {k for own in stands for k in own.retired}
         self._known = _newest([own.figures for own in stands], self._population.clients)
         self._logs: list[tuple[CohortQuery, Log]] = []
+        self._seen: list[Seen] = []
 
     def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, ClientState]]:
         """Run a round. Returns the next state, the round's record, and the changed client states."""
@@ -135,17 +137,18 @@ class Turn:
         world, study = self._world, self._study
         # A new network for each round drops late packets at its end: a resumed run does not have them either.
         network = Network(study.network, rng=stream(world.seed, "network", number))
-        self._logs = []
+        self._logs, self._seen = [], []
 
         def query(question: CohortQuery, stage: int) -> Answers:
             header = Header(self._session, number, 0, stage)
             answers, log = self._engine.query(question, header, network)
             self._logs.append((question, log))
+            self._seen.append(self._engine.server.seen)
             return answers
 
         population = replace(
             self._population,
-            retired=self._out(),
+            retired=self._out() | self._engine.away(number),
             fewest=partial(fewest_behind_an_entry, self._plan),
             fixed_batch=self._plan.fixed_batch or 1,
             admits=partial(admits, self._plan),
@@ -175,7 +178,8 @@ class Turn:
         if number < section.rounds:
             new = self._engine.server.account.retired(number + 1) - self._retired
             self._retired |= new
-        ended = len(self._out()) == self._population.clients
+        # With fewer clients no sum of a later round could open, so no later round is played.
+        ended = self._population.clients - len(self._out()) < self._engine.server.fewest
         seconds, watt_hours = self._cost()
         accuracy = loss = personal = None
         figures = played.figures
@@ -200,6 +204,7 @@ class Turn:
             "ledger": {"count": head.count, "head": head.digest.hex()},
             "selected": sorted(Counter(played.drawn).elements()),
             "answered": sorted(played.survivors),
+            "seen": Seen.together(self._seen).record(),
             "figures": {name: self._news(name, values) for name, values in figures.items()},
             "error_bound": self._engine.server.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.rejected_from.items()},

@@ -39,7 +39,7 @@ _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-
 def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
     """The figures of a report, by file name."""
     seed = study.study.seeds[0]
-    worn = looks(arm.name for arm in study.arms)
+    of_arm = looks(arm.name for arm in study.arms)
     measure = MEASURES[results.kind]
     personal = PERSONAL in set(results.metrics["models"])
     made = {
@@ -51,7 +51,7 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
             figure=plots.accuracy(
                 results.metrics,
                 target=study.study.target,
-                looks=worn,
+                looks=of_arm,
                 label=measure.axis,
                 least=measure.least,
             ),
@@ -68,7 +68,7 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
             f"accuracy {_whose(results)}.",
             # Modelled seconds depend on each client's number of records.
             private=True,
-            figure=plots.bytes_and_time(results.metrics, looks=worn, label=measure.axis),
+            figure=plots.bytes_and_time(results.metrics, looks=of_arm, label=measure.axis),
         ),
     }
     divergence = results.figures[results.figures["figure"] == "divergence"]
@@ -105,7 +105,7 @@ def _whose(results: Results) -> str:
 
 
 def _places(results: Results, seed: int) -> pd.DataFrame:
-    """The newest place in the plane of every client that has one: arm, client, first, second, label."""
+    """Each client's newest embedding in two dimensions, as columns arm, client, first, second, label."""
     own = _of_seed(results.figures, seed)
     own = own[own["figure"].isin(["embedding_1", "embedding_2"])]
     newest = own.groupby(["arm", "client", "figure"], sort=False)["value"].last().unstack()
@@ -137,24 +137,26 @@ def write(
 ) -> Path:
     """Write tables, plots, versions and the report into the run folder. Returns the report's path.
 
-    reproduce: the command that repeats the run. changes: of the model, for private training. own: records,
-    code and model that are not packaged, in words. outside: sentences on data that no epsilon covers.
-    digests: of records. They are written in the private folder, like all figures not for publication.
+    reproduce: the command that repeats the run. changes: sentences on how the model was changed for private
+    training. own: records, code and model that are not packaged, in words. outside: sentences on data that no
+    epsilon covers. digests: of records. These go into the private folder, as do all figures that are not for
+    publication.
     """
-    hangs_on = {**versions(), "device": device, **(own or {})}
+    conditions = {**versions(), "device": device, **(own or {})}
     private = private_folder(folder)
     write_table(folder / "metrics.csv", public(results.metrics))
     tables = {
         "metrics": results.metrics,
         "participation": results.participation,
         "figures": results.figures,
+        "attendance": results.attendance,
         "abstentions": results.abstentions,
     }
     for name, table in tables.items():
         write_table(private / f"{name}.csv", table, NOTICE)
     files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
     files.write(private / "summary.json", json_text(private_json(results)))
-    files.write(folder / "versions.json", json.dumps(hangs_on, indent=2) + "\n")
+    files.write(folder / "versions.json", json.dumps(conditions, indent=2) + "\n")
     if digests:
         files.write(private / "records.json", json_text(digests))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
@@ -169,7 +171,7 @@ def write(
         config=study.text,
         summary=results.summary,
         figures=list(drawn.values()),
-        versions=hangs_on,
+        versions=conditions,
         seeds=study.study.seeds,
         reproduce=reproduce,
         bought=bought(study, results),
@@ -214,7 +216,7 @@ def as_json(results: Results) -> dict[str, Any]:
     """The publishable summary for scripts.
 
     An infinite epsilon is the text "inf". An unknown number is null, and so is an accuracy of personal
-    models. The sentences compare the other arms.
+    models. The sentences compare only the arms with a global model.
     """
     arms = []
     for arm in results.summary:
@@ -270,10 +272,13 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def bought(study: Study, results: Results) -> list[str]:
-    """A sentence for each arm in which clients' budgets ran out: the number of rounds that they allowed."""
+    """A sentence for each arm with retired clients: the number of rounds that budget or schedule allowed.
+
+    A client retires by itself, for the rest of the run, if its ledger has no budget left for a round.
+    """
     lines = []
     rounds, seeds = study.study.rounds, results.participation["seed"].nunique()
-    # Without a budget, only the schedule can end a client's part.
+    # Without a budget, a client retires only at the end of the schedule for which noise was calibrated.
     what = f"a budget of {study.privacy.budget:g}" if study.privacy.budget < math.inf else "the schedule"
     over = f" (over {seeds} seeds)" if seeds > 1 else ""
     for arm, own in results.participation.groupby("arm", sort=False):
@@ -291,7 +296,7 @@ def bought(study: Study, results: Results) -> list[str]:
 
 
 def quiet(results: Results) -> list[str]:
-    """A sentence for each arm that had rounds without an exchange."""
+    """A sentence for each arm that had rounds in which the server queried no client."""
     lines = []
     for arm, own in results.metrics.groupby("arm", sort=False):
         silent = int((own["asked"] == 0).groupby(own["seed"]).sum().max())

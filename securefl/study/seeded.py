@@ -1,4 +1,7 @@
-"""The world of one seed: every client's records and data quality, the devices, and the learning problem."""
+"""The world of one seed: every client's records and data quality, the devices, and the learning problem.
+
+All arms of a study run in the same world, so their results differ only by their protocols.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ from securefl.training.task import Problem
 class Marks:
     """Digests and notes about the records and the model of a run that are not packaged.
 
-    bound: digests by name. A run goes on only if they are equal. words: the same for people, without digests
-    of records. private: digests of records, for the person at this machine. notes: sentences that a person
-    should read before the run. outside: sentences on data that no epsilon covers. records: a digest of the
-    records, for a shared ledger alone; empty if the study names no ledger.
+    bound: digests by name. A resumed run goes on only if they equal those at its start. words: descriptions
+    of the same things for the report, without digests of records. private: digests of records, for the person
+    at this machine. notes: sentences that a person should read before the run. outside: sentences on data
+    that no epsilon covers. records: a digest of the records for a shared ledger; empty if the study names no
+    ledger.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)
@@ -48,8 +52,9 @@ class Marks:
 class World:
     """The part of a run that does not depend on the arm. The same seed gives the same world.
 
-    records: each client's training records. held: records that a client tests on and never trains on; None
-    without a hold-out. quality: of each client's data. marks: see `Marks`.
+    records: each client's training records. held: the records that each client tests on and never trains
+    on; None without a hold-out. quality: the name of the corruption of each client's data, or "clean".
+    marks: see `Marks`.
     """
 
     seed: int
@@ -63,10 +68,10 @@ class World:
 
     @cached_property
     def tests(self) -> Sequence[Records]:
-        """Test records of each client, dealt from the server's, for an observer's figures.
+        """Test records (x, y) of each client, for an observer's figures. They are dealt from the server's.
 
-        A class goes to the clients that hold it, in proportion to their numbers of its records. Records whose
-        targets are not classes are dealt evenly.
+        The records of a class go to the clients that have this class, in proportion to their numbers of
+        records of it. If targets are not classes, each client gets an equal share.
         """
         problem = self.problem
         if problem.kind == "classification":
@@ -92,13 +97,13 @@ class World:
         return np.array([len(x) for x, _ in self.records], dtype=np.int64)
 
     def population(self) -> Population:
-        """All clients, with the seconds that each device takes for one round: a model each way, and training.
+        """All clients, with the seconds that each device takes to receive a model, train it and send it.
 
         The times assume the mean number of records for every client, so they are public.
         """
         size = 4.0 * len(self.problem.initial)
-        # If a time followed from a client's own records, a selection by it would depend on them, and no
-        # ledger would count that.
+        # If a time depended on a client's own records, a selection by time would depend on them, and no
+        # ledger would charge for that.
         nominal = np.full(len(self.records), self.problem.records / len(self.records))
         costs = cost.client_costs(
             self.cost_model,
@@ -110,7 +115,10 @@ class World:
         return Population(clients=len(self.records), seconds=costs.seconds)
 
     def passes(self, sizes: ArrayLike) -> Floats:
-        """Passes of local training over each client's records, (N,). In a preset they are the papers' E."""
+        """Passes of local training over each client's records, (N,).
+
+        sizes: each client's number of records. With a preset of the cost model, the passes are the papers' E.
+        """
         local, samples = self.problem.local, np.maximum(sizes, 1)
         if self.cost_model.model_megabytes is not None:
             return np.full(samples.shape, float(self.cost_model.epochs))

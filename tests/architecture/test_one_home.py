@@ -44,8 +44,7 @@ ALONE = {
     "securefl.data.parse": "strict readers of bytes, which know no data set",
     "securefl.data.shakespeare": "how a play becomes records and roles",
     "securefl.dp.ziggurat": "a sampler with its proof; it never reads a key, and `noise` does",
-    "securefl.deployment.host": "to be rewritten with the room of parties apart",
-    "securefl.deployment.limits": "to be rewritten with the room of parties apart",
+    "securefl.deployment.limits": "how places and memory are shared, tested without a socket",
     "securefl.engine.party.contributing": "how the charges of a wave are reserved, apart from the machine",
     "securefl.linear.isolation": "one scheme with its sides, beside those that `registry` names",
     "securefl.linear.padded": "one scheme with its sides, beside those that `registry` names",
@@ -67,6 +66,7 @@ ALONE = {
     "securefl.training.alone": "what vmap isolates; `isolation` chooses the way, and is as long again",
     "securefl.training.canaries": "one attack, which needs Opacus: `audits` imports it when it is used",
     "securefl.training.kinks": "one attack, which needs Opacus: `audits` imports it when it is used",
+    "securefl.study.lying": "what a simulation's liars send, beside the parties that it gives to the engine",
     "securefl.training.stack": "layers as mathematics, without fits or privacy; `cohorts` is as long again",
 }
 FLOORS = {"study": 8, "training": 8, "sweep": 8}

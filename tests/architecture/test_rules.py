@@ -58,7 +58,7 @@ HOLDS_SECRETS = (
 REPR = {
     "securefl/core/text_safety.py": "one character, for people",
     "securefl/matching/admission.py": "for people",
-    "securefl/matching/document.py": "a path, for people",
+    "securefl/storage/inputs.py": "a path, for people",
     "securefl/matching/options.py": "for people",
     "securefl/matching/sealed.py": "for people",
     "securefl/published/beside.py": "the digits of a number",

@@ -193,7 +193,7 @@ CARD = {
 
 
 @pytest.mark.parametrize("arm", CARD)
-@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
+@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads", "dealt-pads"])
 def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, tmp_path: Path) -> None:
     of = study(f'[[arm]]\nname = "x"\nfraction = 0.5\n{arm}\n', scores=scores, rounds=1)
     here = world(of)
@@ -205,12 +205,14 @@ def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, t
         rest = ", its number of records" if "theorem" in arm else ""
         expected = "its model update, its whole profile" + rest
     assert server.learns == f"of each client {expected}"
-    assert server.epsilon == "∞ (unprotected)"
+    assert server.epsilon == "∞ (non-private)"
     learns = "blinded integers, uniform to it"
     if scores == "clear" or "fedprof" not in arm:
         learns = "nothing: it takes no part"
     elif scores == "pads":
-        learns = f"who takes part, and {learns}"
+        learns = "who takes part, and the weights of each query, so the server's own baseline"
+    elif scores == "dealt-pads":
+        learns = "who takes part, and shares of the weights, uniform to it"
     assert key_holder.learns == learns
 
 

@@ -284,3 +284,14 @@ def test_rounds_over_flower() -> None:
     for carrier, how, *numbers in found:
         own = [table.loc[carrier, how, payload] for payload in ("262 kB", "4 MB")]
         assert numbers == [row[name] for row in own for name in ("cpu_ms", "wall_ms")]
+
+
+def test_poisoned_clients() -> None:
+    """The rows in the order of the study's cells; a row's two numbers are those of the arms."""
+    table = pd.read_csv(RESULTS / "fltrust_poisoned.csv", comment="#")
+    found = cells("Poisoned clients, and trust by cosine")
+    assert len(found) == len(table) / 2 == 7
+    for (name, *numbers), cell in zip(found, table["cell"].unique(), strict=True):
+        own = table[table["cell"] == cell].set_index("arm")["accuracy"]
+        assert numbers == [f"{own[arm]:.3f}" for arm in ("FedAvg", "FLTrust")], name
+        assert cell.split(",")[0].split()[0] in name

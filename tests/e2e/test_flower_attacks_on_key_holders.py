@@ -23,8 +23,14 @@ from securefl.core.messages import Broadcast, Order
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit, decode, encode, peek
 from securefl.deployment.engine import RemoteEngine
-from securefl.deployment.frames import REFUSED
-from securefl.deployment.turns import Turn, pack, unpack, unpack_sent
+from securefl.deployment.messages import (
+    REFUSED,
+    SignedTurn,
+    Turn,
+    TurnReply,
+    decode_envelope,
+    encode_envelope,
+)
 from securefl.engine.calls import SumCall
 from securefl.flower.exchange import GridExchange
 from securefl.flower.records import unwrapped, wrapped
@@ -62,8 +68,7 @@ def told(turn: Turn, kind: type[Any], change: Callable[[Any], Any]) -> Turn:
         found = said(data, kind)
         return data if found is None else encode(found[0], change(found[1]))
 
-    call = None if turn.call is None else changed(turn.call)
-    return replace(turn, call=call, parcels=tuple((sender, changed(data)) for sender, data in turn.parcels))
+    return replace(turn, calls=tuple(map(changed, turn.calls)), contents=tuple(map(changed, turn.contents)))
 
 
 def without(request: Request, *members: int) -> Request:
@@ -99,7 +104,7 @@ class Server:
             name, frames = names[node], self.sent.setdefault(names[node], [])
             frame = unwrapped(message.content, sender=SERVER)
             if frames and name in self.lies:  # the first is the request to enter
-                frame = pack(self.lies[name](unpack(frame, sender=SERVER)))
+                frame = self.parties.turned(name, frame, self.lies[name])
             frames.append(frame)
             message.content = wrapped(frame)
             return message
@@ -109,6 +114,10 @@ class Server:
     def played(self) -> Any:
         return self.parties.played(self.engine)
 
+    def tells(self, name: str, turn: Turn) -> bytes:
+        """The party's reply to a turn, which the server signs as it should."""
+        return self.says(name, self.engine._visits.signed(name, turn))
+
     def says(self, name: str, frame: bytes) -> bytes:
         """The party's reply to a frame."""
         grid = self.parties.grid
@@ -117,16 +126,23 @@ class Server:
 
     def last(self) -> tuple[Header, SumCall, Request]:
         """The last place to which it called the key holder, that call, and what it asked for there."""
-        *_, called, asked = (unpack(frame, sender=SERVER) for frame in self.sent[KEY_HOLDER][1:])
-        ((_, data),) = asked.parcels
+        *_, called, asked = map(turn_in, self.sent[KEY_HOLDER][1:])
+        ((_, data),) = asked.packets
         call, request = said(called.call or b"", SumCall), said(data, PadRequest) or said(data, SumRequest)
         assert call is not None
         assert request is not None
         return *call, request[1]
 
 
-def parcel(header: Header, message: Any, call: bytes | None = None) -> bytes:
-    return pack(Turn(call=call, parcels=((SERVER, encode(header, message)),)))
+def turn_in(frame: bytes) -> Turn:
+    return decode_envelope(decode_envelope(frame, SignedTurn, sender=SERVER).turn, Turn, sender=SERVER)
+
+
+def packet(header: Header, message: Any, call: bytes | None = None) -> Turn:
+    return Turn.of(((SERVER, encode(header, message)),), call=call)
+
+
+NOTHING = encode_envelope(TurnReply())
 
 
 def honest(how: str, rounds: int = 1) -> Server:
@@ -147,13 +163,12 @@ def test_a_second_total_of_a_round_is_not_opened(how: str) -> None:
     server = honest(how)
     place, call, request = server.last()
     fewer = without(request, NUMBER)
-    assert unpack_sent(server.says(KEY_HOLDER, parcel(place, fewer)), sender=KEY_HOLDER).parcels == ()
+    assert server.tells(KEY_HOLDER, packet(place, fewer)) == NOTHING
     assert "one total of a sum" in server.parties.why(KEY_HOLDER)
     for later in (replace(place, attempt=place.attempt + 1), replace(place, stage=place.stage + 1)):
         for own in (fewer, request):
-            frame = parcel(later, own, call=encode(later, call))
-            reply = unpack_sent(server.says(KEY_HOLDER, frame), sender=KEY_HOLDER)
-            assert reply.parcels == ()
+            reply = server.tells(KEY_HOLDER, packet(later, own, call=encode(later, call)))
+            assert decode_envelope(reply, TurnReply, sender=KEY_HOLDER).packets == ()
             assert "did not sign" in server.parties.why(KEY_HOLDER)
             later = replace(later, attempt=later.attempt + 1)
 
@@ -164,12 +179,15 @@ def test_every_frame_of_a_round_that_is_over_is_refused(how: str) -> None:
     before = {name: ledger.rows() for name, ledger in server.parties.ledgers.items()}
     for name, frames in list(server.sent.items()):
         for frame in frames[1 : len(frames) // 2]:
-            reply, turn = server.says(name, frame), unpack(frame, sender=SERVER)
+            turn = turn_in(frame)
+            assert server.says(name, frame) == REFUSED
+            assert "was replayed" in server.parties.why(name)
+            anew = server.tells(name, turn)  # and signed once more
             if turn.call is not None:
-                assert reply == REFUSED
+                assert anew == REFUSED
                 assert "places go up" in server.parties.why(name)
             else:
-                assert unpack_sent(reply, sender=name).parcels == ()
+                assert anew == NOTHING
     assert {name: ledger.rows() for name, ledger in server.parties.ledgers.items()} == before
 
 

@@ -46,7 +46,9 @@ def test_a_run_folder_holds_everything(finished: Path) -> None:
         "private/summary.json",
     }
     expected |= {"versions.json", "seeds.json", "report.html"}
-    tables = {f"private/{name}" for name in ("metrics", "participation", "figures", "abstentions")}
+    tables = {
+        f"private/{name}" for name in ("metrics", "participation", "figures", "attendance", "abstentions")
+    }
     expected |= {f"{name}.csv" for name in tables}
     if find_spec("pyarrow") is not None:
         expected |= {f"{name}.parquet" for name in (*tables, "metrics")}

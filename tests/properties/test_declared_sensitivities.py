@@ -19,7 +19,7 @@ import securefl
 import securefl.protocols
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.deployment.computing import Computed
+from securefl.deployment.messages import Computed
 from securefl.deployment.updates import Updates
 
 _LOOSE = {

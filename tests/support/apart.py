@@ -30,6 +30,7 @@ from securefl.core.keys import PublicKey
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import client_stream
+from securefl.engine.attendance import Absence
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
@@ -314,6 +315,10 @@ class Apart:
         assert self.peers[name].query(**self._directory) == {}
 
     # What a server asks of a transport ----------------------------------------------------------------
+
+    @property
+    def absent(self) -> Mapping[str, Absence]:
+        return dict.fromkeys(self.refused, Absence.REFUSED)
 
     def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
         self._queue.clear()

@@ -19,6 +19,8 @@ OPTIONS = {
 }
 REPLACED = ("fedavg_rp", SCHEME_I)
 """It draws with replacement: shares of noise have no cohort to be sized for."""
+NO_COHORT = (REPLACED, ("fltrust", "fraction = 1.0"))
+"""Shares of noise have no cohort to be sized for: how many clients are in a sum is not known before."""
 STATISTICS = ("fedlog", "heads")
 """They send sums over records of a known sensitivity per record, under the name "statistic"."""
 ARMS = [

@@ -7,7 +7,7 @@ from itertools import combinations, product
 from typing import Any
 
 from securefl.study.config import Study, parse
-from support.arms import ARMS, REPLACED, STATISTICS, hiding
+from support.arms import ARMS, NO_COHORT, REPLACED, STATISTICS, hiding
 from support.tiny_study import text, with_privacy
 
 Combination = tuple[tuple[str, str], str, str]
@@ -20,7 +20,7 @@ def allowed(one: Combination) -> bool:
     arm, way, noise = one
     if noise == "key-holder" and way != "two-server":
         return False
-    return not (noise == "distributed" and arm == REPLACED)
+    return not (noise == "distributed" and arm in NO_COHORT)
 
 
 ALL = [one for one in product(ARMS, WAYS, NOISES) if allowed(one)]
@@ -50,7 +50,7 @@ def study(one: Combination, rounds: int = 1) -> Study:
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
     records = name in STATISTICS
     by_loss = ["loss", "size"] if name in ("active_fl", "fedcor", "pow_d") else []
-    sent = {"fedprof": ["profile"], "adds": ["map"]}.get(name, by_loss)
+    sent = {"fedprof": ["profile"], "adds": ["map"], "fltrust": ["direction"]}.get(name, by_loss)
     sizes = ["size"] if one[0] == REPLACED else []
     permitted = str([*(["statistic"] if records else ["update"]), *sent, *sizes]).replace("'", '"')
     settings = {"sum": f'"{way}"', "adversaries": TRUSTED.get(noise, '["server", "key-holder", "others"]')}

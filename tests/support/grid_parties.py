@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.deployment.engine import RemoteEngine
-from securefl.deployment.entering import Enter
+from securefl.deployment.messages import Enter, SignedTurn, Turn, decode_envelope, encode_envelope
 from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import Made, data_of
 from securefl.deployment.roster import PinnedRoster
@@ -110,6 +110,17 @@ class Parties:
             partial(self.party, name),
             newest=lambda session: max(ledger.newest(session), journal.newest(session)),
         )
+
+    def turned(
+        self, name: str, frame: bytes, change: Callable[[Turn], Turn], *, signed: bool = True
+    ) -> bytes:
+        """A turn to this party, changed; by its server, which signs it, or by a relay, which cannot."""
+        own = decode_envelope(frame, SignedTurn, sender=SERVER)
+        turn = change(decode_envelope(own.turn, Turn, sender=SERVER))
+        if not signed:
+            return encode_envelope(replace(own, turn=encode_envelope(turn)))
+        place = {"session": self.session, "party": name, "visit": own.visit, "number": own.number}
+        return encode_envelope(SignedTurn.of(turn, **place, server=self.keys[SERVER]))  # type: ignore[arg-type]
 
     def why(self, name: str) -> str:
         """The newest refusal in a party's diary; empty for none."""

@@ -15,10 +15,11 @@ from securefl.core.release import SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.deployment import folder, keys, pinning, plan_file
-from securefl.deployment.entering import Enter, enter_all
+from securefl.deployment.messages import Enter
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import line_of, parse
 from securefl.deployment.transport import RemoteTransport
+from securefl.deployment.visits import Visits
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse as parse_study
@@ -52,7 +53,7 @@ def part(of: Made, name: str, counters: Path, **more: object) -> folder.Part:
 
 
 def names(of: Made) -> list[str]:
-    return [*map(client_name, range(CLIENTS)), *of.names]
+    return [*map(client_name, range(of.world.problem.clients)), *of.names]
 
 
 def enrolled(root: Path, study: str = CLEAR) -> Path:
@@ -85,14 +86,15 @@ class Asking:
         self.session = pinned.session(of.plan, self.nonce)
         self.server = of.server(OwnRecord(SERVER, Journal(), own))
         self.server.enter(pinned.directory(self.session))
-        self.enter_frame = Enter.of(of.plan, "tiny", of.work, pinned, self.nonce, own)
-        self.transport = RemoteTransport(self.exchange)
+        enter = Enter.of(of.plan, "tiny", of.work, pinned, self.nonce, own)
+        self.visits = Visits(self.exchange, enter, self.session, own)
+        self.transport = RemoteTransport(self.exchange, self.visits)
         self.state: State = of.algorithm.start()
         self.parties = sorted(set(pinned.members) - {SERVER})
 
     def enter(self) -> tuple[str, ...]:
         """Who entered the session."""
-        entered, self.rejected_from = enter_all(self.exchange, self.enter_frame, self.parties)
+        entered, self.rejected_from = self.visits.enter(self.parties)
         return entered
 
     def play(self, number: int) -> list[int]:

@@ -17,11 +17,12 @@ from securefl.core.agreement import Identity
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.deployment.entering import Enter, enter_all
+from securefl.deployment.messages import Enter, SignedTurn, Turn, encode_envelope
 from securefl.deployment.party import PartySession
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_store import SessionStore
 from securefl.deployment.transport import RemoteTransport
+from securefl.deployment.visits import Visits
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
@@ -78,7 +79,6 @@ class Deployment:
         """A server's process, which enters sessions anew."""
         record = OwnRecord(SERVER, Journal(), self.server_keys)
         self.server = ServerParty(self.plan, {"own": self.spec}, record, clients=CLIENTS)
-        self.transport = RemoteTransport(self.exchange)
 
     def start(self, name: str) -> None:
         """Start a party's process, again, with the files that it has."""
@@ -121,8 +121,17 @@ class Deployment:
         """Enter a session; who did."""
         self.session = self.pinned.session(self.plan, nonce)
         self.server.enter(self.pinned.directory(self.session))
-        entered, self.rejected_from = enter_all(self.exchange, self.request(nonce), tuple(self.residents))
+        self.visits = Visits(self.exchange, self.request(nonce), self.session, self.server_keys)
+        self.transport = RemoteTransport(self.exchange, self.visits)
+        entered, self.rejected_from = self.visits.enter(tuple(self.residents))
         return entered
+
+    def signed(self, name: str, turn: Turn, **changes: Any) -> bytes:
+        """A turn that the server signs for this party, with the number that is due there."""
+        visit, number = self.visits._here[name]
+        told = {"session": self.session, "party": name, "visit": visit, "number": number}
+        own = SignedTurn.of(turn, **{**told, "server": self.server_keys, **changes})
+        return encode_envelope(own)
 
     def query(self, number: int, query: CohortQuery = ASK) -> Answers:
         return self.server.query(query, Header(self.session, number, 0, 0), self.transport)

@@ -32,6 +32,7 @@ from securefl.protocols.contributions import Count, Loss, Size, Update
 from securefl.protocols.fedlog.contribution import Clipping
 from securefl.protocols.fedlog.contribution import Statistic as FedLogStatistic
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
+from securefl.protocols.fltrust import UnitUpdate
 from securefl.protocols.heads.contribution import Bounding
 from securefl.protocols.heads.contribution import Statistic as HeadStatistic
 from securefl.protocols.lg_fedavg import LastLayersUpdate
@@ -93,8 +94,8 @@ class Case:
             outputs=_CLASSES,
             clients=3,
             records=300,
-            server_x=np.zeros((1, _WIDTH), np.float32),
-            server_y=np.zeros(1, np.int64),
+            server_x=np.zeros((2, _WIDTH), np.float32),
+            server_y=np.zeros(2, np.int64),
             seed=1,
             private=_DPSGD if self.private else None,
         )
@@ -104,7 +105,9 @@ CASES = (
     *(
         Case(protocol=name, hidden=(8,) if name in ("adds", "feddrop") else ())
         for name in sorted(p.name for p in entry_points(group="securefl.protocols"))
+        if name != "fltrust"
     ),
+    Case(protocol="fltrust", options={"root": 1}),
     *(
         Case(protocol=name, update_bound=0.3)
         for name in ("fedavg", "fedprox", "fedavg_rp", "fedadam", "cfcfm")
@@ -275,7 +278,7 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
                 yield contribution.compute(asked(contribution, (x, np.zeros(n, np.int64))))
         return
     model = contribution.supernet.problem.initial if hasattr(contribution, "supernet") else None
-    if isinstance(contribution, Map | Update):
+    if isinstance(contribution, Map | Update | UnitUpdate):
         model = (
             contribution.supernet.problem.initial
             if isinstance(contribution, Map)
@@ -354,6 +357,7 @@ SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Valu
             SubnetUpdate,
             DroppedUpdate,
             Map,
+            UnitUpdate,
         )
     },
     (Count, "record"): of_counts,

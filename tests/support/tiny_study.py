@@ -44,7 +44,13 @@ def text(
     arms = arms or (FEDAVG, FEDPROF)
     if non_private is None:
         by_loss = ('"active_fl"', '"fedcor"', '"pow_d"')
-        sent = {"update": ("",), "profile": ('"fedprof"',), "loss": by_loss, "map": ('"adds"',)}
+        sent = {
+            "update": ("",),
+            "profile": ('"fedprof"',),
+            "loss": by_loss,
+            "map": ('"adds"',),
+            "direction": ('"fltrust"',),
+        }
         wanted = "".join(arms)
         named = [name for name, by in sent.items() if any(word in wanted for word in by)]
         non_private = str(named).replace("'", '"')

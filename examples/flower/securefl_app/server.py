@@ -29,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
         nodes = found(grid, names, deadline=float(config["wait"]))
         say(f"nodes of {', '.join(nodes)}; none of {', '.join(set(names) - set(nodes)) or 'nobody'}")
         exchange = GridExchange(grid, nodes, deadline=float(config["deadline"]))
-        _, page = run_deployed(folder, out, exchange, tell=partial(finished, say))
+        _, page = run_deployed(folder, out, exchange, tell=partial(finished, say), say=say)
         say(f"report {page}")
     except Exception as error:  # said and raised again, whatever it is: Flower keeps the reason to itself
         say(f"failed: {error}")
@@ -37,8 +37,8 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def finished(say: Callable[[str], None], arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
-    """Say what the server knows of a round."""
-    say(f"round {record['round']}: answered {record['answered']}, accuracy {record['accuracy']:.3f}")
+    """Say the accuracy of a round. Who took no part in it is said by `run_deployed`."""
+    say(f"round {record['round']}: accuracy {record['accuracy']:.3f}")
 
 
 def append(log: Path, text: str) -> None:

@@ -1,9 +1,10 @@
-"""The commands `party`: `init`, `enrol`, `pin`, `serve`, `status`, `rotate` and `recount`, a module each."""
+"""The commands `party`: `init`, `enrol`, `pin`, `serve`, `coordinate`, `status`, `rotate`, `recount`."""
 
 from __future__ import annotations
 
 import click
 
+from securefl.commands.party.coordinate import coordinate
 from securefl.commands.party.enrol import enrol
 from securefl.commands.party.init import init
 from securefl.commands.party.pin import pin
@@ -22,9 +23,10 @@ def party() -> None:
     securefl party enrol P                          print its line for the roster
     securefl party pin P roster.jsonl               pin the roster that all parties agreed on
     securefl party serve P                          run its process
+    securefl party coordinate SERVER --out RUN      run the study with parties that serve
     securefl party status P                         show its releases, sessions and refusals
     """
 
 
-for _command in (init, enrol, pin, serve, status, rotate, recount):
+for _command in (init, enrol, pin, serve, coordinate, status, rotate, recount):
     party.add_command(_command)

@@ -86,9 +86,21 @@ def init(
         _agree(made.plan, stated, yes)
     content = (folders.renew if again else folders.init)(folder, made, part)
     click.echo(f"{folder / 'party.toml'}: {content.name} of {found.study.name}, {content.arm}.")
+    if client is not None:
+        click.echo(_records(client, records))
     click.echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
     if not content.roster:
         click.echo(f"Next: securefl party enrol {folder}")
+
+
+def _records(client: int, records: Path | None) -> str:
+    """A sentence on the client's records, since it would train on the study's without a sign."""
+    if records is not None:
+        return f"Its records are those of {records}."
+    return (
+        f"Its records are the part of the study's data that the study deals to client {client}. For its own: "
+        "--records FILE.npz."
+    )
 
 
 def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:

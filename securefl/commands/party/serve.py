@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from pathlib import Path
 
 import click
@@ -30,29 +29,30 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
     The socket exists once the party is ready. Its group may open it, but the party accepts only the users
     that --allow names. It notes refusals for `securefl party status`.
     """
-    from securefl.core.errors import ConfigError
+    from securefl.deployment.peers import require_platform
+
+    require_platform()
+    # Below the check: some of it cannot be imported where the check fails.
     from securefl.deployment import folder as folders
     from securefl.deployment.folder_party import serve as serve_party
     from securefl.study.interruption import Interrupted, Interruption
-    from securefl.training import single_thread
 
-    single_thread()
     users = frozenset(map(_user, allow)) or frozenset({os.getuid()})
     path = (socket or folder / folders.SOCKET).absolute()
+
+    def ready(name: str) -> None:
+        click.echo(f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it.")
+
     try:
-        with Interruption(), folders.opened(folder, new_records=new_records) as party:
-            if party.content.name == "server":
-                raise ConfigError(
-                    "Expected a client or a key holder, got the server's folder: a server does not serve."
-                )
-            name = party.content.name
-            ready = f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it."
-            serve_party(party, path, allow=users, ready=lambda: click.echo(ready), most=most)
+        with Interruption():
+            serve_party(folder, path, allow=users, ready=ready, most=most, new_records=new_records)
     except Interrupted as interrupted:
         raise click.exceptions.Exit(interrupted.exit_code) from None
 
 
 def _user(text: str) -> int:
+    import pwd
+
     try:
         return int(text) if text.isdecimal() else pwd.getpwnam(text).pw_uid
     except (KeyError, ValueError):

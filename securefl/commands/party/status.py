@@ -15,7 +15,10 @@ from securefl.core.text_safety import escaped
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def status(folder: Path, as_json: bool) -> None:
-    """Show a party's releases with their epsilon, its sessions, and its refusals with their reasons.
+    """Show a party's releases with their epsilon, its sessions, its missing values, and its refusals.
+
+    FOLDER is a party's of a study, or one of an app of your own (`UpdateParty`). Each reason of a missing
+    value says what to change. The server never learns it: it knows only that the party sent no value.
 
     The party may run meanwhile. Nothing of this is ever sent, above all not the fingerprint of the records.
     """
@@ -32,11 +35,13 @@ def status(folder: Path, as_json: bool) -> None:
 
 
 def _lines(said: dict[str, Any]) -> list[str]:
-    lines = [
-        f"{said['name']} ({said['arm']}, seed {said['seed']}), keys {said['fingerprint']}",
-        f"roster: {said['roster'] or 'none pinned'}",
-        f"counter: {said['counter']['folder']} {said['counter']['wrong']}".rstrip(),
-    ]
+    lines = [f"{said['name']}, a party of an app: its program has keys, roster and counter"]
+    if "roster" in said:
+        lines = [
+            f"{said['name']} ({said['arm']}, seed {said['seed']}), keys {said['fingerprint']}",
+            f"roster: {said['roster'] or 'none pinned'}",
+            f"counter: {said['counter']['folder']} {said['counter']['wrong']}".rstrip(),
+        ]
     if "terms" in said:
         terms, count = said["terms"], said["releases"]
         words = ", ".join(f"{name} {value}" for name, value in terms.items() if name != "against")
@@ -44,10 +49,13 @@ def _lines(said: dict[str, Any]) -> list[str]:
         spent = ", ".join(f"{value} against the {party}" for party, value in said["epsilon"].items())
         lines.append(f"epsilon so far, in all studies: {spent}")
         lines.append(f"releases: {count['committed']} left, {count['reserved']} more reserved")
+    if said.get("records"):
         newest = said["records"][-1]
         lines.append(f"records: SHA-256 {newest['digest']} since {newest['at']} ({newest['why']})")
     lines.append(f"sessions: {said['sessions']['count']}")
     lines += [f"  {one['at']}  {one['session'][:16]}  {one['study']}" for one in said["sessions"]["last"]]
+    lines.append(f"missing values: {len(said['missing']) or 'none'}")
+    lines += [f"  {one['at']}  {one['times']} x  {one['what']}: {one['why']}" for one in said["missing"]]
     lines.append(f"refusals: {len(said['refusals']) or 'none'}")
     lines += [f"  {one['at']}  {one['times']} x  {one['why']}" for one in said["refusals"]]
     return lines

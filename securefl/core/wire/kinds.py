@@ -17,7 +17,8 @@ from securefl.core.errors import LocalProtocolError
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.release import Release
 
-Sender = Literal["client", "server", "key-holder"]
+Sender = Literal["client", "server", "key-holder", "envelope"]
+"""An "envelope" carries encoded messages between machines; their own kinds say who sends them."""
 KEYS = (PublicKey, Share, Signature, Commitment)
 _FROM_CLIENTS = (Release, *KEYS)
 T = TypeVar("T")

@@ -29,7 +29,10 @@ from securefl.mechanisms.protecting import protect
 from securefl.storage.journal import Journal
 from securefl.sums.registry import scheme_of
 
-_OVER = "The declared schedule is over."
+_OVER = (
+    "The declared schedule is over: the plan has no further round (`max_rounds`). Have all parties agree on "
+    "a plan with more."
+)
 _AT_ONCE = 100
 """The number of clients that are trained before their models are freed (one wave), by whichever `Trainer`."""
 
@@ -190,7 +193,10 @@ class Contributing:
     ) -> tuple[Release, ...]:
         x, _ = self.values.records(task.client)
         if not len(x) and not speaks:
-            raise DataError("Expected at least one record, got none: it abstains.")
+            raise DataError(
+                "Expected at least one record, got none: it abstains. Give the client records, or agree on a "
+                "plan with a finite epsilon, under which a client without records answers too."
+            )
         releases = []
         for name, (key, _) in zip(task.wants, charges, strict=True):
             made = self._spoken if speaks else self._protected

@@ -2,7 +2,8 @@
 
     client      integers -> ciphertexts under the key holder's key, sealed to the server on their way
     evaluator   gate, then sum; adds one fresh encryption of uniform pads and flooding; signs the request
-    key holder  decrypts, removes the noise by rounding; replies integers mod p_j, once per place
+    key holder  decrypts, removes the noise by rounding; replies integers mod p_j, once per place (the
+                round, attempt, stage and name of a sum)
     evaluator   subtracts its pads: the sum, bit for bit
 
 `terms` has the coding. What each party sees, and why it learns no more than its output (all parties
@@ -16,7 +17,7 @@ semi-honest, key holder and server not colluding, no client colluding with the s
   polynomial and e depend on encryption randomness only (coding rounds nothing, and SEAL adds a message after
   the noise). So its view has the same distribution for all data, without any assumption. If it colludes with
   clients, this holds for the other clients' data. e depends on the number of clients in the sum and on the
-  fresh encryption. Flooding hides that, up to an advantage of 2^-22.8 over all tau.
+  fresh encryption. Flooding hides that, up to an advantage of 2^-22.8 over all tau openings of a key.
 
 What a dishonest party can do:
 
@@ -77,7 +78,7 @@ class SumEncryptor:
         Raises LocalProtocolError for another dtype or shape, or an integer beyond the bound.
         """
         coefficients = self._terms.encode(integers)
-        # One unit of noise everywhere: SEAL refuses to transform a zero, and a vector may be one.
+        # One unit of noise in every coefficient: a vector may be all zero, which SEAL refuses to transform.
         coefficients = plus(coefficients, np.ones_like(coefficients), self._terms.parameters.primes)
         parts = (self._ring.encrypt(self._encryptor, self._ring.plain(each)) for each in coefficients)
         return self._tag + b"".join(gate.pack(part, self._terms.parameters.primes) for part in parts)
@@ -100,7 +101,7 @@ class BlindedSum(Guarded):
 
 
 class SumEvaluator:
-    """The server's part of one sum. `rng` is the operating system's outside of tests."""
+    """The server's part of one sum. `rng` draws pads and flooding: the operating system's by default."""
 
     def __init__(
         self,
@@ -141,7 +142,8 @@ class SumEvaluator:
             return EncryptedTotal(residues, (sender,))
         if sender in total.senders or len(total.senders) >= self._terms.clients:
             raise RemoteProtocolError(
-                f"Expected one vector a client of at most {self._terms.clients} clients, got one more.",
+                f"Expected one vector from each of at most {self._terms.clients} clients, got one more. The "
+                "total is unchanged: leave this vector out.",
                 sender=sender,
                 phase="gate",
             )

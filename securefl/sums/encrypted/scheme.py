@@ -98,14 +98,14 @@ class EncryptedClients:
     """The clients' side: they encrypt under the key that the key holder signed."""
 
     def __init__(self, scheme: Encrypted, directory: Directory) -> None:
-        self._way = scheme
+        self._scheme = scheme
         self._directory = directory
         self._keys = _PinnedKey(directory)
 
     def machines(
         self, attempt: Attempt, identities: Sequence[Identity], key: bytes
     ) -> Mapping[str, Machine[Any]]:
-        enough, agreed = self._way.enough(attempt), self._way.agreement(attempt, self._directory)
+        enough, agreed = self._scheme.enough(attempt), self._scheme.agreement(attempt, self._directory)
         public = self._keys.of(key)
         encrypt = {name: SumEncryptor(public, own).encrypt for name, own in _all_terms(attempt).items()}
         return {
@@ -118,16 +118,16 @@ class EncryptedServer:
     """The server's side: it adds ciphertexts and signs its requests."""
 
     def __init__(self, scheme: Encrypted, own: Own) -> None:
-        self._way = scheme
+        self._scheme = scheme
         self._own = own
         self._keys = _PinnedKey(own.directory)
 
     def check(self, attempt: Attempt) -> None:
-        self._way.enough(attempt)
+        self._scheme.enough(attempt)
         _all_terms(attempt)
 
     def machine(self, attempt: Attempt, key: bytes) -> SumServer:
-        enough, agreed = self._way.enough(attempt), self._way.agreement(attempt, self._own.directory)
+        enough, agreed = self._scheme.enough(attempt), self._scheme.agreement(attempt, self._own.directory)
         public, signing = self._keys.of(key), self._own.identity.signing
         evaluators = {name: SumEvaluator(public, own, signing) for name, own in _all_terms(attempt).items()}
         size = sum(evaluator.message_bytes for evaluator in evaluators.values())
@@ -147,7 +147,7 @@ class EncryptedKeyHolder:
     """The key holder's side: its keys, and how many integers each has opened."""
 
     def __init__(self, scheme: Encrypted, own: Own) -> None:
-        self._way = scheme
+        self._scheme = scheme
         self._own = own
 
     # Made at the first sum: a key costs time, and some sessions have no sum.
@@ -156,7 +156,7 @@ class EncryptedKeyHolder:
         return SumKeys(self._own.record)
 
     def machine(self, attempt: Attempt) -> tuple[SumKeyHolder, bytes]:
-        enough, agreed = self._way.enough(attempt), self._way.agreement(attempt, self._own.directory)
+        enough, agreed = self._scheme.enough(attempt), self._scheme.agreement(attempt, self._own.directory)
         terms = list(_all_terms(attempt).values())
         # Before a client encrypts: a key without room for this sum is replaced.
         self._keys.enter(attempt.header, sum(own.integers for own in terms))

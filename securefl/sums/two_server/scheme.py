@@ -1,4 +1,11 @@
-"""The two-server sum scheme, and the key holder's part in one attempt."""
+"""The two-server sum scheme, and the key holder's part in one attempt.
+
+A client derives a seed for the attempt, and from the seed a pad, a pseudorandom vector. It sends its vector
+plus the pad to the server, and the seed in a box: encrypted for the key holder. The server adds up the padded
+vectors. The key holder opens the boxes, adds up the pads (and the plan's noise, if it adds any), and sends
+this one sum, sealed to the server. The server subtracts it. An attempt is one try to open one sum. Another
+attempt, over fewer clients, may follow a failed one.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +72,7 @@ class TwoServer:
         return Agreement(
             header=attempt.header,
             roster=directory.roster(attempt.cohort),
-            # Room for the noise too: no check sees a total that wraps.
+            # The word must hold the noise too: a total that wraps around looks like any other.
             vectors=attempt.vectors(lambda spec: mechanism_of(self._plan, spec).headroom().total),
             plan=self._plan.digest(),
             task=attempt.task,
@@ -139,7 +146,8 @@ class TwoServerKeyHolder:
 class KeyHolderPart:
     """The key holder's lasting secret, and the seals and noise derived from it under its own plan.
 
-    spec: the specs of the summed values. key: the key for which clients box their seeds.
+    spec: the specs of the summed values. key: the key for which clients box their seeds. `asked` in the
+    methods is the digest of the server's request.
     """
 
     secret: SecretKey
@@ -160,12 +168,12 @@ class KeyHolderPart:
     def noise(self, agreed: Agreement, asked: bytes) -> dict[str, NDArray[np.int64]]:
         """The plan's noise on each sum, by name, if the key holder adds it: one draw for each sum.
 
-        The noise is derived from the sum's place and from the one request on record for it. If the record
-        were lost, another set would get independent noise. Under the same noise, the difference of two totals
-        would have none.
+        The noise is derived from the sum's place and from the one request on record for it. If the key holder
+        lost its record, a request for another set of clients would get independent noise. With the same
+        noise, the difference of two totals would have none.
         """
         lengths = {vector.name: vector.length for vector in agreed.vectors}
-        # By `openings`: a value that is constant in the session has one opening, with one draw of noise.
+        # A value that is constant in the session has one question in all rounds, so its noise is drawn once.
         questions = {question.name: question for question in agreed.openings}
         drawn = {}
         for name, mechanism in ((own.name, mechanism_of(self.plan, own)) for own in self.spec):
@@ -186,5 +194,5 @@ def _opened(
     try:
         return opened(key, agreed, member, request.of(place))
     except CryptoError:
-        # The server learns which members' boxes do not open, and never why.
+        # The server learns which members' boxes do not open. It does not learn the reason.
         return None

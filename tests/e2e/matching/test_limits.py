@@ -227,3 +227,42 @@ def test_values_beyond_all_floats_are_clipped_in_silence(place: Place) -> None:
     write(place.root / "far.json", ([1e308, 1e300, 0.0], [1e308, 1e308, 0.0]))
     told = place.encrypt("far", "--profile", "--anchor", place.root / "a.json")
     assert "values lay outside the bounds and were clipped" in told
+
+
+@pytest.mark.parametrize("command", ["encrypt", "match"])
+def test_help_states_the_defaults_in_force(command: str) -> None:
+    told = " ".join(call(command, "--help").split())
+    strong, compact = Options().bounds, Options(parameters="compact").bounds
+    for name in ("mean", "variance_high", "weight"):
+        assert f"efault {getattr(strong, name):g}, compact {getattr(compact, name):g}." in told, name
+    assert strong.variance_low == compact.variance_low
+    assert f"Default {strong.variance_low:.0e}." in told
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**40 + 1])
+def test_a_number_of_openings_is_refused_by_its_flag(count: int, tmp_path: Path) -> None:
+    words = ("keygen", "--role", "key-holder", "--out", tmp_path / "K", "--openings", count)
+    assert f"Expected --openings from 1 to 1099511627776, got {count}" in call(*words, code=1)
+    assert not (tmp_path / "K").exists()
+
+
+def test_a_profile_too_long_for_encrypt_is_refused_where_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = '[model]\nkind = "mlp"\nhidden = [5]\nprofiled_layer = "fc1"\n[weights]\noutputs = 2\n'
+    (tmp_path / "m.toml").write_text(model)
+    np.save(tmp_path / "d.npy", np.ones((3, 4)))
+    words = (
+        "profile",
+        "--data",
+        tmp_path / "d.npy",
+        "--model",
+        tmp_path / "m.toml",
+        "-o",
+        tmp_path / "p.json",
+    )
+    monkeypatch.setattr("securefl.matching.profile_file.MOST_ELEMENTS", 13)
+    assert "Expected at most 13 numbers in at most 16,777,216 bytes, got up to 14" in call(*words, code=1)
+    assert not (tmp_path / "p.json").exists()
+    monkeypatch.setattr("securefl.matching.profile_file.MOST_ELEMENTS", 14)
+    call(*words)

@@ -21,7 +21,7 @@ def test_a_finite_one_is_a_number_everywhere() -> None:
 def test_an_infinite_one_says_so() -> None:
     assert brief(inf) == "∞"
     assert short(inf) == "infinite"
-    assert in_words(inf) == "∞ (unprotected)"
+    assert in_words(inf) == "∞ (non-private)"
     assert with_reason(inf, "it leaves without noise") == "infinite (∞): it leaves without noise"
     assert asked_for(inf) == "no noise"
 

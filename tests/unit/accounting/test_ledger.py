@@ -293,7 +293,7 @@ def test_no_wave_ever_breaks_the_budget(wave: list[tuple[str, float]]) -> None:
             assert (ledger.epsilon(holder, SERVER) == before) == bool(refused)
 
 
-def test_unprotected_is_infinite_against_whom_it_is_told(ledger: Ledger) -> None:
+def test_non_private_is_infinite_against_each_party_that_receives_it(ledger: Ledger) -> None:
     ledger.reserve([(key("a"), NON_PRIVATE), (key("b"), GAUSSIAN)])
     assert [ledger.epsilon("a", p) for p in (SERVER, OTHERS, KEY_HOLDER)] == [math.inf, math.inf, 0.0]
     assert 0 < ledger.epsilon("b", SERVER) < math.inf

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.command_line import securefl
 
+from securefl.accounting.chain import replay
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.accounting.shared import Allotment, SharedLedger, account_of, is_shared, shared_terms
 from securefl.accounting.statements import identity_of, statement
@@ -41,6 +42,10 @@ def ledger(path: Path) -> None:
 def use_ledger(path: Path) -> None:
     statement(path, party="server")
     identity_of(path)
+    go_on(path)
+
+
+def go_on(path: Path) -> None:
     with Ledger(path, TERMS) as own:
         _ = own.identity, own.head, own.rows(), own.worst("key-holder")
         own.reserve([(ReleaseKey("p2", SESSION, 1, 0, 0, "score"), READS)])
@@ -278,3 +283,34 @@ def test_tables_of_ledgers_are_legible_and_narrow(
     assert code == 0, err
     assert f"a text of {len(long):,} characters" in out
     assert all(line.isprintable() and len(line) < 1500 for line in (out + err).splitlines())
+
+
+def forged(path: Path, change: str, *values: str) -> None:
+    """Change a ledger, and make its chain fit again, as a person with a program would."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(change, values)
+
+        def rows(query: str) -> list[tuple[Any, ...]]:
+            return db.execute(query).fetchall()
+
+        link = replay(rows)
+        db.execute("UPDATE head SET count = ?, digest = ?", (link.count, link.digest))
+        db.commit()
+    path.with_name(path.name + "-head").unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE releases SET charge = ?",
+        "UPDATE terms SET value = ? WHERE name = 'delta'",
+        "UPDATE terms SET value = ? WHERE name = 'unit'",
+        "UPDATE terms SET name = ? WHERE name = 'delta'",
+    ],
+)
+def test_a_ledger_whose_chain_was_made_to_fit_is_not_quoted(change: str, tmp_path: Path) -> None:
+    ledger(path := tmp_path / "ledger.sqlite")
+    forged(path, change, MARK.decode("utf-8", "ignore"))
+    assert refused(go_on, path)
+    if "unit" not in change:  # a statement does not compute with it
+        assert refused(lambda path: statement(path, party="server") and None, path)

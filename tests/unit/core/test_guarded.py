@@ -115,11 +115,12 @@ def test_what_is_a_secret_refuses_every_way_around(kind: type[Any]) -> None:
 
 PUBLIC = {
     "securefl.engine.drive.Packet": "bytes on their way",
-    "securefl.deployment.computing.Compute": "the broadcast, which everybody has",
-    "securefl.deployment.computing.Computed": "long: what an app gives its own party, and has itself",
-    "securefl.deployment.entering.Enter": "a server's signed request",
-    "securefl.deployment.turns.TurnReply": "bytes on their way",
-    "securefl.deployment.turns.Turn": "bytes on their way",
+    "securefl.deployment.messages.Compute": "the broadcast, which everybody has",
+    "securefl.deployment.messages.Computed": "long: what an app gives its own party, and has itself",
+    "securefl.deployment.messages.Enter": "a server's signed request",
+    "securefl.deployment.messages.SignedTurn": "bytes on their way",
+    "securefl.deployment.messages.TurnReply": "bytes on their way",
+    "securefl.deployment.messages.Turn": "bytes on their way",
     "securefl.sums.encrypted.server.Adding": "digests and signatures",
     "securefl.linear.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.linear.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",

@@ -4,65 +4,61 @@ from __future__ import annotations
 
 import _thread
 import errno
-import fcntl
 import os
+import select
 import signal
 import socket
 import stat
 import struct
-import termios
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
+from support.lines import OWN, connected, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.deployment.connection import Connection, send
-from securefl.deployment.server import listening, serve
+from securefl.deployment.connection import send
+from securefl.deployment.framing import Connection
+from securefl.deployment.server import Handle, PartyThread, Relay, Served, listening, serve
 
-OWN = frozenset({os.getuid()})
+
+def backwards(relay: Relay, request: bytes) -> bytes:
+    if request == b"fail":
+        raise ZeroDivisionError("a fault of this code")
+    return request[::-1]
+
+
+def serving(listener: socket.socket, handle: Handle, told: list[str], rules: dict[str, Any]) -> None:
+    with PartyThread(lambda: nullcontext(Served(handle, told.append))) as thread:
+        serve(listener, thread, **rules)
 
 
 @contextmanager
 def served(
-    folder: Path, *, allow: frozenset[int] = OWN, most: int = 2**20, patience: float = 5.0
+    folder: Path, handle: Handle = backwards, *, make: Any = None, **rules: Any
 ) -> Iterator[tuple[Path, list[str]]]:
-    """A party that says what it hears backwards, and what its owner is told."""
+    """A party that says what it hears backwards, and what its owner is told. make: of the listener."""
     told: list[str] = []
     path = folder / "run" / "party.sock"
-
-    def handle(line: Connection, request: bytes) -> bytes:
-        if request == b"fail":
-            raise ZeroDivisionError("a fault of this code")
-        return request[::-1]
-
+    rules = {"allow": OWN, "most": 2**20, "patience": 5.0, **rules}
     with listening(path) as listener:
-        thread = Thread(
-            target=serve,
-            args=(listener, handle),
-            kwargs={"allow": allow, "tell": told.append, "most": most, "patience": patience},
-        )
+        own = listener if make is None else make(listener)
+        thread = Thread(target=serving, args=(own, handle, told, rules))
         thread.start()
         try:
             yield path, told
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(10)
+            if own is not listener:
+                own.close()
     assert not thread.is_alive()
     assert not path.exists()
-
-
-@contextmanager
-def connected(path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(10)
-        connection.connect(str(path))
-        yield connection
 
 
 def ended(connection: socket.socket) -> bool:
@@ -188,22 +184,6 @@ def test_a_fault_of_this_code_ends_that_connection_alone_and_tells_nobody_why(tm
     assert "ZeroDivisionError" in told[0]
 
 
-def taken(connection: socket.socket) -> None:
-    """Wait until the other side has taken all that was sent."""
-    until = time.monotonic() + 10
-    while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
-def told_of(told: list[str], words: str) -> bool:
-    """Whether the owner is told so, soon."""
-    until = time.monotonic() + 10
-    while not any(words in one for one in told) and time.monotonic() < until:
-        time.sleep(0.005)
-    return any(words in one for one in told)
-
-
 def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
     with served(tmp_path) as (path, told), ExitStack() as stack:
         some = [stack.enter_context(connected(path)) for _ in range(16)]
@@ -256,58 +236,45 @@ def test_two_of_the_longest_frames_have_room_together(tmp_path: Path) -> None:
     """Though the first is still being answered: their heads do not count."""
     begun, go = Event(), Event()
 
-    def handle(line: Connection, request: bytes) -> bytes:
+    def handle(relay: Relay, request: bytes) -> bytes:
         begun.set()
         assert go.wait(10)
         return request[:1]
 
-    told: list[str] = []
-    with listening(tmp_path / "run" / "s") as listener:
-        new_state = {"allow": OWN, "tell": told.append, "most": 2**20}
-        thread = Thread(target=serve, args=(listener, handle), kwargs=new_state)
-        thread.start()
-        with connected(tmp_path / "run" / "s") as first, connected(tmp_path / "run" / "s") as second:
-            for one in (first, second):
-                Connection(one).send(b"x" * 2**20)
-                taken(one)
-            assert begun.wait(10)
-            go.set()
-            assert Connection(first).receive() == Connection(second).receive() == b"x"
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+    with served(tmp_path, handle) as (path, told), connected(path) as first, connected(path) as second:
+        for one in (first, second):
+            Connection(one).send(b"x" * 2**20)
+            taken(one)
+        assert begun.wait(10)
+        go.set()
+        assert Connection(first).receive() == Connection(second).receive() == b"x"
     assert told == []
 
 
 def test_a_request_of_a_carrier_that_is_gone_is_dropped_and_one_at_work_is_finished(tmp_path: Path) -> None:
-    decode_call: list[bytes] = []
-    told: list[str] = []
+    came: list[bytes] = []
     begun, go = Event(), Event()
 
-    def handle(line: Connection, request: bytes) -> bytes:
-        decode_call.append(request)
+    def handle(relay: Relay, request: bytes) -> bytes:
+        came.append(request)
         begun.set()
         assert go.wait(10)
         return request
 
-    with listening(tmp_path / "run" / "s") as listener:
-        new_state = {"allow": OWN, "tell": told.append}
-        thread = Thread(target=serve, args=(listener, handle), kwargs=new_state)
-        thread.start()
-        with connected(tmp_path / "run" / "s") as first, connected(tmp_path / "run" / "s") as second:
+    with served(tmp_path, handle) as (path, told):
+        with connected(path) as first, connected(path) as second:
             Connection(first).send(b"at work")
             assert begun.wait(10)
             Connection(second).send(b"waits")
             taken(second)
         # both are gone, and the second has had no turn
-        with connected(tmp_path / "run" / "s") as third:
+        with connected(path) as third:
             Connection(third).send(b"stays")
             taken(third)
             go.set()
             assert Connection(third).receive() == b"stays"
         assert told_of(told, "ended before its turn")
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
-    assert decode_call == [b"at work", b"stays"]
+    assert came == [b"at work", b"stays"]
 
 
 def let_in(path: Path, frame: bytes, stack: ExitStack) -> socket.socket | None:
@@ -316,27 +283,29 @@ def let_in(path: Path, frame: bytes, stack: ExitStack) -> socket.socket | None:
     with suppress(OSError, RemoteProtocolError):
         Connection(one).send(frame)
         taken(one)
-    return None if Connection(one).gone else one
+    return None if gone(one) else one
+
+
+def gone(connection: socket.socket) -> bool:
+    """Whether the other side has ended the connection."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return bool(poll.poll(0))
 
 
 def test_carriers_that_are_gone_keep_no_place_while_a_request_is_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("securefl.deployment.server._MOST_ORDERS", 15 + 3)
+    monkeypatch.setattr("securefl.deployment.server._MOST_NOTES", 3)
     monkeypatch.setattr("securefl.deployment.server._HEARS", 0.02)
-    told: list[str] = []
     begun, go = Event(), Event()
-    path = tmp_path / "run" / "s"
 
-    def handle(line: Connection, request: bytes) -> bytes:
+    def handle(relay: Relay, request: bytes) -> bytes:
         begun.set()
         assert go.wait(30)
         return request
 
-    with listening(path) as listener, ExitStack() as stack:
-        new_state = {"allow": OWN, "tell": told.append}
-        thread = Thread(target=serve, args=(listener, handle), kwargs=new_state)
-        thread.start()
+    with served(tmp_path, handle) as (path, told), ExitStack() as stack:
         assert let_in(path, b"at work", stack)
         assert begun.wait(10)
         with ExitStack() as others:
@@ -348,8 +317,6 @@ def test_carriers_that_are_gone_keep_no_place_while_a_request_is_at_work(
         go.set()
         assert late is not None
         assert Connection(late).receive() == b"late"
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
     # what is told while nobody can hear it takes no memory without end
     assert sum("16 already" in one for one in told) == 3
 
@@ -383,6 +350,9 @@ class Slow:
         self.left = self.left if flags else self.left[count:]
         return piece
 
+    def getsockopt(self, *anything: int) -> bytes:
+        return struct.pack("3i", 1, 7, 7)
+
     def __enter__(self) -> Slow:
         return self
 
@@ -395,8 +365,10 @@ def test_the_seconds_of_a_request_are_for_all_of_it(
     timeout: float, comes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(b"abc")  # connecting, sending, and a head and a frame that come: sixteen seconds
-    monkeypatch.setattr("securefl.deployment.connection.monotonic", lambda: slow.now)
+    for module in ("connection", "framing"):
+        monkeypatch.setattr(f"securefl.deployment.{module}.monotonic", lambda: slow.now)
     monkeypatch.setattr("securefl.deployment.connection.socket.socket", lambda *anything: slow)
+    monkeypatch.setattr("securefl.deployment.connection.owner_of", lambda path: 7)
     if comes:
         assert send("here", b"", timeout=timeout) == b"abc"
         return
@@ -414,16 +386,8 @@ def test_a_machine_that_is_out_of_files_for_a_moment_ends_no_party(tmp_path: Pat
                 raise OSError(errno.EMFILE, "Too many open files")
             return super().accept()
 
-    told: list[str] = []
-    with listening(tmp_path / "run" / "s") as listener:
-        full = Full(fileno=os.dup(listener.fileno()))
-        new_state = {"allow": OWN, "tell": told.append}
-        thread = Thread(target=serve, args=(full, lambda line, request: request), kwargs=new_state)
-        thread.start()
-        assert send(tmp_path / "run" / "s", b"ab", timeout=10) == b"ab"
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
-        full.close()
+    with served(tmp_path, make=lambda listener: Full(fileno=os.dup(listener.fileno()))) as (path, told):
+        assert send(path, b"ab", timeout=10) == b"ba"
     assert "Too many open files" in told[0]
 
 
@@ -438,6 +402,7 @@ def test_a_user_who_may_not_open_the_socket_is_told_what_lets_it_in(monkeypatch:
 
     monkeypatch.setattr(Slow, "connect", refuse)
     monkeypatch.setattr("securefl.deployment.connection.socket.socket", lambda *anything: Slow(b""))
+    monkeypatch.setattr("securefl.deployment.connection.owner_of", lambda path: 7)
     with pytest.raises(RemoteProtocolError, match=r"--allow"):
         send("here", b"", timeout=1)
 
@@ -452,7 +417,7 @@ def test_a_signal_ends_the_wait_though_it_interrupts_no_call(tmp_path: Path) -> 
     late.start()
     try:
         with listening(tmp_path / "run" / "party.sock") as listener, pytest.raises(InterruptedError):
-            serve(listener, lambda line, request: request, allow=OWN, tell=lambda text: None)
+            serving(listener, backwards, [], {"allow": OWN})
     finally:
         late.join()
         signal.signal(signal.SIGUSR1, before)

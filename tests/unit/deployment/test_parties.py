@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from support.bad_files import BAD, put
 from support.party_folders import CLEAR, MASKED, TWO_SERVER, Asking, enrolled, made, names, part, pin
 
 from securefl.accounting.ledger import Ledger
@@ -21,7 +22,7 @@ from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
 from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import Made, OwnData
+from securefl.deployment.party_setup import Made, OwnData, data_of
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 from securefl.engine.party.clients import ClientParty
@@ -348,6 +349,15 @@ def test_a_file_that_holds_no_records_is_refused(tmp_path: Path, content: bytes)
             made(),
             part(made(), "client-0000", tmp_path / "c", records=tmp_path / "own.npz"),
         )
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_records_that_are_no_file_are_refused_at_once(what: str, tmp_path: Path) -> None:
+    said = put(tmp_path / "own.npz", what)
+    with pytest.raises(DataError) as refused:
+        data_of(made(), 0, str(tmp_path / "own.npz"))
+    assert str(refused.value).startswith(f"{tmp_path / 'own.npz'}: Expected ")
+    assert said in str(refused.value)
 
 
 # Keys and roster --------------------------------------------------------------------------------

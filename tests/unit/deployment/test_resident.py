@@ -10,17 +10,32 @@ from support.four_clients import CLEAR, MASKED, TWO
 from support.residents import NAMES, Deployment, identities
 
 from securefl.algorithm.queries import Value
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.deployment.entering import ENTERED, Enter, pack_enter, unpack_enter
-from securefl.deployment.frames import REFUSED
+from securefl.deployment.messages import (
+    REFUSED,
+    Enter,
+    Entered,
+    SignedTurn,
+    Turn,
+    TurnReply,
+    decode_envelope,
+    encode_envelope,
+)
 from securefl.deployment.party import PartySession
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_store import SessionStore
-from securefl.deployment.turns import Turn, pack
 
 TODAY, TOMORROW = bytes(32), bytes(31) + b"\1"
 EVERYONE = (*NAMES, KEY_HOLDER)
+
+
+def has_entered(reply: bytes) -> bool:
+    try:
+        decode_envelope(reply, Entered, sender="it")
+    except RemoteProtocolError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("plan", [CLEAR, MASKED, TWO, replace(TWO, sum="ckks")], ids=lambda plan: plan.sum)
@@ -39,7 +54,7 @@ def test_sums_of_two_sessions_under_the_same_keys(plan: object) -> None:
 def test_another_plan_is_refused_and_each_difference_named() -> None:
     deployment = Deployment(MASKED)
     other = replace(MASKED, max_retries=3, secagg="semi-honest", delta=1e-3)
-    reply = deployment.residents["client-0001"].answer(pack_enter(deployment.request(TODAY, other)))
+    reply = deployment.residents["client-0001"].answer(encode_envelope(deployment.request(TODAY, other)))
     assert reply == REFUSED
     why = deployment.why("client-0001")
     assert 'secagg: "active" here, "semi-honest" at the server' in why
@@ -58,7 +73,7 @@ def test_another_roster_and_other_work_are_refused() -> None:
         (Enter.of(CLEAR, "x", bytes(32), others, TODAY, deployment.server_keys), "roster"),
         (Enter.of(CLEAR, "x", b"w" * 32, deployment.pinned, TODAY, deployment.server_keys), "study"),
     ):
-        assert deployment.residents["client-0001"].answer(pack_enter(request)) == REFUSED
+        assert deployment.residents["client-0001"].answer(encode_envelope(request)) == REFUSED
         assert f" {named}" in deployment.why("client-0001")
 
 
@@ -67,7 +82,7 @@ def test_a_second_server_is_refused_and_the_first_goes_on() -> None:
     deployment.enter(TODAY)
     second = Deployment(CLEAR, keys={**deployment.keys, **identities(SERVER)})
     request = replace(second.request(TOMORROW), roster=deployment.pinned.digest)
-    assert deployment.residents["client-0001"].answer(pack_enter(request)) == REFUSED
+    assert deployment.residents["client-0001"].answer(encode_envelope(request)) == REFUSED
     assert "another server's" in deployment.why("client-0001")
     assert deployment.query(1).survivors == (0, 1, 2, 3)
 
@@ -80,7 +95,7 @@ def test_yesterdays_session_is_refused_when_it_is_sent_again() -> None:
     assert "was replayed" in deployment.why("client-0002")
     # after a restart too
     deployment.start("client-0002")
-    assert deployment.residents["client-0002"].answer(pack_enter(deployment.request(TODAY))) == REFUSED
+    assert deployment.residents["client-0002"].answer(encode_envelope(deployment.request(TODAY))) == REFUSED
 
 
 def test_yesterdays_messages_are_refused_today() -> None:
@@ -91,24 +106,52 @@ def test_yesterdays_messages_are_refused_today() -> None:
     deployment.enter(TOMORROW)
     resident = deployment.residents["client-0000"]
     assert {resident.answer(data) for data in old} == {REFUSED}
+    assert "of another session" in deployment.why("client-0000")
+    deployment.query(1)
+    before = deployment.files["client-0000"].ledger.head
+    assert {resident.answer(data) for data in old} == {REFUSED}
+    assert deployment.files["client-0000"].ledger.head == before
+    assert deployment.query(2).survivors == (0, 1, 2, 3)
+
+
+def test_a_server_that_signs_yesterdays_messages_anew_gets_nothing_for_them() -> None:
+    """Its own signature gives them a number that is due. The machines refuse them."""
+    deployment = Deployment(MASKED)
+    deployment.enter(TODAY)
+    deployment.query(1)
+    old = [turn_in(data) for name, data in deployment.said if name == "client-0000"][1:]
+    deployment.enter(TOMORROW)
+    resident = deployment.residents["client-0000"]
+
+    def told(turn: Turn) -> bytes:
+        return resident.answer(deployment.visits.signed("client-0000", turn))
+
+    assert {told(turn) for turn in old} == {REFUSED}
     assert "call before any message" in deployment.why("client-0000")
     deployment.query(1)
     before = deployment.files["client-0000"].ledger.head
     # some of them go to the machines at hand, which say nothing to them
-    for data in old:
-        reply = resident.answer(data)
-        assert reply == REFUSED or len(reply) < 40
+    nothing = encode_envelope(TurnReply())
+    assert {told(turn) for turn in old} <= {REFUSED, nothing}
     assert deployment.files["client-0000"].ledger.head == before
+
+
+def turn_in(data: bytes) -> Turn:
+    """The turn that a request carries; an empty one if it carries none."""
+    try:
+        return decode_envelope(decode_envelope(data, SignedTurn, sender=SERVER).turn, Turn, sender=SERVER)
+    except RemoteProtocolError:
+        return Turn()
 
 
 def entering_midway(deployment: Deployment, nonce: bytes) -> None:
     """In the middle of the next round client 1 is asked to enter, and does."""
-    request, waves = pack_enter(deployment.request(nonce)), []
+    request, waves = encode_envelope(deployment.request(nonce)), []
 
     def enters(name: str, said: bytes) -> bytes:
         waves.append(name)
         if len(waves) == 9:
-            assert deployment.residents["client-0001"].answer(request) == ENTERED
+            assert has_entered(deployment.residents["client-0001"].answer(request))
         return said
 
     deployment.lost = enters
@@ -147,7 +190,8 @@ def test_who_restarts_drops_out_of_the_round_and_takes_part_in_the_next(plan: ob
     assert deployment.query(2).survivors == (0, 1, 3)
     deployment.lost = lambda name, said: said
     # it has no session before it is asked to enter again, with the same request
-    assert deployment.residents["client-0002"].answer(pack(Turn())) == REFUSED
+    turn = deployment.signed("client-0002", Turn())
+    assert deployment.residents["client-0002"].answer(turn) == REFUSED
     assert deployment.enter(TODAY) == EVERYONE
     assert deployment.query(3).survivors == (0, 1, 2, 3)
 
@@ -159,14 +203,21 @@ def test_a_restarted_party_does_not_come_back_into_its_round() -> None:
     deployment.start("client-0002")
     assert deployment.enter(TODAY) == EVERYONE
     call = next(data for name, data in deployment.said[5:] if name == "client-0002")
+    # as a stranger sends it again, and as the server signs it for the new visit
     assert deployment.residents["client-0002"].answer(call) == REFUSED
+    assert "before a restart" in deployment.why("client-0002")
+    anew = deployment.signed("client-0002", turn_in(call))
+    assert deployment.residents["client-0002"].answer(anew) == REFUSED
     assert "places go up" in deployment.why("client-0002")
     assert len(deployment.files["client-0002"].ledger.rows()) == 1
 
 
 def test_a_call_before_any_session_is_refused() -> None:
     deployment = Deployment(CLEAR)
-    assert deployment.residents["client-0000"].answer(pack(Turn(call=b"x"))) == REFUSED
+    other = Deployment(CLEAR, keys=deployment.keys)
+    other.enter(TODAY)
+    turn = other.signed("client-0000", Turn.of(call=b"x"))
+    assert deployment.residents["client-0000"].answer(turn) == REFUSED
     assert "before any" in deployment.why("client-0000")
     for data in (b"", b"x" * 99, REFUSED):
         assert deployment.residents["client-0000"].answer(data) == REFUSED
@@ -199,13 +250,13 @@ def test_a_party_that_is_not_enrolled_is_refused() -> None:
 def test_an_enter_that_is_cut_or_changed_is_refused() -> None:
     deployment = Deployment(CLEAR)
     request = deployment.request(TODAY)
-    whole, resident = pack_enter(request), deployment.residents["client-0000"]
-    assert unpack_enter(whole, sender=SERVER) == request
+    whole, resident = encode_envelope(request), deployment.residents["client-0000"]
+    assert decode_envelope(whole, Enter, sender=SERVER) == request
     for at in range(0, len(whole), 97):
         assert resident.answer(whole[:at]) == REFUSED
         flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         assert resident.answer(flipped) == REFUSED
-    assert resident.answer(whole) == ENTERED
+    assert has_entered(resident.answer(whole))
 
 
 def test_what_a_client_keeps_survives_a_restart() -> None:
@@ -250,7 +301,7 @@ def test_what_a_client_said_yesterday_under_the_same_keys_is_not_in_todays_sum(
     old = iter(said[1:])
 
     def replaying(name: str, reply: bytes) -> bytes:
-        if name != "client-0001" or reply == ENTERED:
+        if name != "client-0001" or has_entered(reply):
             return reply
         # whoever carries the frames can write another session into the header, which is open
         past = next(old, REFUSED)

@@ -16,8 +16,8 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.deployment.connection import send
-from securefl.deployment.entering import ENTERED, Enter, pack_enter
 from securefl.deployment.local import LocalDeployment, UpdateParty
+from securefl.deployment.messages import REFUSED, Enter, Entered, decode_envelope, encode_envelope
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.updates import Updates
 from securefl.storage.counter import Counter
@@ -37,7 +37,8 @@ def party(root: Path, name: str = CLIENT, folder: str = "") -> UpdateParty:
 
 def entered(own: UpdateParty) -> None:
     request = Enter.of(PLAN, "s", UPDATES.digest, PINNED, secrets.token_bytes(32), KEYS[SERVER])
-    assert own.handle(None, pack_enter(request)) == ENTERED  # type: ignore[arg-type]
+    reply = own.handle(None, encode_envelope(request))  # type: ignore[arg-type]
+    assert decode_envelope(reply, Entered, sender="it").number == 0
 
 
 @pytest.mark.parametrize("name", [CLIENT, KEY_HOLDER])
@@ -107,7 +108,7 @@ def test_a_counter_inside_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_second_house_takes_nothing_from_the_first(tmp_path: Path) -> None:
     def answers(house: LocalDeployment) -> None:
-        assert len(send(house.where(CLIENT), b"anything", timeout=10)) < 20  # its constant refusal
+        assert send(house.where(CLIENT), b"anything", timeout=10) == REFUSED
 
     with LocalDeployment(PLAN, UPDATES, clients=3, folder=tmp_path) as first:
         second = LocalDeployment(PLAN, UPDATES, clients=3, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""Parties behind frames: the same sums as in one process, wave by wave, and frames that nobody sends."""
+"""Parties behind envelopes: the same sums as in one process, wave by wave, and bytes that nobody sends."""
 
 from __future__ import annotations
 
@@ -8,45 +8,55 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.four_clients import ASK, CLEAR, CLIENTS, MASKED, PLACE, SENDS, SESSION, TWO, client, server
+from support.four_clients import CLEAR, MASKED, TWO
+from support.residents import Deployment, identities
 
-from securefl.core.agreement import Directory
-from securefl.core.errors import RemoteProtocolError
+from securefl.algorithm.queries import Answers
+from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.deployment.host import Host
-from securefl.deployment.transport import RemoteTransport
-from securefl.deployment.turns import Turn, TurnReply, pack, pack_sent, unpack, unpack_sent
-from securefl.engine.party.key_holder import KeyHolderParty
-from securefl.storage.journal import Journal
-from securefl.storage.own_record import OwnRecord
+from securefl.deployment.messages import (
+    REFUSED,
+    Compute,
+    Computed,
+    Enter,
+    Entered,
+    Refused,
+    SignedTurn,
+    Turn,
+    TurnReply,
+    decode_envelope,
+    encode_envelope,
+)
+from securefl.engine.attendance import Absence, Seen
 
 PLANS = [CLEAR, MASKED, TWO, replace(TWO, sum="ckks")]
 
 
 def asked(
-    plan: Any, lost: Callable[[int, str, bytes], bytes | None] = lambda wave, name, replied: replied
+    plan: Any,
+    lost: Callable[[int, str, bytes], bytes | None] = lambda wave, name, replied: replied,
 ) -> Any:
-    """The answers and the transport of one Ask, whose replies pass through `lost`."""
-    here, clients = server(plan), [client(plan, (k,)) for k in range(CLIENTS)]
-    holders = [KeyHolderParty(plan, {"own": SENDS}, OwnRecord(KEY_HOLDER, Journal()))]
-    holders = holders if plan.sum in ("two-server", "ckks") else []
-    members = {one.name: one for party in clients for one in party.members(SESSION, party.names)}
-    holder = holders[0].member(SESSION) if holders else None
-    directory = Directory(
-        SESSION, here.member(SESSION), holder, lambda some: [members[name] for name in some]
-    )
-    hosts = {party.names[0]: Host(party) for party in (*clients, *holders)}
-    for party in (here, *clients, *holders):
-        party.enter(directory)
-    waves = [0]
+    """The answers and the transport of one query, whose replies pass through `lost`."""
+    answers, deployment, waves = played(plan, lost)
+    return answers, deployment.transport, waves
 
-    def exchange(requests: Mapping[str, bytes]) -> dict[str, bytes]:
+
+def played(plan: Any, lost: Callable[[int, str, bytes], bytes | None]) -> tuple[Answers, Deployment, int]:
+    """The answers of one query, the deployment, and the number of waves."""
+    keys = identities()
+    if plan.sum not in ("two-server", "ckks"):
+        del keys[KEY_HOLDER]
+    deployment, waves = Deployment(plan, keys=keys), [0]
+    deployment.enter(bytes(32))
+    exchange = deployment.exchange
+
+    def counted(requests: Mapping[str, bytes]) -> dict[str, bytes]:
         waves[0] += 1
-        replied = {name: lost(waves[0], name, hosts[name].answer(data)) for name, data in requests.items()}
-        return {name: reply for name, reply in replied.items() if reply is not None}
+        return exchange(requests)
 
-    transport = RemoteTransport(exchange)
-    return here.query(ASK, PLACE, transport), transport, waves[0]
+    deployment.transport._exchange = counted
+    deployment.lost = lambda name, reply: lost(waves[0], name, reply)
+    return deployment.query(1), deployment, waves[0]
 
 
 @pytest.mark.parametrize(("plan", "waves"), list(zip(PLANS, (1, 6, 4, 4), strict=True)))
@@ -65,36 +75,154 @@ def test_who_falls_silent_is_left_out(plan: Any, wave: int) -> None:
     np.testing.assert_array_equal(answers.totals["own"].value, [7, 7, 7])
 
 
-@pytest.mark.parametrize("replied", [b"", b"x" * 99, pack(Turn())])
+@pytest.mark.parametrize("replied", [b"", b"x" * 99, encode_envelope(Turn()), REFUSED])
 def test_who_says_what_is_no_reply_is_left_out_and_named(replied: bytes) -> None:
     answers, transport, _ = asked(CLEAR, lambda at, name, reply: replied if name == "client-0001" else reply)
     assert answers.survivors == (0, 2, 3)
     assert set(transport.traffic.rejected_from) == {"client-0001"}
 
 
-TURNS = [Turn(), Turn(call=b""), Turn(call=b"abc", parcels=(("a", b""), ("b", b"xy")), deadline=True)]
+SIGNED = SignedTurn(visit=bytes(16), number=3, signature=bytes(64), turn=b"abc")
+ENVELOPES = [
+    Turn(),
+    Turn.of(call=b""),
+    replace(Turn.of((("a", b""), ("b", b"xy")), call=b"abc"), deadline=1),
+    SIGNED,
+    TurnReply.of(((SERVER, b"one"), ("client-0001", b"")), key=b"k"),
+    Entered(visit=bytes(16), number=2**40),
+    Enter(plan="{}", study="s", work=bytes(32), roster=bytes(32), nonce=bytes(32), signature=bytes(64)),
+    Refused(),
+]
+ORDER = Compute(kind="train", round=3, metrics=("a", "b"), task=b"t", broadcast=np.ones(5, np.float32))
+RESULT = Computed(values=np.arange(5.0), metrics=np.ones(2), examples=7.0)
 
 
-@pytest.mark.parametrize("turn", TURNS)
-def test_a_turn_comes_back_as_it_went(turn: Turn) -> None:
-    assert unpack(pack(turn), sender=SERVER) == turn
+@pytest.mark.parametrize("body", ENVELOPES, ids=lambda body: type(body).__name__)
+def test_an_envelope_comes_back_as_it_went(body: Any) -> None:
+    assert decode_envelope(encode_envelope(body), type(body), sender="a") == body
 
 
-def test_a_reply_comes_back_as_it_went() -> None:
-    sent = TurnReply(key=b"k", parcels=((SERVER, b"one"), ("client-0001", b"")))
-    assert unpack_sent(pack_sent(sent), sender="a") == sent
+def test_orders_and_results_come_back_as_they_went() -> None:
+    order = decode_envelope(encode_envelope(ORDER), Compute, sender="a")
+    assert (order.kind, order.round, order.metrics, order.task) == ("train", 3, ("a", "b"), b"t")
+    np.testing.assert_array_equal(order.broadcast, ORDER.broadcast)
+    result = decode_envelope(encode_envelope(RESULT), Computed, sender="a")
+    np.testing.assert_array_equal(result.values, RESULT.values)
+    assert result.examples == 7.0
 
 
-def test_a_frame_that_is_cut_changed_or_longer_is_refused() -> None:
-    whole = pack(TURNS[2])
-    others = [whole[:at] for at in range(len(whole))] + [whole + b"\0", pack_sent(TurnReply())]
-    # a length of 2^63, where the first part's length stands
-    others.append(whole[:10] + (2**63).to_bytes(8, "little") + whole[18:])
+@pytest.mark.parametrize("body", [*ENVELOPES, ORDER, RESULT], ids=lambda body: type(body).__name__)
+def test_an_envelope_that_is_cut_or_longer_or_of_another_kind_is_refused(body: Any) -> None:
+    whole = encode_envelope(body)
+    others = [whole[:at] for at in range(len(whole))] + [whole + b"\0"]
+    others += [encode_envelope(other) for other in (*ENVELOPES, ORDER) if type(other) is not type(body)]
     for data in others:
-        with pytest.raises(RemoteProtocolError, match="whole"):
-            unpack(data, sender=SERVER)
+        with pytest.raises(RemoteProtocolError):
+            decode_envelope(data, type(body), sender=SERVER)
+
+
+MISFITS = [
+    replace(ENVELOPES[2], senders=("a",)),
+    replace(ENVELOPES[2], calls=(b"a", b"b")),
+    replace(ENVELOPES[2], deadline=2),
+    replace(SIGNED, visit=bytes(15)),
+    replace(SIGNED, signature=bytes(63)),
+    replace(SIGNED, number=-1),
+    replace(ENVELOPES[4], receivers=()),
+    replace(ENVELOPES[5], visit=bytes(17)),
+    replace(ENVELOPES[5], number=-1),
+    *(replace(ENVELOPES[6], **{name: b"x"}) for name in ("work", "roster", "nonce", "signature")),
+    replace(ORDER, kind="leak"),
+    replace(ORDER, broadcast=np.ones((2, 2), np.float32)),
+    replace(RESULT, values=np.ones((2, 2))),
+    replace(RESULT, metrics=np.ones((2, 2))),
+]
+
+
+@pytest.mark.parametrize("body", MISFITS)
+def test_an_envelope_whose_fields_do_not_fit_is_refused(body: Any) -> None:
+    with pytest.raises(RemoteProtocolError, match="do not fit"):
+        decode_envelope(encode_envelope(body), type(body), sender="a")
+
+
+def test_a_claim_of_many_messages_is_refused_before_any_is_made() -> None:
+    empty = encode_envelope(Turn())  # its last 20 bytes: three counts of 0, and the deadline
+    for place in (-20, -16, -12):
+        end = len(empty) + place
+        claim = empty[:end] + (2**21).to_bytes(4, "little") + empty[end + 4 :] + bytes(2**23)
+        with pytest.raises(RemoteProtocolError, match="2097152 elements"):
+            decode_envelope(claim, Turn, sender="a")
+
+
+def test_an_envelope_of_the_version_before_says_what_to_do() -> None:
+    with pytest.raises(
+        RemoteProtocolError, match=r"version 1.*Update the server, the parties and the relays"
+    ):
+        decode_envelope(b"SFLP\x01T\0\0\0\0", Turn, sender="a")
+
+
+def test_a_number_that_no_coding_holds_is_not_sent() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_envelope(Entered(visit=bytes(16), number=2**63))
 
 
 def test_messages_before_a_call_are_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="call before any message"):
-        Host(client(CLEAR)).answer(pack(Turn(parcels=((SERVER, b"x"),))))
+    deployment = Deployment(CLEAR)
+    deployment.enter(bytes(32))
+    request = deployment.signed("client-0000", Turn.of(((SERVER, b"x"),)))
+    assert deployment.residents["client-0000"].answer(request) == REFUSED
+    assert "call before any message" in deployment.why("client-0000")
+
+
+# Who took part, as the server sees it ---------------------------------------------------------------------
+
+
+def saw(plan: Any, replied: Callable[[int, bytes], bytes | None]) -> Seen:
+    """What the server saw of one query in which client 1 replies what `replied` makes of its reply."""
+
+    def lost(at: int, name: str, reply: bytes) -> bytes | None:
+        return replied(at, reply) if name == "client-0001" else reply
+
+    return played(plan, lost)[1].server.seen
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=["clear", "masked", "two-server", "ckks"])
+@pytest.mark.parametrize(
+    ("replied", "why"),
+    [
+        (lambda at, reply: None, Absence.SILENT),
+        (lambda at, reply: REFUSED, Absence.REFUSED),
+        (lambda at, reply: encode_envelope(TurnReply()), Absence.NO_VALUE),
+        (lambda at, reply: b"x" * 99, Absence.INVALID),
+        (lambda at, reply: encode_envelope(TurnReply.of(((SERVER, b"xx"),))), Absence.INVALID),
+    ],
+    ids=["silent", "refuses", "sends nothing", "other bytes", "an invalid message"],
+)
+def test_the_server_says_who_is_missing_by_what_came_on_its_wire(
+    plan: Any, replied: Callable[[int, bytes], bytes | None], why: Absence
+) -> None:
+    found = saw(plan, replied)
+    holder = {KEY_HOLDER} if plan.sum in ("two-server", "ckks") else set()
+    assert found.asked == {f"client-000{k}" for k in range(4)} | holder
+    assert found.absent == {"client-0001": why}
+    assert found.short == ""
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=["clear", "masked", "two-server", "ckks"])
+def test_nobody_is_missing_where_all_answer(plan: Any) -> None:
+    assert saw(plan, lambda at, reply: reply).absent == {}
+
+
+def test_where_no_sum_opens_only_those_that_gave_nothing_are_missing() -> None:
+    """Two of four leave the masked sum, which needs three: the others did all that was theirs."""
+    gone = ("client-0001", "client-0002")
+    _, deployment, _ = played(MASKED, lambda at, name, reply: None if name in gone and at > 1 else reply)
+    seen = deployment.server.seen
+    assert seen.absent == dict.fromkeys(gone, Absence.SILENT)
+    assert "needs" in seen.short or "Expected" in seen.short
+
+
+def test_a_key_holder_that_is_away_is_missing_and_no_client_is() -> None:
+    _, deployment, _ = played(TWO, lambda at, name, reply: None if name == KEY_HOLDER else reply)
+    assert deployment.server.seen.absent == {KEY_HOLDER: Absence.SILENT}
+    assert "key holder" in deployment.server.seen.short

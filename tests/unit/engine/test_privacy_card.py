@@ -40,7 +40,9 @@ def said(**words: Any) -> str:
     ],
 )
 def test_the_card_says_how_well_one_clients_value_is_guessed(words: dict[str, Any], error: float) -> None:
-    wanted = f"the same spread, a guess of one client's value from one sum errs by {error:g} of its spread"
+    wanted = (
+        f"the same standard deviation, a guess of one client's value from one sum errs by {error:g} of it"
+    )
     assert wanted in said(**words)
 
 

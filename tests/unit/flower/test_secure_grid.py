@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import (
     Bulyan,
     DifferentialPrivacyServerSideFixedClipping,
@@ -143,14 +143,6 @@ def test_too_few_nodes_are_an_error_and_no_wait_without_end(tmp_path: Path) -> N
     few = pytest.raises(ConfigError, match=r"nodes of 2 parties at least.*client-0000")
     with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house, few:
         SecureGrid(double, FedAvg(), UPDATES, house.server, deadline=1.0, patience=0.1)
-
-
-def test_a_model_with_counters_is_refused_by_name(tmp_path: Path) -> None:
-    counted = ArrayRecord({"w": Array(np.zeros(2, np.float32)), "n": Array(np.zeros(1, np.int64))})
-    with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
-        own = FedAvg()
-        with pytest.raises(ConfigError, match="'n' of int64"):
-            own.start(grid_of(house, own, secured(tmp_path)), counted, num_rounds=1)
 
 
 def test_no_message_of_the_strategy_reaches_a_node(tmp_path: Path) -> None:

@@ -101,11 +101,11 @@ def test_it_goes_on_beside_the_ledger_it_began_with(tmp_path: Path) -> None:
     store = Openings(tmp_path / "openings.sqlite")
     store.bind("one")
     store.bind("one")
-    with pytest.raises(DataError, match="Expected the ledger that this key began with"):
+    with pytest.raises(DataError, match="Expected the ledger that was bound to this key's openings"):
         store.bind("another")
     store.close()
     before = Openings()
     before.once(b"a", 1, 5, lambda: b"", sender="v")
-    with pytest.raises(DataError, match="Expected the ledger that this key began with"):
+    with pytest.raises(DataError, match="Expected the ledger that was bound to this key's openings"):
         before.bind("one")
     before.close()

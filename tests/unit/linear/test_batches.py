@@ -195,7 +195,7 @@ def scoring(parties: Parties, clients: int, told: dict[str, str]) -> CiphertextS
         evaluator=parties.evaluator,
         queries={"profile": linear_query(BASE, ANCHOR, BOUNDS)},
         cohort=clients,
-        tell=told.__setitem__,
+        report=told.__setitem__,
         first=MatchBatches,
     )
 

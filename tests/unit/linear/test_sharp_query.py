@@ -1,7 +1,7 @@
 """A legal query can be sharp: what one score tells of one entry of a profile, measured.
 
-A baseline inside the bounds may have one large weight. No check of its form refuses it, since honest
-baselines can have one too. What bounds the loss is the declared number of releases, and noise.
+A baseline inside the bounds may have one large weight. No check of its form refuses it, since honest ones can
+have one too. What bounds the loss is the declared number of releases, and noise.
 """
 
 from __future__ import annotations

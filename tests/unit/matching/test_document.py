@@ -155,7 +155,7 @@ def test_a_header_of_many_values_is_refused_before_one_is_made(item: bytes, tmp_
     path.write_bytes(raw + hashlib.sha256(raw).digest())
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match=r"Expected a header of at most .* and 1,048,576 values"):
+        with pytest.raises(DataError, match="Expected a header of at most 16,777,216 bytes"):
             read(path, "encrypted-profile")
         assert tracemalloc.get_traced_memory()[1] < 4 * len(raw)
     finally:

@@ -66,7 +66,7 @@ def test_parts_that_differ_alike_share_a_sentence() -> None:
 def test_what_is_no_table() -> None:
     with pytest.raises(ValueError, match="an arm among FedAvg, FedProf, got 'FedProof'"):
         replace(part(), ours="FedProof")
-    with pytest.raises(ValueError, match="different names"):
+    with pytest.raises(ValueError, match="different folders"):
         table(part("C 0.1"), part("c-0 1"))
 
 

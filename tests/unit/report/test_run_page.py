@@ -183,7 +183,7 @@ def test_all_parts_of_the_report_are_there() -> None:
         "0.1.0",
         "Seeds: 1, 2.",
         "securefl run study.toml",
-        "∞ (unprotected)",
+        "∞ (non-private)",
         "3.18",
         "never",
         "1\u202f234",
@@ -194,8 +194,8 @@ def test_all_parts_of_the_report_are_there() -> None:
     assert "nan" not in page.text
 
 
-def test_unprotected_parties_are_marked() -> None:
-    marked = [a for _, a in Page(render(report())).tags if "unprotected" in (a.get("class") or "")]
+def test_non_private_values_are_marked() -> None:
+    marked = [a for _, a in Page(render(report())).tags if "non-private" in (a.get("class") or "")]
     assert len(marked) == 2, "one row of the privacy card, one arm"
 
 
@@ -207,7 +207,7 @@ def test_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(math.inf, "∞ (unprotected)"), (3.1789, "3.18"), (0.0, "0"), (math.nan, "not known")]
+    ("value", "text"), [(math.inf, "∞ (non-private)"), (3.1789, "3.18"), (0.0, "0"), (math.nan, "not known")]
 )
 def test_epsilon_for_people(value: float, text: str) -> None:
     assert in_words(value) == text
@@ -234,7 +234,7 @@ def test_sentences_where_fedprof_wins() -> None:
     )
     assert cost == (
         "With partial aggregation FedProf moved 100.0 MB up and 100.0 MB down (2 times as much as FedAvg), "
-        "at an epsilon of 3.2 for the server, against ∞ (unprotected) for the server in FedAvg."
+        "at an epsilon of 3.2 for the server, against ∞ (non-private) for the server in FedAvg."
     )
 
 
@@ -246,7 +246,7 @@ def test_sentences_where_fedprof_is_slower() -> None:
     )
     assert "FedProf needed 25 rounds to the target, 5 more than FedAvg, and ended 2.0 points higher" in much
     assert cost.endswith(
-        "(about as much as FedAvg), at an epsilon of ∞ (unprotected) for the server, like FedAvg."
+        "(about as much as FedAvg), at an epsilon of ∞ (non-private) for the server, like FedAvg."
     )
 
 
@@ -346,7 +346,7 @@ def test_sentences_of_a_single_arm() -> None:
 def test_sentences_name_every_party_and_missing_records() -> None:
     parties = {"server": 3.0, "key holder": 0.5, "other clients": math.inf}
     cost = sentences([replace(arm("FedProf"), epsilon=parties)])[2]
-    assert "3 for the server, 0.5 for the key holder and ∞ (unprotected) for the other clients" in cost
+    assert "3 for the server, 0.5 for the key holder and ∞ (non-private) for the other clients" in cost
     assert "an epsilon of unknown size" in sentences([replace(arm("FedProf"), epsilon={})])[2]
 
 

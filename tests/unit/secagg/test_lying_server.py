@@ -331,7 +331,7 @@ def quorums() -> dict[str, tuple[Callable[[Quorum], Quorum], str]]:
             ),
             "did not sign",
         ),
-        "too few names": (lambda q: replace(q, signers=q.signers[1:]), "for each name"),
+        "too few names": (lambda q: replace(q, signers=q.signers[1:]), "for each member"),
     }
 
 

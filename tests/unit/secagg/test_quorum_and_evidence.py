@@ -63,7 +63,7 @@ def shorter(field: str) -> Callable[[Any], Any]:
         (Dealt, "sealed", "neighbours"),
         (Dealt, "marks", "neighbours"),
         (Dealt, "evidence", "neighbours"),
-        (Quorum, "signatures", "for each name"),
+        (Quorum, "signatures", "for each member"),
     ],
     ids=lambda one: getattr(one, "__name__", one),
 )
@@ -80,7 +80,7 @@ def test_one_input_too_few_for_those_who_did_not_sign_is_the_servers_fault() -> 
     fewer = replace(
         quorum, signers=quorum.signers[:-1], signatures=quorum.signatures[:-1], others=(last,), inputs=()
     )
-    refused(run.clients[0].inner, state, fewer, "for each name")
+    refused(run.clients[0].inner, state, fewer, "for each member")
 
 
 def moved(parts: tuple[bytes, bytes], by: int) -> tuple[PublicKey, Commitment]:

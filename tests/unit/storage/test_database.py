@@ -115,7 +115,7 @@ def test_a_link_and_a_missing_folder(path: Path) -> None:
     with pytest.raises(DataError, match="is a link"):
         Database(path, KIND)
     assert not path.with_name("elsewhere").exists()
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="Expected a folder"):
         Database(path / "deep" / "list.sqlite", KIND)
 
 

@@ -92,7 +92,9 @@ def test_code_elsewhere_on_the_path_is_refused(tmp_path: Path, monkeypatch: pyte
     module(tmp_path / "elsewhere", "strangers.py", "raise RuntimeError('run')\n")
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     for home in (None, tmp_path):
-        with pytest.raises(ConfigError, match=r"there is one in .*strangers.py, which is neither"):
+        with pytest.raises(
+            ConfigError, match=r"an import would take .*strangers.py, which is in neither place"
+        ):
             located("strangers:load", home)
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.bad_files import BAD, put
 from support.read_only import bound_by_modes, content, forbid_writing
 
 from securefl.core.errors import DataError
@@ -135,3 +136,13 @@ def test_a_damaged_file_is_told_as_it_is(tmp_path: Path) -> None:
     path.write_bytes(b"no database" * 100)
     with pytest.raises(sqlite3.DatabaseError):
         read(path, spent)
+
+
+@pytest.mark.parametrize("what", sorted(BAD.keys() - {"a failing disk"}))
+def test_what_is_no_file_is_refused_at_once(what: str, tmp_path: Path) -> None:
+    """SQLite would wait for the writer of a pipe, and take /dev/zero for an empty ledger."""
+    said = put(tmp_path / "ledger.sqlite", what)
+    with pytest.raises(DataError) as refused:
+        read(tmp_path / "ledger.sqlite", lambda db: db.execute("PRAGMA user_version").fetchone())
+    assert str(refused.value).startswith(f"{tmp_path / 'ledger.sqlite'}: Expected ")
+    assert said in str(refused.value)

@@ -181,5 +181,5 @@ def test_a_cohort_that_is_gone_is_told_as_damage(tmp_path: Path) -> None:
         assert all(kept.record([begin()]))
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("DELETE FROM cohorts")
-    with Journal(path) as kept, pytest.raises(DataError, match="a cohort is not there"):
+    with Journal(path) as kept, pytest.raises(DataError, match="a cohort is missing"):
         kept.record([begin(2)])

@@ -80,7 +80,7 @@ def test_an_unknown_name_in_unprotected_is_the_files_too(tmp_path: Path) -> None
     path = tmp_path / "mine.toml"
     path.write_text(text(FEDAVG, non_private='["update", "updatee"]'))
     with pytest.raises(
-        ConfigError, match=re.escape(f"{path}: [privacy] Expected unprotected among count, update")
+        ConfigError, match=re.escape(f"{path}: [privacy] Expected non_private among count, update")
     ):
         run_study(read(path), tmp_path / "run", lambda *_: None)
 

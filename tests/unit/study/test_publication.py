@@ -49,6 +49,7 @@ APART_FROM_IT = {
     "participation.csv": "table",
     "figures.csv": "table",
     "abstentions.csv": "table",
+    "attendance.csv": "table",
     "summary.json": "json",
     "records.json": "json",
     "cell.json": "json",

@@ -147,5 +147,5 @@ def test_clients_that_make_no_whole_batches_are_refused(tmp_path: Any) -> None:
 def test_the_card_says_what_differences_tell() -> None:
     said = learns(plan(), [OWN], "server")
     assert "sums of fixed batches of 3, and no single client" in said
-    assert "errs by 0.81 of its spread" in said, "of a batch of three, which is less than a cohort"
+    assert "errs by 0.81 of it" in said, "of a batch of three, which is less than a cohort"
     assert "several rounds' sums are not protected" in learns(plan(fixed_batch=None), [OWN], "server")

@@ -1,4 +1,4 @@
-"""What all parties agree to: how sums are summed and noised, and what may leave a client at all."""
+"""What all parties agree to: how sums are summed, and what may leave a site at all."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PLAN = Plan(
     min_cohort_size=4,
     max_cohort_size=4,
     min_honest=3,
-    # A client with 400 records beside two with 300: a guess of its update errs by 0.72 of its spread.
+    # A site with 400 records beside two with 300: a guess of its update errs by 0.72 of its spread.
     max_client_weight=0.48,
     weights={"update": "counts"},
     min_num_examples=300,
     max_num_examples=400,
     delta=1e-5,
     max_rounds=20,
-    non_private=("update", "evaluation"),
+    non_private=("update",),
 )
-UPDATES = Updates(metrics=("loss",), evaluation=("accuracy",))
+UPDATES = Updates(metrics=("loss",))

@@ -1,0 +1,50 @@
+"""One party of this app: its keys, its ledger and its process, beside a site.
+
+    python party.py enrol FOLDER NAME     make its keys, and print its line for the roster
+    python party.py serve FOLDER NAME     serve it on FOLDER/run/party.sock, by the roster FOLDER/roster.jsonl
+
+The line goes to the others out of band, and so does the roster: compare fingerprints before you serve. In a
+deployment the party has a user of its own, and `allow` names the site's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from terms import PLAN, UPDATES
+
+from securefl.deployment import keys, roster
+from securefl.deployment.local import UpdateParty, served
+
+
+def enrol(folder: Path, name: str) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o710)  # its group passes through to the socket, and reads nothing
+    return roster.line_of(keys.make(folder, name).member())
+
+
+def serve(folder: Path, name: str) -> None:
+    pinned = roster.read(folder / "roster.jsonl")
+    # Beside the folder, so that a backup of the folder does not bring it back too.
+    counter = folder.with_name(f"{folder.name}.counter")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    identity, path = keys.read(folder, name), folder / "run" / "party.sock"
+    served(
+        lambda: UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter),
+        path,
+        allow={os.getuid()},
+        ready=lambda: print(f"{name} serves on {path}.", flush=True),
+    )
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["enrol", folder, name]:
+            print(enrol(Path(folder), name))
+        case ["serve", folder, name]:
+            serve(Path(folder), name)
+        case _:
+            sys.exit(__doc__)

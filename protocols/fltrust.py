@@ -1,0 +1,355 @@
+"""FLTrust (Cao, Fang, Liu and Gong 2021): an update counts as much as it points where the server's own does.
+
+    server   g = its own training step from the model, on a few root records; tells nobody
+    clients  u_k = w_k - w after local training; a_k = u_k / ||u_k||
+    server   learns cos_k = <a_k, g> / ||g||, one linear query per client
+             trust_k = max(0, cos_k); whole weights 1 to 16 in proportion; trust 0 is not asked further
+    server   w + ||g|| * (sum of weight_k a_k) / (sum of weight_k), from one sum
+
+The paper has real weights. Here they are draws: whole numbers that every client of the sum checks under its
+own plan, so that no order opens one client. A client trains twice a round, with the same result: once for its
+cosine and once for the sum.
+
+**What it does not stop.** A client that lies can break the norm, and can have one vector scored and send
+another (`two_faced` in `[corruption]`): nobody sees the vector that is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from securefl.algorithm import (
+    Adjacency,
+    Algorithm,
+    Answers,
+    ByDraws,
+    ClientContext,
+    ClientState,
+    CohortQuery,
+    Contribution,
+    Device,
+    Evaluation,
+    Float32s,
+    Floats,
+    Grid,
+    PerClient,
+    Population,
+    RoundResult,
+    State,
+    Sum,
+    Unit,
+    Value,
+    ValueSpec,
+)
+from securefl.dp import clipping
+from securefl.errors import ConfigError, DataError
+from securefl.linear import LinearBounds, LinearQuery
+from securefl.protocols.averaging import Uniform, check_fraction, cohort_size
+from securefl.protocols.contributions import UPDATE
+from securefl.training import Learnt, Problem
+from securefl.training.fit import Fit, Fitted, fitted, usable, with_training
+from securefl.training.learnt import common
+
+__all__ = ["FLTrust", "cosine_bounds", "direction", "trust_weights"]
+
+LARGEST_WEIGHT: Final = 16
+_MEAN_WEIGHT: Final = 4
+"""The weights of a cohort in which all are trusted alike. Draws of a round add up to this times K."""
+_MARGIN: Final = 1 + 2.0**-20
+"""Above the norm of any unit vector that float64 rounds."""
+_GRID: Final = Grid(step=2.0**-20, bound=16.0)
+_MOVED: Final[Mapping[tuple[Unit, Adjacency], float]] = {
+    ("client", "zero-out"): 1.0,
+    ("client", "replace-one"): 2.0,
+}
+DIRECTION: Final = ValueSpec(
+    name="direction",
+    reduction="none",
+    reveals="the direction of its model update",
+    reveals_encrypted="the cosine of its model update with the server's own",
+    depends_on="trained-state",
+    max_releases="schedule",
+)
+UNIT_UPDATE: Final = replace(
+    UPDATE,
+    reveals="its model update at norm 1 (nobody checks the norm, nor that it is the update that was scored)",
+    sensitivity=_MOVED,
+    grid=_GRID,
+    weighs="draws",
+)
+
+
+# Functions on arrays --------------------------------------------------------------------------------
+
+
+def direction(update: Floats) -> Floats:
+    """An update scaled to norm 1 (Cao et al. 2021, Eq. 3).
+
+    Args:
+        update: float64 (d,).
+
+    Returns:
+        float64 (d,). Zeros for an update that is 0 or not finite: it points nowhere, and has cosine 0.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.fltrust import direction
+    >>> direction(np.array([3.0, 4.0])).tolist(), direction(np.array([np.inf, 1.0])).tolist()
+    ([0.6, 0.8], [0.0, 0.0])
+    """
+    largest = float(np.abs(update).max(initial=0.0))
+    # nan is not above 0. Scaled first, since squares of huge entries overflow.
+    if not 0 < largest < np.inf:
+        return np.zeros(len(update))
+    scaled: Floats = update / largest
+    return scaled / float(np.linalg.norm(scaled))
+
+
+def trust_weights(cosines: Mapping[int, float], whole: int) -> dict[int, int]:
+    """Whole weights of the trusted clients, from 1 to 16, in proportion to max(0, cosine) (Eq. 2 and 4).
+
+    Args:
+        cosines: by client, from -1 to 1. A client without a cosine is not trusted.
+        whole: what all weights add up to.
+
+    Returns:
+        The weights by client, without those of trust 0. They add up to `whole`. If 16 for each trusted client
+        are fewer than `whole`, or 1 for each are more, all weigh 1.
+
+    Raises nothing.
+
+    >>> from securefl.protocols.fltrust import trust_weights
+    >>> trust_weights({0: 0.8, 1: -0.5, 2: 0.4, 3: 0.4}, whole=8)
+    {0: 4, 2: 2, 3: 2}
+    """
+    trusted = {k: cosine for k, cosine in sorted(cosines.items()) if cosine > 0}
+    if not len(trusted) <= whole <= LARGEST_WEIGHT * len(trusted):
+        return dict.fromkeys(trusted, 1)
+    share, found = np.array(list(trusted.values())), np.ones(len(trusted), np.int64)
+    # One unit after the other goes to whom most is due, so the sum is exact and no weight is above 16.
+    for _ in range(whole - len(trusted)):
+        due = np.where(found < LARGEST_WEIGHT, share / share.sum() * whole - found, -np.inf)
+        found[int(np.argmax(due))] += 1
+    return dict(zip(trusted, map(int, found), strict=True))
+
+
+def cosine_bounds(length: int) -> LinearBounds:
+    """The public bounds of a cosine between vectors of `length` entries. Both have norm 1.
+
+    Raises ConfigError for a length below 1.
+
+    >>> from securefl.protocols.fltrust import cosine_bounds
+    >>> cosine_bounds(100).product < 1.001
+    True
+    """
+    return LinearBounds(
+        hidden_length=length,
+        norm=_MARGIN,
+        weight_norm=_MARGIN,
+        row_norm=_MARGIN,
+        product=_MARGIN**2,
+        least=-1.0,
+        most=1.0,
+    )
+
+
+# Contributions --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A client's contribution to the cosine: its update scaled to norm 1."""
+
+    problem: Problem
+
+    @cached_property
+    def spec(self) -> ValueSpec:
+        return with_training(DIRECTION, self.problem)
+
+    def fit(self, context: ClientContext) -> Fit:
+        return _fit(self.problem, context)
+
+    def value(self, context: ClientContext, trained: Fitted) -> Value:
+        found = _direction(context, trained)
+        return Value(hidden=found, bounds=cosine_bounds(len(found)))
+
+    def compute(self, context: ClientContext) -> Value:
+        return self.value(context, fitted(self.fit(context)))
+
+
+@dataclass(frozen=True, eq=False)
+class UnitUpdate:
+    """A client's contribution to the sum: its update scaled to norm 1, as integers of the grid."""
+
+    problem: Problem
+    whole: int
+
+    @cached_property
+    def spec(self) -> ValueSpec:
+        return replace(with_training(UNIT_UPDATE, self.problem), draws=self.whole)
+
+    def fit(self, context: ClientContext) -> Fit:
+        return _fit(self.problem, context)
+
+    def value(self, context: ClientContext, trained: Fitted) -> Value:
+        found = _direction(context, trained)
+        return Value(integers=clipping.to_grid(found[None], _GRID.step, round(1 / _GRID.step))[0])
+
+    def compute(self, context: ClientContext) -> Value:
+        return self.value(context, fitted(self.fit(context)))
+
+
+def _fit(problem: Problem, context: ClientContext) -> Fit:
+    return Fit(problem=problem, start=context.broadcast, context=usable(problem, context))
+
+
+def _direction(context: ClientContext, trained: Fitted) -> Floats:
+    if isinstance(trained, DataError):
+        return np.zeros(len(context.broadcast))
+    with np.errstate(over="ignore", invalid="ignore"):  # a training that diverged points nowhere
+        return direction(trained.astype(np.float64) - context.broadcast)
+
+
+# The round ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trusting:
+    """FLTrust as an algorithm: K uniform clients a round, their cosines, and one weighted sum."""
+
+    problem: Problem
+    fraction: float
+    root: int
+    learning_rate: float
+
+    @cached_property
+    def _count(self) -> int:
+        return cohort_size(self.fraction, self.problem.clients)
+
+    @cached_property
+    def _parts(self) -> tuple[Direction, UnitUpdate]:
+        return Direction(self.problem), UnitUpdate(self.problem, _MEAN_WEIGHT * self._count)
+
+    @property
+    def contributions(self) -> tuple[Contribution, ...]:
+        return self._parts
+
+    def start(self) -> State:
+        return State(self.problem.initial, {"trust": np.full(self.problem.clients, np.nan)})
+
+    def round(
+        self, state: State, population: Population, number: int, rng: np.random.Generator
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
+        scored, unit = self._parts
+        chosen, state = yield from Uniform().choose(state, population, self._count, number, rng)
+        own = self._own_step(state.broadcast, number, rng)
+        query = LinearQuery(cosine_bounds(len(own)), direction(own))
+        answers = yield CohortQuery(
+            cohort=tuple(sorted(chosen)),
+            broadcast=state.broadcast,
+            per_client=(PerClient(scored.spec, query),),
+        )
+        cosines = answers.per_client[scored.spec.name]
+        weights = self._weights(cosines, population)
+        trust = np.full(population.clients, np.nan)
+        for client, cosine in cosines.items():
+            trust[client] = max(0.0, cosine)
+        state, figures = state.remember(trust=trust), {"trust": trust}
+        if not weights:
+            return RoundResult(state=state, drawn=chosen, survivors=(), figures=figures)
+        told = yield CohortQuery(
+            cohort=tuple(sorted(weights)),
+            broadcast=state.broadcast,
+            sums=(Sum(unit.spec, len(own)),),
+            weights=ByDraws(weights),
+        )
+        if told.survivors:
+            total = told.totals[unit.spec.name]
+            step = self.learning_rate * float(np.linalg.norm(own)) * total.value / total.weight
+            state = State((state.broadcast + step).astype(np.float32), state.memory)
+        return RoundResult(state=state, drawn=chosen, survivors=told.survivors, figures=figures)
+
+    def _weights(self, cosines: Mapping[int, float], population: Population) -> dict[int, int]:
+        """The draws of the sum, flattened until clients of a hidden sum would accept them."""
+        power = 1.0
+        while power > 1e-3:
+            flat = {k: cosine**power for k, cosine in cosines.items() if cosine > 0}
+            weights = trust_weights(flat, _MEAN_WEIGHT * self._count)
+            if population.admits(weights):
+                return weights
+            power /= 2
+        # Equal weights, and fewer draws than K: what a plan allows for any cohort that is large enough.
+        return {k: 1 for k, cosine in sorted(cosines.items()) if cosine > 0}
+
+    def _own_step(self, broadcast: Float32s, number: int, rng: np.random.Generator) -> Floats:
+        """The server's update from the broadcast, trained as a client trains, on its root records."""
+        problem = replace(self.problem, private=None)
+        context = ClientContext(
+            client=-1,
+            round=number,
+            x=problem.server_x[: self.root],
+            y=problem.server_y[: self.root],
+            broadcast=broadcast,
+            public={},
+            rng=rng,
+            kept={},
+            count=self.root,
+        )
+        trained = fitted(Fit(problem=problem, start=broadcast, context=context))
+        if isinstance(trained, DataError):
+            return np.zeros(len(broadcast))
+        return trained.astype(np.float64) - broadcast
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        """The model on the server's records without its root records, which it trained on."""
+        problem = self.problem
+        rest = replace(
+            problem, server_x=problem.server_x[self.root :], server_y=problem.server_y[self.root :]
+        )
+        return rest.evaluate(state.broadcast)
+
+    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
+        return common(self.problem, state.broadcast, client)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FLTrust:
+    """Options of FLTrust.
+
+    fraction: C; K = ceil(C N) clients a round. The paper takes all.
+    root: the number of the server's records that it trains on, and does not test on. The paper takes 100.
+    learning_rate: of the server (the paper's alpha).
+
+    Raises ValueError for options out of range.
+
+    >>> from securefl.protocols.fltrust import FLTrust
+    >>> FLTrust(fraction=1.0).root
+    100
+    """
+
+    fraction: float
+    root: int = 100
+    learning_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        if self.root < 1:
+            raise ValueError(f"Expected root >= 1, got {self.root}.")
+        if not 0 < self.learning_rate < float("inf"):
+            raise ValueError(f"Expected learning_rate > 0 and finite, got {self.learning_rate}.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        if len(problem.server_x) <= self.root:
+            raise ConfigError(
+                f"Expected more than {self.root} records at the server, to train on `root` of them and test "
+                f"on the others, got {len(problem.server_x)}. Take a smaller root, or a larger test_share."
+            )
+        return Trusting(
+            problem=problem, fraction=self.fraction, root=self.root, learning_rate=self.learning_rate
+        )

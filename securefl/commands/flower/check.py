@@ -1,0 +1,53 @@
+"""The command `flower check`: rehearses a Flower app, and says what a run would refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from securefl.core.errors import ConfigError
+from securefl.core.text_safety import escaped
+
+REFUSED = 3
+"""The exit code if a run would refuse something."""
+
+
+@click.command(epilog="Example:  securefl flower check examples/flower_secure_grid --nodes 4")
+@click.argument("app", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 2**20),
+    help="How many clients connect; default: those of the server's roster, or 10.",
+)
+@click.option("--no-training", is_flag=True, help="Load the app, and have no client train and evaluate.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> None:
+    """Say what a run of the Flower app in APP would refuse, before it runs: exit code 3 if anything.
+
+    This runs the app's own code in this process, as you: its server up to the start of its strategy, and one
+    client's training and evaluation on the records of partition 0. Nothing is sent. Check an app that you
+    would run on this machine anyway.
+    """
+    if find_spec("flwr") is None:
+        raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
+    from securefl.flower.rehearsal import rehearse
+
+    if not as_json:
+        click.echo(f"Running the code of {app} on this machine, to the start of its strategy.", err=True)
+    found = rehearse(app, nodes=nodes, training=not no_training)
+    if as_json:
+        refused = [{"where": one.where, "what": one.what} for one in found.refused]
+        click.echo(json.dumps({"app": str(app), "refused": refused, "notes": found.notes}, indent=1))
+    else:
+        # The texts may quote the app's own names and errors, which may have control characters.
+        for one in found.refused:
+            click.echo(escaped(f"refused ({one.where}): {one.what}"))
+        for note in found.notes:
+            click.echo(escaped(f"note: {note}"))
+        click.echo(f"{len(found.refused) or 'Nothing'} would be refused.")
+    if found.refused:
+        sys.exit(REFUSED)

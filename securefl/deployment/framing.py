@@ -1,0 +1,118 @@
+"""The framing of envelopes on a Unix socket: a length of eight bytes, little-endian, and the envelope.
+
+The length is checked before memory is allocated, and memory grows with the bytes that arrived, not with the
+claimed length. A frame must arrive whole within a time limit. Flower's messages carry envelopes as they are.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from math import inf
+from time import monotonic
+from typing import Final
+
+from securefl.core.errors import RemoteProtocolError
+
+MOST: Final = 2**30
+"""The default limit of a frame in bytes."""
+PATIENCE: Final = 60.0
+"""Seconds within which a frame must be received or sent whole."""
+CHUNK: Final = 2**20
+"""The most bytes that are read at a time."""
+HEAD: Final = struct.Struct("<Q")
+
+
+def framed(envelope: bytes) -> bytes:
+    """The bytes of a frame."""
+    return HEAD.pack(len(envelope)) + envelope
+
+
+def claimed(head: bytes, most: int) -> int:
+    """The length that the head of a frame claims. Raises RemoteProtocolError if it is above `most`."""
+    (length,) = HEAD.unpack(head)
+    if length > most:
+        raise refusal(f"Expected a frame of at most {most} bytes, got a claim of {length}.")
+    return int(length)
+
+
+def refusal(text: str) -> RemoteProtocolError:
+    """The error for an invalid or broken connection."""
+    return RemoteProtocolError(text, sender="peer", phase="line")
+
+
+def cut(count: int, came: int) -> RemoteProtocolError:
+    """The error for a frame whose sender ended the connection in its middle."""
+    return refusal(f"Expected {count} more bytes of a frame, got {came} and the end.")
+
+
+def lost(error: OSError) -> RemoteProtocolError:
+    """The error for a connection that broke, or took too long."""
+    # A TimeoutError of asyncio has no text.
+    return refusal(f"Expected a whole frame in time, got: {str(error) or 'it took too long'}.")
+
+
+class Connection:
+    """A relay's end of a connection. It carries whole frames both ways, and waits for them.
+
+    Its methods raise RemoteProtocolError if the other side sends anything else, or is too slow.
+
+    Args:
+        most: the longest frame.
+        patience: seconds for one frame, from its first byte.
+        until: the time by which all traffic on this connection must end, by `time.monotonic`.
+    """
+
+    def __init__(
+        self, connection: socket.socket, *, most: int = MOST, patience: float = PATIENCE, until: float = inf
+    ) -> None:
+        self._connection = connection
+        self._most, self._patience, self._until = most, patience, until
+
+    def send(self, envelope: bytes) -> None:
+        """Send a frame."""
+        until = self._end(self._patience)
+        left = memoryview(framed(envelope))
+        try:
+            while left:
+                self._connection.settimeout(_left(until))
+                left = left[self._connection.send(left) :]
+        except OSError as error:
+            raise lost(error) from None
+
+    def receive(self, *, wait: float | None = None) -> bytes | None:
+        """The next envelope, or None if the other side ended the connection between two frames.
+
+        wait: seconds until it begins, by default without limit.
+        """
+        try:
+            self._connection.settimeout(_left(self._end(wait)))
+            if not self._connection.recv(1, socket.MSG_PEEK):
+                return None
+            until = self._end(self._patience)
+            return self._exactly(claimed(self._exactly(HEAD.size, until), self._most), until)
+        except OSError as error:
+            raise lost(error) from None
+
+    def _exactly(self, count: int, until: float) -> bytes:
+        came = bytearray()
+        while len(came) < count:
+            self._connection.settimeout(_left(until))
+            piece = self._connection.recv(min(CHUNK, count - len(came)))
+            if not piece:
+                raise cut(count, len(came))
+            came += piece
+        return bytes(came)
+
+    def _end(self, seconds: float | None) -> float:
+        return self._until if seconds is None else min(self._until, monotonic() + seconds)
+
+
+def _left(until: float) -> float | None:
+    """The seconds until then, or None if there is no limit."""
+    if until == inf:
+        return None
+    left = until - monotonic()
+    if left <= 0:
+        raise TimeoutError("it took too long")
+    return left

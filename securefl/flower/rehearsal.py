@@ -1,0 +1,358 @@
+"""A rehearsal of a Flower app: what would be refused, before any message is sent.
+
+The app's own code runs in this process. Its server runs up to the start of its strategy, and one client
+trains and evaluates once. The findings follow from the same checks as in a run: `admitted`, `Layout`, `Task`,
+`Updates.check` and `Updates.vector`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import isinf
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.config import flatten_dict
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from securefl.accounting.composition import compose
+from securefl.core.errors import ConfigError, DataError
+from securefl.deployment.messages import Compute
+from securefl.deployment.roster import read as read_roster
+from securefl.deployment.updates import EVALUATION, UPDATE
+from securefl.flower.records import Layout, Task
+from securefl.flower.secure_app import inner_of, result_of
+from securefl.flower.secure_grid import needed, served
+from securefl.flower.secured_strategy import ROSTER, RehearsalGrid, Started
+from securefl.flower.terms import PREFIX, AppTerms
+from securefl.mechanisms.charges import events_of
+from securefl.storage.texts import read_text, toml
+from securefl.sums.registry import scheme_of
+
+NODES: Final = 10
+"""The number of nodes of Flower's simulation, if nothing else is said."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a run would refuse. where: "terms", "server", "client" and so on."""
+
+    where: str
+    what: str
+
+
+@dataclass
+class Rehearsal:
+    """The findings on an app. notes: what is not refused, and differs from plain Flower."""
+
+    app: Path
+    refused: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def refuse(self, where: str, what: object) -> None:
+        """Note what a run would refuse."""
+        self.refused.append(Finding(where, str(what)))
+
+    @contextmanager
+    def finding(self, where: str) -> Iterator[None]:
+        """Note an error of this package as a finding."""
+        try:
+            yield
+        except (ConfigError, DataError) as error:
+            self.refuse(where, error)
+
+
+def rehearse(app: Path, *, nodes: int | None = None, training: bool = True) -> Rehearsal:
+    """Rehearse the app in this folder.
+
+    Args:
+        app: has a `pyproject.toml` as `flwr run` takes it.
+        nodes: how many nodes connect. None: the clients of the server's roster, or 10.
+        training: whether one client trains and evaluates.
+
+    Raises ConfigError if the folder has no Flower app, or its code cannot be loaded.
+    """
+    found = Rehearsal(app)
+    parts, config = _described(app)
+    with _importable(app):
+        server, client = (_loaded(parts, kind) for kind in ("serverapp", "clientapp"))
+        terms = None
+        with found.finding("terms"):
+            terms = AppTerms.of(config, [app])
+        started = _server(found, server, config) if terms is not None else None
+        if terms is not None and started is not None:
+            _told(found, started, terms, _count(nodes, config))
+        inner = _client(found, client)
+        if training and inner is not None and terms is not None and started is not None:
+            _trained(found, inner, started, terms, config, _count(nodes, config))
+    return found
+
+
+# The app ------------------------------------------------------------------------------------------------
+
+
+def _described(app: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    path = app / "pyproject.toml"
+    table = toml(read_text(path)).get("tool", {}).get("flwr", {}).get("app", {})
+    parts = table.get("components", {})
+    for kind in ("serverapp", "clientapp"):
+        if not isinstance(parts.get(kind), str) or ":" not in parts[kind]:
+            raise ConfigError(
+                f'{path}: Expected [tool.flwr.app.components] with {kind} = "module:app", got '
+                f"{parts.get(kind)!r}. Give the folder of a Flower app."
+            )
+    return parts, flatten_dict(table.get("config", {}))
+
+
+@contextmanager
+def _importable(app: Path) -> Iterator[None]:
+    """Import from the app's folder first, as Flower does."""
+    # A message cannot be made without an identity, which Flower gives to the processes that it starts.
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    sys.path.insert(0, str(app.resolve()))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(app.resolve()))
+
+
+def _loaded(parts: dict[str, Any], kind: str) -> Any:
+    module, _, name = parts[kind].partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise ConfigError(
+            f"Expected to load the {kind} {parts[kind]}, got {type(error).__name__}: {error}."
+        ) from None
+
+
+# The server ---------------------------------------------------------------------------------------------
+
+
+class _Reached(BaseException):
+    """The app sends messages of its own. No handler of `Exception` in the app catches it."""
+
+
+class _NoNodes(RehearsalGrid):
+    """A grid of a rehearsal. It has nodes by number, and sends nothing."""
+
+    def set_run(self, run: Run) -> None: ...
+
+    @property
+    def run(self) -> Run:
+        raise _Reached
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise _Reached
+
+    def get_node_ids(self) -> Iterable[int]:
+        return range(2, 2002)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise _Reached
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise _Reached
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        raise _Reached
+
+
+def _server(found: Rehearsal, server: Any, config: dict[str, Any]) -> Started | None:
+    """Run the server app up to the start of its strategy."""
+    if not isinstance(server, ServerApp):
+        found.refuse("server", f"Expected a ServerApp, got {type(server).__name__}.")
+        return None
+    try:
+        with found.finding("server"):
+            server(_NoNodes(), Context(1, 1, {}, RecordDict(), config))
+            found.refuse("server", "Expected its main to start a strategy, got its end without one.")
+    except Started as started:
+        return started
+    except _Reached:
+        found.refuse(
+            "server",
+            "Expected `strategy = secure_strategy(strategy, context)` before `strategy.start`, got messages "
+            "to nodes without it: clients' updates would reach the server one by one.",
+        )
+    except Exception as error:
+        found.refuse("server", f"The app's own error before it started: {type(error).__name__}: {error}")
+    return None
+
+
+def _count(nodes: int | None, config: dict[str, Any]) -> int:
+    if nodes is not None:
+        return nodes
+    folder = config.get(f"{PREFIX}server")
+    roster = Path(str(folder)) / ROSTER if folder else None
+    return len(read_roster(roster).clients) if roster is not None and roster.is_file() else NODES
+
+
+def _told(found: Rehearsal, started: Started, terms: AppTerms, nodes: int) -> None:
+    """What follows from strategy, model and terms."""
+    with found.finding("server"):
+        served(started.strategy, terms.updates)
+    with found.finding("model"):
+        layout = Layout.of(started.arrays)
+        if layout.local:
+            found.notes.append(
+                f"Integers and booleans stay local: {', '.join(layout.local)}. Each client keeps its own; "
+                "plain Flower averages them."
+            )
+        wide = sorted({dtype for _, dtype, _ in layout.parts if dtype == "float64"})
+        if wide:
+            found.notes.append("Arrays of float64 travel as float32.")
+        for own in (started.train_config, started.evaluate_config):
+            _task(started, own).encoded()
+    _cohorts(found, started.strategy, terms, nodes)
+    _epsilon(found, started, terms)
+
+
+def _task(started: Started, config: ConfigRecord) -> Task:
+    own, layout = started.strategy, Layout.of(started.arrays)
+    return Task(
+        layout=layout,
+        arrays_key=own.arrayrecord_key,
+        config_key=own.configrecord_key,
+        weight_key=own.weighted_by_key,
+        config={**config, "server-round": 1},
+        local=layout.own(started.arrays),
+    )
+
+
+def _cohorts(found: Rehearsal, strategy: FedAvg, terms: AppTerms, nodes: int) -> None:
+    """The cohorts that the strategy makes of this many nodes, against those of the plan."""
+    plan, specs = terms.plan, terms.updates.spec()
+    if needed(strategy) > nodes:
+        found.refuse(
+            "cohort",
+            f"Expected {needed(strategy)} nodes or more, as the strategy says, got {nodes}. Give --nodes, or "
+            "lower min_available_nodes, min_train_nodes and min_evaluate_nodes.",
+        )
+    asked = {UPDATE: (strategy.fraction_train, strategy.min_train_nodes)}
+    if strategy.fraction_evaluate > 0:
+        asked[EVALUATION] = (strategy.fraction_evaluate, strategy.min_evaluate_nodes)
+    for name, (fraction, least) in asked.items():
+        size = max(int(nodes * fraction), least)
+        low, high = plan.cohort_sizes
+        if not low <= size <= high:
+            found.refuse(
+                "cohort",
+                f"Expected {low} to {high} clients in a sum of {name!r}, as the plan says, got {size} of "
+                f"{nodes} nodes. Change the strategy's fraction, or the plan's sizes of cohorts.",
+            )
+        elif (scheme := scheme_of(plan)) is not None and name in specs:
+            with found.finding("cohort"):
+                scheme.check(specs[name], size)
+
+
+def _epsilon(found: Rehearsal, started: Started, terms: AppTerms) -> None:
+    """What the rounds cost a client that is in all of them."""
+    plan, rounds = terms.plan, started.rounds
+    if rounds > plan.max_rounds:
+        found.refuse(
+            "rounds",
+            f"Expected at most {plan.max_rounds} rounds (max_rounds), got num_rounds={rounds}: nobody is "
+            "asked in the others.",
+        )
+    specs = [own for name, own in terms.updates.spec().items() if name == UPDATE or _evaluates(started)]
+    spent = max(
+        compose(events_of(plan, specs, party, min(rounds, plan.max_rounds)), plan.delta)
+        for party in plan.adversaries
+    )
+    if isinf(spent):
+        found.notes.append(
+            "No noise: every epsilon is infinite, and differences of rounds may reveal single updates."
+        )
+        return
+    found.notes.append(f"A client in all {rounds} rounds spends epsilon {spent:.3g} at delta {plan.delta:g}.")
+    if plan.budget is not None and spent > plan.budget:
+        found.refuse(
+            "budget",
+            f"Expected {rounds} rounds within the budget of {plan.budget:g}, got epsilon {spent:.3g}: "
+            "clients drop out before the end. Take fewer rounds or a larger noise_multiplier.",
+        )
+
+
+def _evaluates(started: Started) -> bool:
+    return started.strategy.fraction_evaluate > 0
+
+
+# The client ---------------------------------------------------------------------------------------------
+
+
+def _client(found: Rehearsal, client: Any) -> ClientApp | None:
+    inner = inner_of(client)
+    if inner is not None:
+        return inner
+    found.refuse(
+        "client", "Expected `app = secure(app)` at its end, got an app without it: no party is asked."
+    )
+    return client if isinstance(client, ClientApp) else None
+
+
+def _trained(
+    found: Rehearsal, inner: ClientApp, started: Started, terms: AppTerms, config: dict[str, Any], nodes: int
+) -> None:
+    """Have one client train, and evaluate if the strategy does, on its own records."""
+    place: dict[str, bool | int | float | str] = {"partition-id": 0, "num-partitions": nodes}
+    context = Context(1, 2, place, RecordDict(), config)
+    kinds = [(UPDATE, "train", started.train_config)]
+    if _evaluates(started):
+        kinds.append((EVALUATION, "evaluate", started.evaluate_config))
+    for name, kind, own in kinds:
+        try:
+            task = _task(started, own)
+        except ConfigError:  # found already
+            return
+        start = task.layout.flat(started.arrays).astype(np.float32)
+        content = RecordDict(
+            {
+                task.arrays_key: task.layout.record(start, task.local),
+                task.config_key: ConfigRecord(dict(task.config)),
+            }
+        )
+        try:
+            reply = inner(Message(content, 2, kind), context)
+        except Exception as error:
+            found.refuse("client", f"The app's own error in {kind}: {type(error).__name__}: {error}")
+            continue
+        _replied(found, reply, task, terms, name, start)
+
+
+def _replied(found: Rehearsal, reply: Message, task: Task, terms: AppTerms, name: str, start: Any) -> None:
+    """What the party would say of the reply."""
+    updates, plan = terms.updates, terms.plan
+    kind = "train" if name == UPDATE else "evaluate"
+    compute = Compute(kind=kind, round=1, metrics=updates.named(name), task=b"", broadcast=start)
+    metrics = next(iter(reply.content.metric_records.values()), None) if reply.has_content() else None
+    beside = sorted(set(metrics or ()) - {*updates.named(name), task.weight_key})
+    if beside:
+        word = "metrics" if name == UPDATE else "evaluation"
+        found.notes.append(
+            f"Metrics that are not declared stay on the client ({kind}): {', '.join(beside)}. Plain Flower "
+            f"averages them. Name them in `{word}` if they may leave."
+        )
+    try:
+        updates.vector(plan, name, result_of(reply, task, compute), start.astype(np.float64))
+    except (ValueError, KeyError, DataError) as error:
+        missing = f"no {error} in its MetricRecord" if isinstance(error, KeyError) else str(error)
+        found.refuse("client", f"{kind}: {missing}")
+        return
+    if not updates.weighted(plan, name):
+        found.notes.append(
+            f"All clients weigh the same ({kind}): {task.weight_key} is not read. Plain Flower weighs by it; "
+            f'so does plan.weights = {{ {name} = "counts" }}.'
+        )

@@ -1,0 +1,230 @@
+"""A strategy whose training is secure sums: Flower's own, the terms beside it, and the server's place.
+
+    strategy = secure_strategy(FedAvg(), context)
+    result = strategy.start(grid, initial_arrays, num_rounds=3)
+
+`start` opens the server's place, runs the strategy on a `SecureGrid`, and closes the place again. The place
+is a folder of the server if the run config names one (`securefl.server`). Without it, the run is a
+simulation: a `LocalDeployment` of all parties stands in this process for as long as `start` runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
+
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.logs import logger
+from securefl.core.release import SERVER
+from securefl.deployment import keys, roster
+from securefl.deployment.local import LocalDeployment
+from securefl.deployment.server_session import ServerSide
+from securefl.flower.exchange import partitions
+from securefl.flower.secure_app import PARTIES, own_folder, simulated
+from securefl.flower.secure_grid import SecureGrid, served
+from securefl.flower.terms import PREFIX, AppTerms
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+
+ROSTER: Final = "roster.jsonl"
+_SERVER: Final = f"{PREFIX}server"
+_log = logger(__name__)
+
+
+def secure_strategy(strategy: Strategy, context: Context) -> SecureStrategy:
+    """Wrap a strategy, so that it learns no more of its clients than secure sums.
+
+        >>> from flwr.app import Context, RecordDict
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> from securefl.flower import secure_strategy
+        >>> config = {"securefl.terms": "noised", "securefl.evaluation": "accuracy"}
+        >>> strategy = secure_strategy(FedAvg(), Context(1, 1, {}, RecordDict(), config))
+        >>> strategy.terms.plan.budget
+        4.0
+
+    Args:
+        strategy: FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam or FedYogi of Flower.
+        context: of the ServerApp. Its run config names the terms (`AppTerms.of`) and may have:
+            `securefl.server`, a folder with the server's keys and `roster.jsonl`, for a deployment;
+            `securefl.parties`, in a simulation, a folder in which the parties' ledgers stay;
+            `securefl.deadline` and `securefl.patience`, in seconds, as for `SecureGrid`.
+
+    Returns:
+        A strategy with the same method `start`.
+
+    Raises:
+        ConfigError: there are no terms, they are invalid, or a sum cannot serve the strategy.
+    """
+    terms = AppTerms.of(context.run_config)
+    return SecureStrategy(served(strategy, terms.updates), terms, Place.of(context))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the server's parties are: its own folder, or in a simulation a folder for all parties."""
+
+    server: Path | None
+    parties: Path
+    passing: bool
+    deadline: float
+    patience: float
+
+    @classmethod
+    def of(cls, context: Context) -> Place:
+        """The place that the run config states. Raises ConfigError for a value of another type."""
+        config = context.run_config
+        server, parties = (_text(config, key) for key in (_SERVER, PARTIES))
+        if server and parties:
+            raise ConfigError(
+                f"Expected {_SERVER} in a deployment or {PARTIES} in a simulation, got both. Leave one empty."
+            )
+        return cls(
+            server=Path(server) if server else None,
+            parties=simulated(context),
+            passing=not parties,
+            deadline=_seconds(config, "deadline", 3600.0),
+            patience=_seconds(config, "patience", 120.0),
+        )
+
+
+def _text(config: Mapping[str, bool | int | float | str], key: str) -> str:
+    value = config.get(key, "")
+    if not isinstance(value, str):
+        raise ConfigError(f"Expected {key} as the path of a folder, got {value!r}.")
+    return value
+
+
+def _seconds(config: Mapping[str, bool | int | float | str], word: str, usual: float) -> float:
+    value = config.get(PREFIX + word, usual)
+    if isinstance(value, bool | str) or not 0 < value < float("inf"):
+        raise ConfigError(f"Expected {PREFIX + word} as a number of seconds above 0, got {value!r}.")
+    return float(value)
+
+
+class Started(BaseException):
+    """A strategy was about to start, with its arguments, in a rehearsal of its app (`rehearsal`)."""
+
+    def __init__(
+        self,
+        strategy: FedAvg,
+        arrays: ArrayRecord,
+        rounds: int,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
+    ) -> None:
+        super().__init__()
+        self.strategy, self.arrays, self.rounds = strategy, arrays, rounds
+        self.train_config, self.evaluate_config = train_config, evaluate_config
+
+
+class RehearsalGrid(Grid):
+    """The grid of a rehearsal: a strategy that is started on it raises `Started` and sends nothing."""
+
+
+class SecureStrategy(Strategy):
+    """A strategy on secure sums, made by `secure_strategy`. Attribute `terms`: those that it runs under."""
+
+    def __init__(self, strategy: FedAvg, terms: AppTerms, place: Place) -> None:
+        self.terms = terms
+        self.strategy, self.place = strategy, place
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the strategy on secure sums. Arguments and result are those of the strategy's own `start`.
+
+        `timeout` is not used: `securefl.deadline` limits each wave.
+
+        Raises ConfigError, as `SecureGrid` does, before any client is asked for a value.
+        """
+        if isinstance(grid, RehearsalGrid):
+            configs = [ConfigRecord() if own is None else own for own in (train_config, evaluate_config)]
+            raise Started(self.strategy, initial_arrays, num_rounds, *configs)
+        place, updates = self.place, self.terms.updates
+        with self._server(grid) as server:
+            secure = SecureGrid(
+                grid, self.strategy, updates, server, deadline=place.deadline, patience=place.patience
+            )
+            result = self.strategy.start(
+                secure, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+            )
+        if result.arrays:
+            # A strategy weighs all arrays, so integers would come back as float64.
+            result.arrays = ArrayRecord({**result.arrays, **secure.local})
+        return result
+
+    @contextmanager
+    def _server(self, grid: Grid) -> Iterator[ServerSide]:
+        place, terms = self.place, self.terms
+        if place.server is not None:
+            with _deployed(place.server, terms) as server:
+                yield server
+            return
+        count = partitions(grid, deadline=place.patience)
+        clients = count - (terms.plan.sum in ("two-server", "ckks"))
+        _log.warning(
+            "A simulation of %d parties under the terms of %s: this process has all their keys, and protects "
+            "none of them. In a deployment the run config names the server's folder, %s.",
+            count,
+            terms.source,
+            _SERVER,
+        )
+        own_folder(place.parties, make=True)
+        try:
+            with LocalDeployment(terms.plan, terms.updates, clients=clients, folder=place.parties) as parties:
+                yield parties.server
+        finally:
+            if place.passing:
+                shutil.rmtree(place.parties, ignore_errors=True)
+
+    def summary(self) -> None:
+        """Log the strategy's own summary."""
+        self.strategy.summary()
+
+    # Flower's steps -----------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        raise _own_rounds()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        raise _own_rounds()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        raise _own_rounds()
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        raise _own_rounds()
+
+
+@contextmanager
+def _deployed(folder: Path, terms: AppTerms) -> Iterator[ServerSide]:
+    pinned, identity = roster.read(folder / ROSTER), keys.read(folder, SERVER)
+    with closing(Journal(folder / "journal.sqlite")) as journal:
+        yield ServerSide(plan=terms.plan, pinned=pinned, record=OwnRecord(SERVER, journal, identity))
+
+
+def _own_rounds() -> LocalProtocolError:
+    return LocalProtocolError(
+        "Expected `start`, which runs the strategy on secure sums, got one of Flower's steps. Call `start`."
+    )

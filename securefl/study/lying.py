@@ -1,0 +1,77 @@
+"""Clients that lie about their updates, in a simulation: what a protocol's defences meet.
+
+A lying client trains as any other. What it then sends is not what it trained (`data.corruptions.Corruption`).
+Its ledger and its release are those of any client, since only its value is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from securefl.algorithm.clients import ClientContext, Contribution
+from securefl.algorithm.queries import Value, ValueSpec
+from securefl.core.errors import DataError
+from securefl.data.corruptions import LYING
+from securefl.training.fit import Fit, Fits, Fitted
+from securefl.training.fit import fitted as run
+
+
+def with_lies(
+    contributions: Sequence[Contribution], qualities: Sequence[str], factor: float
+) -> list[Contribution]:
+    """The contributions, of which those that are trained are lied about by the clients of these qualities.
+
+    factor: what scaled and oversized clients multiply by.
+    """
+    liars = {client: kind for client, kind in enumerate(qualities) if kind in LYING}
+    if not liars:
+        return list(contributions)
+    return [Lied(own, liars, factor) if isinstance(own, Fits) else own for own in contributions]
+
+
+@dataclass(frozen=True, eq=False)
+class Lied:
+    """A contribution that is computed from a training, with the lies of some clients."""
+
+    honest: Fits
+    liars: Mapping[int, str]
+    factor: float
+
+    @property
+    def spec(self) -> ValueSpec:
+        return self.honest.spec
+
+    def fit(self, context: ClientContext) -> Fit | None:
+        return self.honest.fit(context)
+
+    def value(self, context: ClientContext, fitted: Fitted | None) -> Value:
+        kind = self.liars.get(context.client)
+        if kind == "reversed":
+            return self.honest.value(context, self._moved(context, fitted, -1.0))
+        if kind == "scaled":
+            return self.honest.value(context, self._moved(context, fitted, self.factor))
+        value = self.honest.value(context, fitted)
+        if kind == "oversized":
+            return _times(value, self.factor)
+        return _times(value, -1.0) if kind == "two-faced" else value
+
+    def compute(self, context: ClientContext) -> Value:
+        fit = self.honest.fit(context)
+        return self.value(context, None if fit is None else run(fit))
+
+    def _moved(self, context: ClientContext, fitted: Fitted | None, factor: float) -> Fitted | None:
+        """The trained model, `factor` times as far from where the training began."""
+        fit = self.honest.fit(context)
+        if fit is None or fitted is None or isinstance(fitted, DataError):
+            return fitted
+        return fit.start + np.float32(factor) * (fitted - fit.start)
+
+
+def _times(value: Value, factor: float) -> Value:
+    """The value times a factor. What is scored stays: a hidden part keeps its direction and its norm."""
+    if value.integers is not None:
+        return replace(value, integers=np.rint(value.integers * factor).astype(np.int64))
+    return value if value.hidden.size else replace(value, clear=value.clear * factor)

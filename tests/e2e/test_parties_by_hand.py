@@ -1,0 +1,161 @@
+"""The transcript docs/parties-by-hand.md: a study through kills, restarts, a fourth party, removal, rotation.
+
+By default its parties are in this process: a party serves as in its own, and is killed by being dropped. The
+slow test has a process for each command.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from support.by_hand import Step, played, steps
+from support.coordinated import Federation
+from support.party_folders import made
+
+from securefl.commands.main import cli
+from securefl.core.errors import SecureFLError
+from securefl.deployment import coordinator, sockets
+from securefl.deployment.party_setup import Made
+
+PAGE = (Path(__file__).parents[2] / "docs" / "parties-by-hand.md").read_text(encoding="utf-8")
+STUDY = re.search(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
+def write_files(folder: Path) -> None:
+    """The study, and the records of four hospitals."""
+    assert STUDY is not None
+    (folder / "study3.toml").write_text(STUDY[1])
+    records = made(STUDY[1]).world.records
+    for k, (x, y) in enumerate([*records, records[0]]):
+        np.savez(folder / f"own-{k}.npz", x=x[k:], y=y[k:])
+
+
+class Here:
+    """Commands and parties in this process. A party that is killed loses what is not on its disk."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._patch = folder, monkeypatch
+        self.own = Federation(folder)
+
+    def serve(self, name: str) -> None:
+        self.own.start(name)
+
+    def kill(self, names: list[str]) -> None:
+        self.own.stop(*names)
+
+    def securefl(self, words: list[str], meanwhile: dict[int, list[str]]) -> tuple[str, str, int]:
+        run = coordinator.run_deployed
+
+        def watched(*args: Any, **options: Any) -> Any:
+            def then(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
+                if record["round"] in meanwhile:
+                    self.kill(meanwhile[record["round"]])
+
+            return run(*args, fresh=then, **options)
+
+        with self._patch.context() as patch:
+            patch.setattr(coordinator, "run_deployed", watched)
+            patch.setattr(sockets, "SocketExchange", lambda paths, deadline: self.own.exchange)
+            done = CliRunner().invoke(cli, words)
+        if isinstance(done.exception, SecureFLError):  # as `main` prints it
+            return done.stdout, done.output + f"securefl: {done.exception}\n", 1
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.stdout, done.output, done.exit_code
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
+    machine = Here(tmp_path, monkeypatch)
+    yield machine
+    machine.own.stop()
+
+
+def test_each_command_prints_what_the_page_shows(here: Here) -> None:
+    code = [0]
+    for step in steps(PAGE):
+        assert played(step, here, code) == step.output, step.command
+
+
+# In processes of their own ---------------------------------------------------------------------------------
+
+
+class Processes:
+    """Each command in a process of its own, as a person runs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._serving: dict[str, subprocess.Popen[str]] = {}
+
+    def _start(self, words: list[str], stderr: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "securefl", *words],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        )
+
+    def serve(self, name: str) -> None:
+        self._serving[name] = process = self._start(["party", "serve", name], subprocess.STDOUT)
+        assert process.stdout is not None
+        # After a kill it first says that it takes its folder over.
+        assert any(f"{name} serves on" in line for line in process.stdout)
+
+    def kill(self, names: list[str]) -> None:
+        for name in names or list(self._serving):
+            process = self._serving.pop(name)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+    def securefl(self, words: list[str], meanwhile: dict[int, list[str]]) -> tuple[str, str, int]:
+        separate = words[:2] in (["party", "enrol"], ["party", "rotate"])
+        process = self._start(words, subprocess.PIPE if separate else subprocess.STDOUT)
+        if separate:
+            out, error = process.communicate()
+            return out, out + error, process.returncode
+        lines = []
+        with process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                for number, names in meanwhile.items():
+                    if line.startswith(f"round {number}: "):
+                        self.kill(names)
+        return "".join(lines), "".join(lines), process.returncode
+
+
+def loose(step: Step, lines: list[str]) -> list[str]:
+    """Lines without numbers and repetitions: nobody knows in which round a kill arrives."""
+    kept = [re.sub(r"\d+(\.\d+)?", "N", line) for line in lines]
+    if step.meanwhile:
+        kept = [line for line in kept if not line.startswith("round N: ")]
+    # A line on every tenth round and the last, and warnings of rounds in whose middle a party was killed.
+    kept = [line for line in kept if not line.startswith(("fedavg  ", "Warning"))]
+    return [line for at, line in enumerate(kept) if at == 0 or kept[at - 1] != line]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_the_page_in_processes(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    machine, code = Processes(tmp_path), [0]
+    try:
+        for step in steps(PAGE):
+            shown = played(step, machine, code)
+            assert loose(step, shown) == loose(step, step.output), step.command
+    finally:
+        machine.kill([])

@@ -1,0 +1,73 @@
+"""Parties and their relay as processes of separate users: each has its own files, and the relay has none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.other_users import processes, relay_as, serve_as
+from support.party_folders import MASKED, Asking, enrolled
+
+from securefl.deployment.status import status
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can run processes of other users")
+PARTIES = {f"client-{k:04d}": 54320 + k for k in range(3)}
+GROUPS = list(PARTIES.values())
+RELAY, STRANGER = 54330, 54331
+"""Numbers that no user of this machine has. A party's group has the number of its user."""
+FILES = ("identity.key", "ledger.sqlite", "acts.sqlite", "diary.sqlite")
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A folder that every user can pass, with the folders of all parties, each of its own user."""
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
+    folder.chmod(0o711)
+    enrolled(folder, MASKED)
+    for name, user in PARTIES.items():
+        for home in (folder / name, folder / "counters" / name):
+            for one in (home, *home.rglob("*")):
+                os.chown(one, user, user)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def asked(process: Connection, what: Any, data: bytes | None) -> Any:
+    process.send((what, data))
+    return process.recv()
+
+
+def test_rounds_over_parties_and_a_relay_of_separate_users(root: Path) -> None:
+    sockets = {name: root / name / "run" / "party.sock" for name in PARTIES}
+    path = sockets["client-0001"]
+    users = [(RELAY, GROUPS), (STRANGER, GROUPS), (STRANGER, []), (GROUPS[1], []), (GROUPS[2], [])]
+    serving = [(serve_as, (user, root / name, RELAY)) for name, user in PARTIES.items()]
+    with processes(MASKED, *serving, *((relay_as, one) for one in users)) as pipes:
+        parties, (relay, stranger, outsider, own, other) = pipes[:3], pipes[3:]
+        assert [party.recv() for party in parties] == list(PARTIES)
+
+        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+            said = {name: asked(relay, sockets[name], data) for name, data in sent.items()}
+            return {name: reply for name, reply in said.items() if isinstance(reply, bytes)}
+
+        asking = Asking(root, exchange, MASKED)
+        assert asking.enter() == tuple(PARTIES)
+        assert asking.play(1) == [0, 1, 2]
+        # The file's group keeps a stranger out. If the stranger is in it, the kernel's word does. So it does
+        # with the party's own user, which --allow does not name.
+        assert "which it may not" in asked(outsider, path, b"anything")
+        for one in (stranger, own):
+            assert "Expected a" in asked(one, path, b"anything")
+        assert asking.play(2) == [0, 1, 2]
+        files = [root / "client-0001" / name for name in FILES]
+        assert asked(own, files, None) == [True] * 4
+        assert asked(relay, files, None) == asked(other, files, None) == [False] * 4
+    refusals = [one["why"] for one in status(root / "client-0001")["refusals"]]
+    for user in (STRANGER, GROUPS[1]):
+        assert any(f"Refused user {user}, which is not among [{RELAY}]" in why for why in refusals)

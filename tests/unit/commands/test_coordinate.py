@@ -1,0 +1,100 @@
+"""`securefl party coordinate`: its lines, exit codes and JSON, and command lines that say too little."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support.coordinated import Federation
+from support.party_folders import MASKED, enrolled, made
+
+from securefl.commands.main import cli
+from securefl.deployment import sockets
+from securefl.deployment.party_setup import Made
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.chdir(tmp_path)
+    enrolled(tmp_path, MASKED)
+    own = Federation(tmp_path, MASKED)
+    asked: list[Any] = []
+
+    def exchange(paths: Any, deadline: float) -> Any:
+        asked.append(paths)
+        return own.exchange
+
+    monkeypatch.setattr(sockets, "SocketExchange", exchange)
+    own.paths = asked  # type: ignore[attr-defined]
+    yield own
+    own.stop()
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["party", "coordinate", *words])
+
+
+def test_it_ends_with_the_report_of_run_and_exit_code_0(own: Federation, tmp_path: Path) -> None:
+    own.start()
+    done = call("server", "--out", "run")
+    assert done.exit_code == 0, done.output
+    assert "round 4: 3 of 3 answered" in done.stderr
+    assert "Report: run/report.html" in done.stdout
+    assert "took part in 4 of 4 rounds" in done.stderr
+    assert (tmp_path / "run" / "report.html").is_file()
+    (paths,) = own.paths  # type: ignore[attr-defined]
+    assert paths["client-0001"] == tmp_path / "client-0001" / "run" / "party.sock"
+    # again: nothing is left to do, and no round is told anew
+    again = call("server", "--out", "run")
+    assert again.exit_code == 0
+    assert "of 3 answered" not in again.stderr
+
+
+def test_too_few_parties_is_exit_code_5_with_the_reason_and_the_way_on(own: Federation) -> None:
+    own.start("client-0000")
+    stopped = call("server", "--out", "run", "--wait", "0", "--socket", "client-0001=/srv/b.sock")
+    assert stopped.exit_code == 5
+    assert "Expected 2 clients, of which 1 are present for round 1 within 0 s" in stopped.stderr
+    go_on = (
+        "securefl party coordinate server --out run --wait 0 --deadline 3600 --socket client-0001=/srv/b.sock"
+    )
+    assert f"Go on with: {go_on}" in stopped.stderr
+    assert own.paths[0]["client-0001"] == Path("/srv/b.sock")  # type: ignore[attr-defined]
+    own.start("client-0001")
+    done = CliRunner().invoke(cli, go_on.split()[1:])
+    assert done.exit_code == 0, done.output
+    assert "round 1: 2 of 3 answered; client-0002 silent since round 1" in done.stderr
+
+
+def test_json_has_what_ledgers_are_asked_for_and_nothing_else_on_stdout(own: Federation) -> None:
+    own.start()
+    done = call("server", "--out", "run", "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    spent = {"asked": 4, "answered": 4, "counted": "inf", "spent": "inf"}
+    assert said["private"]["spending"] == [{"client": k, **spent} for k in range(3)]
+    assert said["report"] == "run/report.html"
+    assert "answered; " not in done.stdout
+
+
+@pytest.mark.parametrize("text", ["client-0001", "client-0001=", "client-0009=/srv/x.sock", "=/srv/x.sock"])
+def test_a_socket_of_nobody_is_wrong_usage(text: str, own: Federation) -> None:
+    done = call("server", "--socket", text)
+    assert done.exit_code == 2
+    assert (
+        "Expected NAME=PATH with a party of the roster (client-0000, client-0001, client-0002)" in done.stderr
+    )
+
+
+def test_a_clients_folder_is_refused(own: Federation) -> None:
+    done = call("client-0000", "--out", "run")
+    assert str(done.exception).startswith("Expected the server's folder, got that of client-0000")
+
+
+def test_the_help_says_its_exit_code(own: Federation) -> None:
+    assert "exit code 5" in call("--help").stdout

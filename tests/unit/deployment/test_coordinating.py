@@ -1,0 +1,395 @@
+"""A server waits for its parties, stops with the reason, and counts no round that nobody could answer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.coordinated import Federation, federation
+from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, names, part, pin
+from support.private_studies import client_level
+
+from securefl.accounting import store
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.deployment import folder as folders
+from securefl.deployment import keys, pinning
+from securefl.deployment import spending as spendings
+from securefl.deployment.gathering import TooFewParties
+from securefl.deployment.messages import Enter, decode_envelope
+from securefl.deployment.party_setup import Made
+from securefl.deployment.roster import line_of, parse
+from securefl.deployment.status import status
+from securefl.study.attended import presences
+from securefl.study.interruption import Interrupted
+
+NOISED = client_level(rounds=4).text.replace("clients = 6", "clients = 3")
+FULL = [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1, 2]), (4, [0, 1, 2])]
+
+
+@pytest.fixture(autouse=True)
+def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building a world takes a second, and every opening of a folder does it."""
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+
+
+def lines(own: Federation) -> list[str]:
+    return [one.line() for one in presences(own.records)]
+
+
+def orders(own: Federation) -> list[int]:
+    """Counts from now on the requests that are no request to enter."""
+    sent: list[int] = []
+
+    def before(requests: Mapping[str, bytes]) -> None:
+        sent.extend(1 for data in requests.values() if not is_enter(data))
+
+    own.before = before
+    return sent
+
+
+def is_enter(data: bytes) -> bool:
+    try:
+        return bool(decode_envelope(data, Enter, sender="test"))
+    except RemoteProtocolError:
+        return False
+
+
+# Waiting --------------------------------------------------------------------------------------------------
+
+
+def test_with_all_parties_it_waits_for_nobody(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        own.coordinate(tmp_path / "run", wait=60)
+    assert own.rounds == FULL
+    assert own.clock.now == 0
+    assert lines(own) == [f"round {k}: 3 of 3 answered" for k in range(1, 5)]
+
+
+def test_a_study_with_too_few_parties_plays_no_round_and_charges_nothing(tmp_path: Path) -> None:
+    """It played its rounds in a second, with nobody, and the server counted them."""
+    enrolled(tmp_path, MASKED)
+    with federation(tmp_path, MASKED) as own:
+        own.stop("client-0001", "client-0002")
+        sent = orders(own)
+        with pytest.raises(TooFewParties) as stopped:
+            own.coordinate(tmp_path / "run", wait=30)
+        assert own.rounds == []
+        assert sent == []
+        assert own.clock.now == 30
+        assert str(stopped.value) == (
+            "Expected 2 clients, of which 1 are present for round 1 within 30 s. Absent: client-0001 "
+            "(silent), client-0002 (silent). The round did not count, and nothing was charged. Start the "
+            "silent parties; the owner of one that refuses reads why in `securefl party status`. Then go on."
+        )
+        assert own.said[1] == "Round 1 waits for client-0001, client-0002, up to 30 s."
+        # it goes on with the same round
+        own.start("client-0001", "client-0002")
+        own.coordinate(tmp_path / "run", wait=30)
+    assert own.rounds == FULL
+    assert status(tmp_path / "client-0000")["sessions"]["count"] == 1
+
+
+def test_at_the_start_it_waits_for_all_and_goes_on_without_who_does_not_come(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        own.stop("client-0001")
+        own.coordinate(tmp_path / "run", wait=30)
+    assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
+    assert own.clock.now == 30, "later rounds wait only if too few are present"
+    assert lines(own)[3] == "round 4: 2 of 3 answered; client-0001 silent since round 1"
+
+
+def test_who_comes_in_time_takes_part(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        own.stop("client-0001")
+        own.clock.when = lambda seconds: own.start("client-0001") if seconds == 3 else None
+        own.coordinate(tmp_path / "run", wait=30)
+    assert own.rounds == FULL
+    assert own.clock.now == 3
+
+
+def test_a_party_that_returns_takes_part_from_the_next_round_on(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+
+        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
+            if record["round"] == 1:
+                own.stop("client-0001")
+            if record["round"] == 3:
+                own.start("client-0001")
+
+        own.coordinate(tmp_path / "run", fresh=fresh)
+    assert own.rounds == [(1, [0, 1, 2]), (2, [0, 2]), (3, [0, 2]), (4, [0, 1, 2])]
+    assert lines(own) == [
+        "round 1: 3 of 3 answered",
+        "round 2: 2 of 3 answered; client-0001 silent since round 2",
+        "round 3: 2 of 3 answered; client-0001 silent since round 2",
+        "round 4: 3 of 3 answered",
+    ]
+
+
+def test_without_its_key_holder_no_round_begins(tmp_path: Path) -> None:
+    enrolled(tmp_path, TWO_SERVER)
+    with federation(tmp_path, TWO_SERVER) as own:
+        own.stop(KEY_HOLDER)
+        with pytest.raises(
+            TooFewParties, match=r"Expected the key holder for round 1 .* key-holder \(silent\)"
+        ):
+            own.coordinate(tmp_path / "run", wait=5)
+    assert own.rounds == []
+    assert status(tmp_path / "client-0000")["releases"] == {"committed": 0, "reserved": 0}
+
+
+def test_a_request_to_stop_ends_the_waiting(tmp_path: Path) -> None:
+    enrolled(tmp_path, MASKED)
+
+    class Stops:
+        def finishing(self, what: str) -> Any:
+            from contextlib import nullcontext
+
+            return nullcontext()
+
+        def check(self) -> None:
+            if own.clock.now >= 4:
+                raise Interrupted(2)
+
+    with federation(tmp_path, MASKED) as own:
+        own.stop("client-0001", "client-0002")
+        with pytest.raises(Interrupted):
+            own.coordinate(tmp_path / "run", wait=3600, stop=Stops())
+    assert own.clock.now == 4
+
+
+def test_who_dies_in_a_round_loses_it_and_the_next_one_waits(tmp_path: Path) -> None:
+    """Orders were sent, so charges are spent and the round counts; the next one does not begin."""
+    enrolled(tmp_path, MASKED)
+    with federation(tmp_path, MASKED) as own:
+        waves = [0]
+
+        def before(requests: Mapping[str, bytes]) -> None:
+            waves[0] += not any(map(is_enter, requests.values()))
+            if waves[0] == 3 and len(own.up) == 3:
+                own.stop("client-0001", "client-0002")
+
+        own.before = before
+        with pytest.raises(TooFewParties, match="for round 2"):
+            own.coordinate(tmp_path / "run")
+    assert own.rounds == [(1, [])]
+    (line,) = lines(own)
+    assert line.startswith(
+        "round 1: 1 of 3 answered; client-0001 silent since round 1; client-0002 silent since round 1; no "
+        "sum was opened: "
+    )
+
+
+# Parties that refuse --------------------------------------------------------------------------------------
+
+
+def test_a_party_with_another_plan_refuses_and_its_owner_reads_the_field(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    other = made(CLEAR.replace("delta = 1e-5", "delta = 1e-4") if "delta = 1e-5" in CLEAR else MASKED)
+    shutil.rmtree(tmp_path / "client-0001")
+    shutil.rmtree(tmp_path / "counters" / "client-0001")
+    folders.init(tmp_path / "client-0001", other, part(other, "client-0001", tmp_path / "counters"))
+    new = line_of(keys.read(tmp_path / "client-0001", "client-0001").member())
+    roster = tmp_path / "roster.jsonl"
+    kept = [line for line in roster.read_text().splitlines() if "client-0001" not in line]
+    roster.write_text("\n".join([*kept, new]))
+    for name in names(made()):
+        pin(tmp_path / name, roster)
+    with federation(tmp_path) as own:
+        own.coordinate(tmp_path / "run", wait=60)
+    assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
+    assert own.clock.now == 0, "its owner must act, so nobody waits for it"
+    assert lines(own)[3] == "round 4: 2 of 3 answered; client-0001 refused the order since round 1"
+    why = status(tmp_path / "client-0001")["refusals"][0]["why"]
+    assert " here, " in why
+    assert "at the server" in why
+
+
+def test_a_party_with_the_old_roster_refuses_until_it_pins_the_new_one(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    new = pinning.rotate(tmp_path / "client-0002").member()
+    old = next(line for line in roster.read_text().splitlines() if "client-0002" in line)
+    before = roster.read_text()
+    roster.write_text(before.replace(old, line_of(new)))
+    for name in ("server", "client-0000", "client-0002"):
+        pin(tmp_path / name, roster)
+    with federation(tmp_path) as own:
+        own.coordinate(tmp_path / "run")
+    assert lines(own)[0] == "round 1: 2 of 3 answered; client-0001 refused the order since round 1"
+    why = status(tmp_path / "client-0001")["refusals"][0]["why"]
+    digests = [parse(text).digest.hex() for text in (before, roster.read_text())]
+    assert f'roster: "{digests[0]}" here, "{digests[1]}" at the server' in why
+
+
+def test_a_rotated_party_does_not_serve_with_the_old_line(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    pinning.rotate(tmp_path / "client-0002")
+    own = Federation(tmp_path)
+    with pytest.raises(ConfigError, match="Expected a pinned roster"):
+        own.start("client-0002")
+    with pytest.raises(ConfigError, match=r"with its own keys.*got other keys.*securefl party enrol"):
+        pin(tmp_path / "client-0002", roster)
+
+
+def test_a_stolen_roster_makes_nobody_the_server(tmp_path: Path) -> None:
+    """A thief has all lines and no keys: it can pin no roster that parties have, and its own they refuse."""
+    roster = enrolled(tmp_path)
+    of = made()
+    folders.init(tmp_path / "thief", of, part(of, SERVER, tmp_path / "thief-counter"))
+    with pytest.raises(ConfigError, match="with its own keys"):
+        pin(tmp_path / "thief", roster)
+    own_line = line_of(keys.read(tmp_path / "thief", SERVER).member())
+    lines_ = [line for line in roster.read_text().splitlines() if '"server"' not in line]
+    forged = tmp_path / "forged.jsonl"
+    forged.write_text("\n".join([*lines_, own_line]))
+    pin(tmp_path / "thief", forged)
+    (tmp_path / SERVER).rename(tmp_path / "honest")
+    (tmp_path / "thief").rename(tmp_path / SERVER)
+    refused = pytest.raises(TooFewParties, match=r"client-0000 \(refused the order\)")
+    with federation(tmp_path) as own, refused:
+        own.coordinate(tmp_path / "run", wait=5)
+    assert own.rounds == []
+    why = status(tmp_path / "client-0000")["refusals"][0]["why"]
+    assert "signed by the server of the roster" in why
+    assert status(tmp_path / "client-0000")["sessions"]["count"] == 0
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_roster_of_another_number_of_clients_than_the_study(more: int, tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    text = roster.read_text().splitlines()
+    if more < 0:
+        text = [line for line in text if "client-0002" not in line]
+    else:
+        text.append(line_of(keys.make(tmp_path, "client-0003").member()))
+    roster.write_text("\n".join(text))
+    with pytest.raises(ConfigError, match=f"study's 3 clients, got {3 + more}"):
+        pin(tmp_path / SERVER, roster)
+
+
+def test_a_client_in_the_middle_is_removed_by_a_line_of_keys_that_nobody_keeps(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    of = made()
+    folders.init(tmp_path / "void", of, part(of, "client-0001", tmp_path / "void-counter"))
+    void = line_of(keys.read(tmp_path / "void", "client-0001").member())
+    shutil.rmtree(tmp_path / "void")
+    kept = [line for line in roster.read_text().splitlines() if "client-0001" not in line]
+    roster.write_text("\n".join([*kept, void]))
+    for name in (SERVER, "client-0000", "client-0002"):
+        pin(tmp_path / name, roster)
+    with pytest.raises(ConfigError, match="got other keys"):
+        pin(tmp_path / "client-0001", roster)
+    with federation(tmp_path) as own:  # the removed party serves still, with the old roster
+        own.coordinate(tmp_path / "run")
+    assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
+    assert lines(own)[0] == "round 1: 2 of 3 answered; client-0001 refused the order since round 1"
+    assert status(tmp_path / "client-0001")["sessions"]["count"] == 0
+
+
+def test_a_party_whose_file_has_no_records_reads_so(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    empty = {"client-0001": lambda own: replace(own, records=(own.records[0][:0], own.records[1][:0]))}
+    with federation(tmp_path, change=empty) as own:
+        own.coordinate(tmp_path / "run")
+    assert lines(own)[0] == "round 1: 2 of 3 answered; client-0001 sent no value since round 1"
+    assert "Give the client records" in status(tmp_path / "client-0001")["missing"][0]["why"]
+
+
+# One coordinator, and clocks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("out", ["run", "elsewhere"])
+def test_a_second_coordinator_is_refused_by_name(out: str, tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        seen: list[str] = []
+
+        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
+            with pytest.raises(ConfigError) as refused:
+                Federation(tmp_path, up=own.up).coordinate(tmp_path / out)
+            seen.append(str(refused.value))
+
+        own.coordinate(tmp_path / "run", fresh=fresh)
+    assert own.rounds == FULL
+    assert len(seen) == 4
+    assert f"{tmp_path / SERVER} is in use by process" in seen[0]
+
+
+def test_a_coordinator_with_a_copy_of_the_folder_ends_the_session_of_the_first(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        second = Federation(tmp_path / "copy", up=own.up)
+        shutil.copytree(tmp_path / SERVER, tmp_path / "copy" / SERVER)
+
+        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
+            if record["round"] == 2:
+                second.coordinate(tmp_path / "other")
+
+        with pytest.raises(TooFewParties, match=r"for round 3 .* client-0000 \(refused the order\)"):
+            own.coordinate(tmp_path / "run", fresh=fresh)
+    assert second.rounds == FULL
+    assert own.rounds == FULL[:2]
+    assert "got one that ended" in status(tmp_path / "client-0000")["refusals"][0]["why"]
+
+
+def test_a_party_whose_clock_is_far_off_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enrolled(tmp_path)
+    monkeypatch.setattr(store, "now", lambda: "1970-01-01T00:00:00.000+00:00")
+    with federation(tmp_path) as own:
+        own.coordinate(tmp_path / "run")
+    assert own.rounds == FULL
+
+
+# What ledgers are asked for -------------------------------------------------------------------------------
+
+
+def test_it_says_what_each_ledger_is_asked_for_beside_what_the_server_counts(tmp_path: Path) -> None:
+    enrolled(tmp_path, NOISED)
+    with federation(tmp_path, NOISED) as own:
+        own.coordinate(tmp_path / "run")
+    rounds = len(own.records)
+    assert own.said[0].startswith(f"In {rounds} rounds each client's ledger is asked for at most epsilon ")
+    found = spendings.read(tmp_path / "run")
+    assert [(one.client, one.asked, one.answered) for one in found] == [(k, rounds, rounds) for k in range(3)]
+    spent = status(tmp_path / "client-0000")["epsilon"]
+    for one in found:
+        assert one.counted == one.spent == pytest.approx(spent["others"], rel=1e-3)
+    assert own.said[-1].startswith("client-0000, client-0001, client-0002: took part in ")
+
+
+def test_a_client_that_missed_an_order_was_counted_for_more_than_it_spent() -> None:
+    of = made(NOISED)
+    name = next(name for name, spec in of.spec.items() if spec.reduction == "sum")
+    cohort = [[name, False, [0, 1, 2]]]
+    records = [
+        {"charged": cohort, "seen": {"absent": {}}},
+        {"charged": cohort, "seen": {"absent": {"client-0001": "silent", "client-0002": "sent no value"}}},
+    ]
+    found = spendings.spending(of.plan, of.spec, records, 3)
+    assert [(one.asked, one.answered) for one in found] == [(2, 2), (2, 1), (2, 1)]
+    assert found[1].spent < found[1].counted == found[0].spent == found[0].counted
+    assert found[2].spent == found[2].counted, "who sends no value has reserved its charges"
+    said = spendings.sentences(found)
+    assert len(said) == 3
+    assert said[1].startswith("client-0001: took part in 1 of 2 rounds; the ledger is asked for epsilon ")
+    assert " by the orders that it replied to, and the server counts " in said[1]
+
+
+def test_the_table_is_private(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        own.coordinate(tmp_path / "run")
+    path = tmp_path / "run" / "private" / "spending.csv"
+    assert path.read_text().startswith("# Not for publication")
+    table = pd.read_csv(path, comment="#")
+    assert list(table.columns) == ["client", "asked", "answered", "counted", "spent"]

@@ -1,0 +1,252 @@
+"""Why a party's value is missing stands in its owner's status, with the remedy, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from support.party_folders import CLEAR, Asking, enrolled, made
+
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import CohortQuery, Sum
+from securefl.commands.main import cli
+from securefl.core.agreement import Identity
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import SERVER
+from securefl.deployment import folder as folders
+from securefl.deployment.folder_party import answering, resident_of
+from securefl.deployment.local import UpdateParty
+from securefl.deployment.messages import REFUSED, Compute, Computed, decode_envelope, encode_envelope
+from securefl.deployment.party_setup import Made
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.server_session import ServerSession, ServerSide
+from securefl.deployment.status import status
+from securefl.deployment.updates import UPDATE, Updates, as_public
+from securefl.engine.attendance import Absence
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+
+NAMES = ("client-0000", "client-0001", "client-0002")
+PLAN = Plan(
+    delta=1e-5,
+    max_rounds=9,
+    non_private=("update",),
+    weights={"update": "counts"},
+    max_num_examples=64,
+    adjacency="add-remove",
+)
+EQUAL = replace(PLAN, weights={})
+UPDATES = Updates()
+ONE = 1.0
+Result = Callable[[], Computed | None]
+
+
+class Computing:
+    """A relay that computes what `result` says."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+
+    def query(self, envelope: bytes, *, seconds: float) -> bytes:
+        decode_envelope(envelope, Compute, sender="party")
+        result = self.result()
+        return REFUSED if result is None else encode_envelope(result)
+
+
+def computed(entry: float, examples: float = 32, **metrics: float) -> Computed:
+    return Computed(
+        values=np.array([entry, 0.0]), metrics=np.array(list(metrics.values())), examples=examples
+    )
+
+
+@contextmanager
+def session(
+    root: Path, results: Mapping[str, Result], plan: Plan = PLAN, updates: Updates = UPDATES
+) -> Iterator[Callable[[int], Any]]:
+    """A session with three parties of an app. Yields a function that asks for a round's sum."""
+    keys = {name: Identity.generate(name) for name in (*NAMES, SERVER)}
+    pinned = PinnedRoster({name: own.member() for name, own in keys.items()})
+    with ExitStack() as stack:
+        parties = {}
+        for name in NAMES:
+            (root / name).mkdir(exist_ok=True)
+            parties[name] = UpdateParty(
+                name, plan, updates, pinned, keys[name], root / name, root / "counters" / name
+            )
+            stack.callback(parties[name].close)
+
+        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+            return {
+                name: parties[name].handle(Computing(results.get(name, lambda: computed(ONE))), data)  # type: ignore[arg-type]
+                for name, data in sent.items()
+            }
+
+        side = ServerSide(plan=plan, pinned=pinned, record=OwnRecord(SERVER, Journal(), keys[SERVER]))
+        asking = ServerSession(side, updates.spec(), updates.digest, exchange, nonce=secrets.token_bytes(32))
+        spec = updates.spec()[UPDATE]
+        query = CohortQuery(
+            cohort=(0, 1, 2),
+            broadcast=np.zeros(2, np.float32),
+            public=as_public(b"{}"),
+            sums=(Sum(spec, updates.size(plan, UPDATE, 2)),),
+        )
+
+        def ask(number: int) -> Any:
+            asking.admit()
+            answers = asking.query(query, number=number)
+            return answers, asking.server.seen, asking.attended(number, range(3))
+
+        yield ask
+
+
+def test_a_value_beyond_the_grid_says_the_bound_and_the_words_to_change(tmp_path: Path) -> None:
+    """917 times 32 of 64 examples is 458: it abstained in every round, and nobody read why."""
+    with session(tmp_path, {"client-0001": lambda: computed(917.0)}) as ask:
+        answers, seen, presence = ask(1)
+        ask(2)
+    assert answers.survivors == (0, 2)
+    assert seen.absent == {"client-0001": Absence.NO_VALUE}
+    assert presence.line() == "round 1: 2 of 3 answered; client-0001 sent no value since round 1"
+    (missing,) = status(tmp_path / "client-0001")["missing"]
+    assert missing["what"] == "sent no value"
+    assert missing["times"] == 2
+    assert missing["why"] == (
+        "Expected an entry of the update times num-examples / 64 within +-64, the bound of the grid of sums, "
+        "got a larger one: it abstains. Lower the app's learning rate, scale its data, have all parties "
+        "agree on a larger `max_num_examples`, or have all parties agree on an `update_bound`, to which "
+        "longer updates are scaled."
+    )
+    assert status(tmp_path / "client-0000")["missing"] == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "updates"),
+    [(replace(PLAN, max_num_examples=640), UPDATES), (EQUAL, Updates(update_bound=1000.0))],
+    ids=["max_num_examples", "update_bound"],
+)
+def test_the_remedies_are_remedies(plan: Plan, updates: Updates, tmp_path: Path) -> None:
+    with session(tmp_path, {"client-0001": lambda: computed(917.0)}, plan, updates) as ask:
+        answers, _, _ = ask(1)
+    assert answers.survivors == (0, 1, 2)
+
+
+def test_a_metric_beyond_the_grid_is_named(tmp_path: Path) -> None:
+    results = {name: lambda: computed(ONE, loss=1.0) for name in NAMES}
+    results["client-0002"] = lambda: computed(ONE, loss=1e4)
+    with session(tmp_path, results, EQUAL, Updates(metrics=("loss",))) as ask:
+        answers, _, _ = ask(1)
+    assert answers.survivors == (0, 1)
+    (missing,) = status(tmp_path / "client-0002")["missing"]
+    assert "Expected the metric 'loss' within +-64" in missing["why"]
+    assert "Scale the metric." in missing["why"]
+
+
+def test_under_a_bound_a_failing_app_is_not_silent_and_its_owner_reads_so(tmp_path: Path) -> None:
+    with session(tmp_path, {"client-0001": lambda: None}, EQUAL, Updates(update_bound=2.0)) as ask:
+        answers, seen, _ = ask(1)
+    assert answers.survivors == (0, 1, 2)
+    assert seen.absent == {}
+    (missing,) = status(tmp_path / "client-0001")["missing"]
+    assert missing["what"] == "answered as without records"
+    assert "Its own log says why" in missing["why"]
+
+
+def test_the_server_learns_no_more_of_one_reason_than_of_another(tmp_path: Path) -> None:
+    reasons: dict[str, Result] = {
+        "beyond": lambda: computed(1e9),
+        "failed": lambda: None,
+        "nan": lambda: computed(float("nan")),
+        "half": lambda: computed(ONE, 0.5),
+    }
+    seen = []
+    for name, result in reasons.items():
+        (tmp_path / name).mkdir()
+        with session(tmp_path / name, {"client-0001": result}) as ask:
+            seen.append(ask(1)[1].record())
+    assert seen == [seen[0]] * len(reasons)
+    said = {status(tmp_path / name / "client-0001")["missing"][0]["why"] for name in reasons}
+    assert len(said) == len(reasons)
+
+
+def test_the_command_shows_a_party_of_an_app(tmp_path: Path) -> None:
+    with session(tmp_path, {"client-0001": lambda: None}) as ask:
+        ask(1)
+    home = tmp_path / "client-0001"
+    shown = CliRunner().invoke(cli, ["party", "status", str(home)])
+    assert shown.exit_code == 0, shown.output
+    assert "client-0001, a party of an app" in shown.stdout
+    assert "sent no value: Expected a result of the app" in shown.stdout
+    said = json.loads(CliRunner().invoke(cli, ["party", "status", str(home), "--json"]).stdout)
+    assert set(said) == {"name", "terms", "epsilon", "releases", "sessions", "missing", "refusals"}
+    assert said["terms"] == {
+        "unit": "record",
+        "adjacency": "add-remove",
+        "delta": 1e-5,
+        "budget": "inf",
+        "against": ["server", "key-holder", "others"],
+    }
+
+
+def test_a_folder_of_another_name_keeps_the_partys_name(tmp_path: Path) -> None:
+    with session(tmp_path, {}) as ask:
+        ask(1)
+    (tmp_path / "client-0000").rename(tmp_path / "elsewhere")
+    said = status(tmp_path / "elsewhere")
+    assert said["name"] == "client-0000"
+    assert said["releases"]["committed"] == 1
+
+
+def test_a_folder_without_a_diary_is_no_partys(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Expected a party's folder"):
+        status(tmp_path)
+
+
+def test_a_party_does_not_open_the_folder_of_another(tmp_path: Path) -> None:
+    with session(tmp_path, {}) as ask:
+        ask(1)
+    keys = Identity.generate("client-0001")
+    pinned = PinnedRoster(
+        {name: (keys if name == keys.name else Identity.generate(name)).member() for name in (*NAMES, SERVER)}
+    )
+    with pytest.raises(DataError, match="the party that was created"):
+        UpdateParty(
+            "client-0001",
+            PLAN,
+            Updates(),
+            pinned,
+            keys,
+            tmp_path / "client-0000",
+            tmp_path / "counters" / "client-0000",
+        )
+
+
+# A study's party ------------------------------------------------------------------------------------------
+
+
+def test_a_study_party_without_records_reads_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    enrolled(tmp_path)
+    with ExitStack() as stack:
+        answers = {}
+        for name in NAMES:
+            party = stack.enter_context(folders.opened(tmp_path / name))
+            if name == "client-0001":
+                assert party.data is not None
+                x, y = party.data.records
+                party = replace(party, data=replace(party.data, records=(x[:0], y[:0])))
+            answers[name] = answering(party, resident_of(party))
+        asking = Asking(tmp_path, lambda sent: {k: answers[k](data) for k, data in sent.items()}, CLEAR)
+        asking.enter()
+        assert asking.play(1) == [0, 2]
+        assert asking.server.seen.absent == {"client-0001": Absence.NO_VALUE}
+    missing = status(tmp_path / "client-0001")["missing"]
+    assert missing[0]["what"] == "sent no value"
+    assert "Give the client records" in missing[0]["why"]

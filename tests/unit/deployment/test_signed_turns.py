@@ -1,0 +1,278 @@
+"""Strangers in the server's place, and relays that were taken over: they cannot even leave a party deaf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.four_clients import ASK, CLEAR, MASKED, PLACE
+from support.residents import Deployment
+
+from securefl.core.agreement import Identity
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header
+from securefl.deployment.messages import (
+    REFUSED,
+    Entered,
+    SignedTurn,
+    Turn,
+    decode_envelope,
+    encode_envelope,
+)
+from securefl.deployment.visits import Visits, lasting_keys
+from securefl.engine.calls import QueryCall, encode_call
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+
+TODAY = bytes(32)
+VICTIM, OTHER = "client-0001", "client-0002"
+
+
+def begun() -> Deployment:
+    """A session in which one round is over."""
+    deployment = Deployment(CLEAR)
+    deployment.enter(TODAY)
+    assert deployment.query(1).survivors == (0, 1, 2, 3)
+    return deployment
+
+
+def far(deployment: Deployment) -> Turn:
+    """A call to a place far ahead: after it, every honest call would come too late."""
+    place = Header(deployment.session, 10**6, 0, 0)
+    return Turn.of(call=encode_call(place, QueryCall(most_bytes=999, most_elements=9)))
+
+
+def opened(data: bytes) -> SignedTurn:
+    return decode_envelope(data, SignedTurn, sender=SERVER)
+
+
+def changed(data: bytes, **fields: Any) -> bytes:
+    """A signed turn with other fields, under its old signature."""
+    return encode_envelope(replace(opened(data), **fields))
+
+
+def turned(data: bytes, **fields: Any) -> bytes:
+    """A signed turn whose content is another, under its old signature."""
+    turn = decode_envelope(opened(data).turn, Turn, sender=SERVER)
+    return changed(data, turn=encode_envelope(replace(turn, **fields)))
+
+
+STRANGER = Identity.generate(SERVER)
+ATTACKS: dict[str, tuple[Callable[[Deployment], bytes], str]] = {
+    "unsigned": (lambda d: encode_envelope(far(d)), "signed-turn"),
+    "signed with zeros": (lambda d: changed(d.signed(VICTIM, far(d)), signature=bytes(64)), "server signed"),
+    "a stranger's key": (lambda d: d.signed(VICTIM, far(d), server=STRANGER), "server signed"),
+    "a client's key": (lambda d: d.signed(VICTIM, far(d), server=d.keys[OTHER]), "server signed"),
+    "for another party": (
+        lambda d: changed(d.signed(OTHER, far(d)), visit=d.visits._here[VICTIM][0]),
+        "server signed",
+    ),
+    "for another party, as it is": (lambda d: d.signed(OTHER, far(d)), "this visit"),
+    "of another session": (lambda d: d.signed(VICTIM, far(d), session=b"s" * 32), "server signed"),
+    "of another visit": (lambda d: d.signed(VICTIM, far(d), visit=b"v" * 16), "this visit"),
+    "of another visit, renamed": (
+        lambda d: changed(d.signed(VICTIM, far(d), visit=b"v" * 16), visit=d.visits._here[VICTIM][0]),
+        "server signed",
+    ),
+    "a number of before": (lambda d: d.signed(VICTIM, far(d), number=0), "was replayed"),
+    "a number of before, renamed": (
+        lambda d: changed(d.signed(VICTIM, far(d), number=0), number=d.visits._here[VICTIM][1]),
+        "server signed",
+    ),
+    "a number far ahead": (lambda d: d.signed(VICTIM, far(d), number=2**62), "near it"),
+    "the deadline flag": (lambda d: turned(d.signed(VICTIM, Turn()), deadline=1), "server signed"),
+    "another call": (
+        lambda d: turned(d.signed(VICTIM, Turn.of(call=b"x")), calls=far(d).calls),
+        "server signed",
+    ),
+    "no call": (lambda d: turned(d.signed(VICTIM, far(d)), calls=()), "server signed"),
+    "another sender": (
+        lambda d: turned(d.signed(VICTIM, Turn.of([(SERVER, b"x")])), senders=(OTHER,)),
+        "server signed",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_turn_that_the_server_did_not_sign_for_this_place_changes_nothing(attack: str) -> None:
+    deployment = begun()
+    party, ledger = deployment.residents[VICTIM], deployment.files[VICTIM].ledger
+    make, why = ATTACKS[attack]
+    before = ledger.head
+    driver = party._visit.party.drive  # type: ignore[union-attr]
+    assert party.answer(make(deployment)) == REFUSED
+    assert why in deployment.why(VICTIM)
+    assert ledger.head == before
+    assert party._visit.party.drive is driver  # type: ignore[union-attr]
+    # and the honest turns go on, under the numbers that they have anyhow
+    assert deployment.query(2).survivors == (0, 1, 2, 3)
+
+
+def test_every_old_turn_is_refused_and_the_next_honest_one_is_not() -> None:
+    deployment = begun()
+    old = [data for name, data in deployment.said if name == VICTIM]
+    for data in old[1:]:
+        assert deployment.residents[VICTIM].answer(data) == REFUSED
+        assert "was replayed" in deployment.why(VICTIM)
+    assert deployment.query(2).survivors == (0, 1, 2, 3)
+
+
+def test_a_turn_of_yesterdays_visit_is_refused_after_a_restart() -> None:
+    deployment = begun()
+    kept_back = deployment.visits.signed(VICTIM, far(deployment))  # signed, and never delivered
+    deployment.start(VICTIM)
+    assert VICTIM in deployment.enter(TODAY)
+    assert deployment.residents[VICTIM].answer(kept_back) == REFUSED
+    assert "before a restart" in deployment.why(VICTIM)
+    assert deployment.query(2).survivors == (0, 1, 2, 3)
+
+
+def test_a_request_to_enter_that_is_repeated_tells_visit_and_number_again() -> None:
+    deployment = begun()
+    request, party = deployment.said[0][1], deployment.residents[VICTIM]
+    first = decode_envelope(party.answer(request), Entered, sender=VICTIM)
+    assert first == Entered(visit=deployment.visits._here[VICTIM][0], number=1)
+    assert decode_envelope(party.answer(request), Entered, sender=VICTIM) == first
+    # so a coordinator that was started again goes on where the first one was
+    deployment.begin()
+    deployment.enter(TODAY)
+    assert deployment.visits._here[VICTIM] == (first.visit, 1)
+    assert deployment.query(2).survivors == (0, 1, 2, 3)
+    deployment.start(VICTIM)
+    second = decode_envelope(deployment.residents[VICTIM].answer(request), Entered, sender=VICTIM)
+    assert second.visit != first.visit
+    assert second.number == 0
+
+
+def test_a_stranger_who_repeats_the_request_to_enter_costs_one_round_at_most() -> None:
+    """After a restart it may enter the party in the server's place. The server then hears the visit again."""
+    deployment = begun()
+    deployment.start(VICTIM)
+    deployment.residents[VICTIM].answer(deployment.said[0][1])
+    assert deployment.query(2).survivors == (0, 2, 3)
+    assert VICTIM in deployment.enter(TODAY)
+    assert deployment.query(3).survivors == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("lie", [Entered(visit=b"x" * 16, number=0), Entered(visit=b"", number=5)])
+def test_a_relay_that_lies_about_the_visit_costs_its_own_rounds(lie: Entered) -> None:
+    deployment = Deployment(CLEAR)
+    true = Entered(visit=b"", number=0)
+
+    def lies(name: str, reply: bytes) -> bytes:
+        nonlocal true
+        if name != VICTIM:
+            return reply
+        true = decode_envelope(reply, Entered, sender=name)
+        return encode_envelope(replace(lie, visit=lie.visit or true.visit))
+
+    deployment.lost = lies
+    deployment.enter(TODAY)
+    deployment.lost = lambda name, reply: reply
+    survivors = deployment.query(1).survivors
+    assert survivors == ((0, 2, 3) if lie.visit else (0, 1, 2, 3)), "a number that is near is no other visit"
+    deployment.enter(TODAY)
+    assert deployment.query(2).survivors == (0, 1, 2, 3)
+
+
+def test_lies_about_numbers_do_not_use_them_up() -> None:
+    """A relay has the server sign a large number, and gives that turn to the party."""
+    deployment, victim, number = begun(), (VICTIM,), 2**62 + 1
+
+    def lies(name: str, reply: bytes) -> bytes:
+        true = decode_envelope(reply, Entered, sender=name)
+        return encode_envelope(replace(true, number=number)) if name == VICTIM else reply
+
+    deployment.lost = lies
+    assert deployment.visits.enter(victim)[0] == (), "the server takes none from which it could run out"
+    for number in (2**62, 1 + 1024):  # noqa: B007 -- `lies` reads it
+        deployment.lost = lies
+        assert deployment.visits.enter(victim) == (victim, {})
+        deployment.lost = lambda name, reply: reply
+        turn = deployment.visits.signed(VICTIM, far(deployment))
+        assert deployment.residents[VICTIM].answer(turn) == REFUSED
+        assert "near it" in deployment.why(VICTIM)
+    deployment.visits.enter(victim)
+    assert deployment.visits._here[VICTIM][1] == 1
+    assert deployment.query(2).survivors == (0, 1, 2, 3)
+
+
+def test_a_turn_that_was_lost_costs_its_wave_alone() -> None:
+    deployment = begun()
+    for _ in range(5):
+        deployment.visits.signed(VICTIM, Turn())
+    assert deployment.query(2).survivors == (0, 1, 2, 3)
+
+
+def test_a_turn_that_the_party_refuses_for_its_content_has_used_its_number() -> None:
+    deployment = begun()
+    turn = deployment.visits.signed(VICTIM, Turn.of(call=b"no call"))
+    assert deployment.residents[VICTIM].answer(turn) == REFUSED
+    assert deployment.residents[VICTIM].answer(turn) == REFUSED
+    assert "was replayed" in deployment.why(VICTIM)
+    assert deployment.query(2).survivors == (0, 1, 2, 3)
+
+
+def test_a_signed_turn_of_other_bytes_is_refused() -> None:
+    deployment = begun()
+    visit, number = deployment.visits._here[VICTIM]
+    unsigned = SignedTurn(visit=visit, number=number, signature=bytes(64), turn=b"no turn")
+    text = unsigned.text(deployment.session, VICTIM)
+    own = replace(unsigned, signature=deployment.server_keys.signing.sign(text).raw)
+    assert deployment.residents[VICTIM].answer(encode_envelope(own)) == REFUSED
+    assert "well-formed" in deployment.why(VICTIM)
+
+
+def test_the_key_holder_takes_signed_turns_alone() -> None:
+    deployment = Deployment(replace(MASKED, sum="two-server"))
+    deployment.enter(TODAY)
+    for turn in (far(deployment), Turn.of(call=b"x")):
+        forged = deployment.signed(KEY_HOLDER, turn, server=STRANGER)
+        assert deployment.residents[KEY_HOLDER].answer(forged) == REFUSED
+    np.testing.assert_array_equal(deployment.query(1).totals["own"].value, [10, 10, 10])
+
+
+def test_the_text_that_is_signed_is_this() -> None:
+    own = SignedTurn(visit=bytes(range(16)), number=258, signature=bytes(64), turn=b"abc")
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert own.text(b"s" * 32, "client-0001") == (
+        b"securefl/secagg/3|turn|"
+        + b"s" * 32
+        + b"\x0b\0\0\0client-0001"
+        + b"\x10\0\0\0"
+        + bytes(range(16))
+        + b"\x08\0\0\0\x02\x01\0\0\0\0\0\0"
+        + b"\x20\0\0\0"
+        + bytes.fromhex(digest)
+    )
+
+
+def test_a_server_without_lasting_keys_cannot_begin() -> None:
+    with pytest.raises(ConfigError, match="enrolled keys"):
+        lasting_keys(OwnRecord(SERVER, Journal()))
+
+
+def test_a_party_that_has_not_entered_gets_no_turn() -> None:
+    deployment = begun()
+    deployment.visits.leave([VICTIM])
+    sent = len(deployment.said)
+    assert deployment.server.query(
+        ASK, replace(PLACE, session=deployment.session, round=2), deployment.transport
+    ).survivors == (0, 2, 3)
+    assert VICTIM not in [name for name, _ in deployment.said[sent:]]
+    assert VICTIM in deployment.transport.silent
+
+
+def test_a_reply_that_is_no_visit_enters_nobody() -> None:
+    deployment = Deployment(CLEAR)
+    visits = Visits(lambda sent: {OTHER: b"x", VICTIM: REFUSED}, deployment.request(TODAY), TODAY, STRANGER)
+    entered, rejected_from = visits.enter([VICTIM, OTHER, "client-0003"])
+    assert entered == ()
+    assert set(rejected_from) == {VICTIM, OTHER}
+    assert VICTIM not in visits
+    with pytest.raises(RemoteProtocolError):
+        decode_envelope(REFUSED, Entered, sender=VICTIM)

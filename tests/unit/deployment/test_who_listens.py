@@ -1,0 +1,295 @@
+"""A relay sends nothing before it knows who listens, and that nobody else could have put the socket there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.deployment.connection import reached, send
+from securefl.deployment.peers import owner_of, peer_of, require_platform
+from securefl.deployment.server import listening
+
+ROOT, OWNER, RELAY, MALLORY = 0, 1001, 1002, 1003
+
+
+# The walk, over a file system of its own ---------------------------------------------------------------
+
+FOLDER, LINK, SOCKET = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFSOCK
+Entry = tuple[int, int, int] | tuple[int, int, int, str]
+"""Kind, mode, user, and the target of a link."""
+GOOD: dict[str, Entry] = {
+    "/": (FOLDER, 0o755, ROOT),
+    "/srv": (FOLDER, 0o755, ROOT),
+    "/srv/party": (FOLDER, 0o710, OWNER),
+    "/srv/party/run": (FOLDER, 0o750, OWNER),
+    "/srv/party/run/s": (SOCKET, 0o660, OWNER),
+    "/tmp": (FOLDER, 0o1777, ROOT),
+}
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, Entry]:
+    entries = dict(GOOD)
+
+    def lstat(path: Path) -> os.stat_result:
+        if str(path) not in entries:
+            raise FileNotFoundError(2, "No such file", str(path))
+        kind, mode, user, *_ = entries[str(path)]
+        return os.stat_result((kind | mode, 0, 0, 1, user, 0, 0, 0, 0, 0))
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    monkeypatch.setattr("securefl.deployment.peers.os.readlink", lambda path: entries[str(path)][3])  # type: ignore[misc]
+    return entries
+
+
+def owner(path: str = "/srv/party/run/s") -> int:
+    return owner_of(Path(path), own=RELAY)
+
+
+def test_a_path_of_root_and_the_party_is_taken(disk: dict[str, Entry]) -> None:
+    assert owner() == OWNER
+    disk["/srv"] = (FOLDER, 0o755, RELAY)
+    assert owner() == OWNER
+
+
+BAD: dict[str, tuple[dict[str, Entry], str]] = {
+    "a folder of a stranger": ({"/srv/party": (FOLDER, 0o755, MALLORY)}, r"got /srv/party of user 1003"),
+    "an ancestor of a stranger": ({"/srv": (FOLDER, 0o755, MALLORY)}, r"got /srv of user 1003"),
+    "a folder that its group writes": (
+        {"/srv/party/run": (FOLDER, 0o770, OWNER)},
+        "chmod go-w /srv/party/run",
+    ),
+    "an ancestor that all write": ({"/srv": (FOLDER, 0o777, ROOT)}, "chmod go-w /srv"),
+    "a link of a stranger": (
+        {"/srv": (LINK, 0o777, MALLORY, "/real"), "/real": (FOLDER, 0o755, ROOT)},
+        r"got /srv of user 1003, who can turn it",
+    ),
+    "a link into a folder of a stranger": (
+        {
+            "/srv/party": (LINK, 0o777, OWNER, "/home/m"),
+            "/home": (FOLDER, 0o755, ROOT),
+            "/home/m": (FOLDER, 0o755, MALLORY),
+        },
+        r"got /home/m of user 1003",
+    ),
+    "a link around in a circle": ({"/srv/party": (LINK, 0o777, OWNER, "../srv/party")}, "at most 40 links"),
+    "a file for the socket": ({"/srv/party/run/s": (stat.S_IFREG, 0o660, OWNER)}, "another kind of file"),
+    "a link for the socket": ({"/srv/party/run/s": (LINK, 0o777, OWNER, "/x")}, "another kind of file"),
+    "a file for a folder": ({"/srv/party": (stat.S_IFREG, 0o755, OWNER)}, "Expected a folder at /srv/party"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_path_on_which_another_could_put_a_socket_is_refused(bad: str, disk: dict[str, Entry]) -> None:
+    changes, why = BAD[bad]
+    disk |= changes
+    with pytest.raises(RemoteProtocolError, match=why):
+        owner()
+
+
+def test_links_of_root_and_of_the_party_are_followed(disk: dict[str, Entry]) -> None:
+    disk |= {
+        "/var": (FOLDER, 0o755, ROOT),
+        "/var/run": (LINK, 0o777, ROOT, "../srv"),
+        "/srv/now": (LINK, 0o777, OWNER, "/srv/party"),
+        "/var/run/now/run/../run/s": GOOD["/srv/party/run/s"],
+    }
+    assert owner("/var/run/now/run/../run/s") == OWNER
+
+
+def below_tmp(user: int) -> dict[str, Entry]:
+    return {
+        "/tmp/p": (FOLDER, 0o755, user),
+        "/tmp/p/s": (SOCKET, 0o666, user),
+    }
+
+
+@pytest.mark.parametrize(("user", "fits"), [(RELAY, True), (ROOT, True), (OWNER, False), (MALLORY, False)])
+def test_below_tmp_only_what_is_ones_own_is_taken(user: int, fits: bool, disk: dict[str, Entry]) -> None:
+    """Mallory makes /tmp/p before the party does: all that the relay sees is of one user, who listens."""
+    disk |= below_tmp(user)
+    if fits:
+        assert owner("/tmp/p/s") == user
+        return
+    with pytest.raises(
+        RemoteProtocolError, match=r"Expected an entry of user 0 or 1002 in /tmp.*Move the party"
+    ):
+        owner("/tmp/p/s")
+
+
+def test_a_link_in_tmp_is_of_root_or_ones_own(disk: dict[str, Entry]) -> None:
+    disk |= {"/tmp/to": (LINK, 0o777, OWNER, "/srv/party/run"), "/tmp/to/s": GOOD["/srv/party/run/s"]}
+    with pytest.raises(RemoteProtocolError, match="in /tmp"):
+        owner("/tmp/to/s")
+    disk["/tmp/to"] = (LINK, 0o777, RELAY, "/srv/party/run")
+    assert owner("/tmp/to/s") == OWNER
+
+
+# The listener ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def heard(folder: Path) -> Iterator[tuple[Path, list[bytes]]]:
+    """A listener, and all that it was sent."""
+    came: list[bytes] = []
+
+    def listen() -> None:
+        with listener.accept()[0] as connection:
+            connection.settimeout(10)
+            came.append(connection.recv(99))
+
+    with listening(folder / "run" / "s") as listener:
+        thread = Thread(target=listen)
+        thread.start()
+        yield folder / "run" / "s", came
+        thread.join(10)
+
+
+def test_a_listener_that_does_not_own_the_socket_is_sent_nothing(tmp_path: Path) -> None:
+    with heard(tmp_path) as (path, came):
+        mine = os.getuid()
+        with (
+            pytest.raises(
+                RemoteProtocolError, match=rf"user {mine}, who owns .*got user {mine + 1}: nothing"
+            ),
+            reached(path, timeout=5, peer=lambda connection: mine + 1) as line,
+        ):
+            line.send(b"a model")
+    assert came == [b""]
+
+
+def test_a_platform_that_does_not_name_the_peer_has_no_parties_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"Linux or macOS.*got win32.*securefl run"):
+        require_platform("win32")
+
+    def refuse() -> None:
+        require_platform("win32")
+
+    monkeypatch.setattr("securefl.deployment.server.require_platform", refuse)
+    with pytest.raises(ConfigError, match="win32"), listening(tmp_path / "run" / "s"):
+        pass
+    monkeypatch.setattr("securefl.deployment.connection.require_platform", refuse)
+    with pytest.raises(RemoteProtocolError, match="win32"):
+        send(tmp_path / "run" / "s", b"x", timeout=1)
+
+
+def test_the_peer_is_read_as_each_kernel_says_it() -> None:
+    class Kernel:
+        def getsockopt(self, level: int, option: int, size: int) -> bytes:
+            if (level, option) == (0, 1):  # SOL_LOCAL, LOCAL_PEERCRED: a version, the user, its groups
+                return struct.pack("=IIh16I", 0, 501, 1, *range(16)).ljust(size, b"\0")
+            assert (level, option) == (socket.SOL_SOCKET, socket.SO_PEERCRED)
+            return struct.pack("3i", 99, 1000, 100)
+
+    own: Any = Kernel()
+    assert peer_of(own, "linux") == 1000
+    assert peer_of(own, "darwin") == 501
+    one, other = socket.socketpair()
+    with one, other:
+        assert peer_of(one) == os.getuid()
+
+
+# Users of the kernel -----------------------------------------------------------------------------------
+
+root = pytest.mark.skipif(os.getuid() != 0, reason="only root can run a process under another user")
+LISTEN = """
+import os, socket, sys
+path, user = sys.argv[1], int(sys.argv[2])
+os.setgroups([]); os.setgid(user); os.setuid(user)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+os.chmod(path, 0o666)
+listener.listen()
+print("listens", flush=True)
+connection, _ = listener.accept()
+print(len(connection.recv(99)), flush=True)
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can pass. pytest's own are closed to others."""
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def process_of(user: int, path: Path) -> Iterator[Callable[[], str]]:
+    """A process of this user that listens at `path`. Gives the number of bytes that it was sent."""
+    program = [sys.executable, "-c", LISTEN, str(path), str(user)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "listens\n"
+            yield other.stdout.readline
+        finally:
+            other.kill()
+
+
+@root
+def test_a_socket_that_another_user_moved_to_the_path_is_sent_nothing(open_folder: Path) -> None:
+    """It owns the socket that it made, so the kernel's word alone would be believed."""
+    folder = open_folder / "run"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with process_of(MALLORY, folder / "s") as sent:
+        with pytest.raises(RemoteProtocolError, match="chmod go-w"):
+            send(folder / "s", b"a model", timeout=5)
+        folder.chmod(0o755)
+        folder_of(OWNER, folder)
+        with pytest.raises(RemoteProtocolError, match=rf"got .*run of user {OWNER}"):
+            send(folder / "s", b"a model", timeout=5)
+        os.chown(folder / "s", OWNER, OWNER)
+        with pytest.raises(
+            RemoteProtocolError, match=rf"Expected user {OWNER}, who owns .*got user {MALLORY}"
+        ):
+            send(folder / "s", b"a model", timeout=5)
+        assert sent() == "0\n"
+
+
+def folder_of(user: int, folder: Path) -> None:
+    os.chown(folder, user, user)
+
+
+@root
+def test_a_party_of_another_user_is_reached(open_folder: Path) -> None:
+    folder = open_folder / "run"
+    folder.mkdir()
+    folder_of(OWNER, folder)
+    with process_of(OWNER, folder / "s") as sent, reached(folder / "s", timeout=5) as line:
+        line.send(b"a model")
+        assert sent() != "0\n"
+
+
+@root
+def test_a_link_of_another_user_on_the_way_is_refused(open_folder: Path) -> None:
+    folder = open_folder / "run"
+    folder.mkdir()
+    folder_of(OWNER, folder)
+    link = open_folder / "link"
+    link.symlink_to(folder)
+    with process_of(OWNER, folder / "s"):
+        os.chown(link, MALLORY, MALLORY, follow_symlinks=False)
+        with pytest.raises(RemoteProtocolError, match=rf"got .*link of user {MALLORY}, who can turn it"):
+            send(link / "s", b"a model", timeout=5)
+        os.chown(link, 0, 0, follow_symlinks=False)
+        with reached(link / "s", timeout=5):
+            pass

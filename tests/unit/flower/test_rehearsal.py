@@ -1,0 +1,358 @@
+"""`securefl flower check`: what a run would refuse, found before any message is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from securefl.commands.flower import flower
+from securefl.core.agreement import Identity
+from securefl.core.errors import ConfigError
+from securefl.deployment.roster import line_of
+from securefl.flower.rehearsal import Rehearsal, rehearse
+
+SERVER = """
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg, FedMedian
+from securefl.flower import secure_strategy
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    arrays = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
+    strategy = FedAvg()
+    strategy = secure_strategy(strategy, context)
+    strategy.start(grid, arrays, num_rounds=3, train_config=ConfigRecord({"lr": 0.1}))
+    raise AssertionError("a rehearsal goes no further")
+"""
+CLIENT = """
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from securefl.flower import secure
+
+app = ClientApp()
+
+@app.train()
+def train(message, context):
+    assert message.content["config"]["lr"] == 0.1
+    assert context.node_config["partition-id"] == 0
+    arrays = dict(message.content["arrays"])
+    metrics = {"num-examples": 20, "loss": 1.5}
+    content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord(metrics)}
+    return Message(RecordDict(content), reply_to=message)
+
+@app.evaluate()
+def evaluate(message, context):
+    metrics = {"num-examples": 20, "accuracy": 0.5}
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+app = secure(app)
+"""
+TERMS = """
+terms = "without-noise"
+metrics = ["loss"]
+evaluation = ["accuracy"]
+[plan]
+weights = { update = "counts", evaluation = "counts" }
+min_num_examples = 10
+max_num_examples = 30
+max_client_weight = 0.8
+"""
+_numbers = count()
+Change = Callable[[dict[str, str]], None]
+
+
+def made(folder: Path, change: Change = lambda files: None) -> Path:
+    """A Flower app of its own package, since Python keeps modules that it has loaded."""
+    name = f"rehearsed_{next(_numbers)}"
+    files = {
+        f"{name}/__init__.py": "",
+        f"{name}/server.py": SERVER,
+        f"{name}/client.py": CLIENT,
+        "securefl.toml": TERMS,
+        "pyproject.toml": (
+            f'[tool.flwr.app.components]\nserverapp = "{name}.server:app"\nclientapp = "{name}.client:app"\n'
+            "[tool.flwr.app.config]\nrounds = 3\n"
+        ),
+    }
+    short = {path.removeprefix(f"{name}/"): path for path in files}
+    named = {own: files[path] for own, path in short.items()}
+    change(named)
+    (folder / name).mkdir()
+    for own, text in named.items():
+        (folder / short[own]).write_text(text)
+    return folder
+
+
+def said(found: Rehearsal) -> dict[str, list[str]]:
+    whole: dict[str, list[str]] = {}
+    for one in found.refused:
+        whole.setdefault(one.where, []).append(one.what)
+    return whole
+
+
+def swap(file: str, old: str, new: str) -> Change:
+    def change(files: dict[str, str]) -> None:
+        assert old in files[file]
+        files[file] = files[file].replace(old, new)
+
+    return change
+
+
+def test_an_app_that_a_run_would_serve_has_no_findings(tmp_path: Path) -> None:
+    found = rehearse(made(tmp_path))
+    assert found.refused == []
+    assert found.notes == [
+        "No noise: every epsilon is infinite, and differences of rounds may reveal single updates."
+    ]
+
+
+MODEL = "Array(np.zeros(3, np.float32))}"
+REFUSED: dict[str, tuple[Change, str, str]] = {
+    "no terms": (lambda files: files.pop("securefl.toml"), "terms", "or a file securefl.toml beside the app"),
+    "a wrong key": (swap("securefl.toml", "metrics =", "metric ="), "terms", "did you mean `metrics`"),
+    "not chargeable": (
+        swap("securefl.toml", "[plan]", "[plan]\nnon_private = []"),
+        "terms",
+        "would leave its client without noise",
+    ),
+    "no wrap of the server": (
+        swap("server.py", "    strategy = secure_strategy(strategy, context)\n", ""),
+        "server",
+        "Expected `strategy = secure_strategy(strategy, context)`",
+    ),
+    "no wrap of the client": (
+        swap("client.py", "app = secure(app)\n", ""),
+        "client",
+        "Expected `app = secure(app)`",
+    ),
+    "another strategy": (
+        swap("server.py", "strategy = FedAvg()", "strategy = FedMedian()"),
+        "server",
+        "got FedMedian",
+    ),
+    "metrics of one's own rule": (
+        swap("server.py", "FedAvg()", "FedAvg(train_metrics_aggr_fn=lambda a, b: None)"),
+        "server",
+        "train_metrics_aggr_fn",
+    ),
+    "an evaluation that is not declared": (
+        swap("securefl.toml", 'evaluation = ["accuracy"]\n', ""),
+        "server",
+        "fraction_evaluate=0.0, got 1.0",
+    ),
+    "a weight among the metrics": (
+        swap("server.py", "FedAvg()", 'FedAvg(weighted_by_key="loss")'),
+        "server",
+        "it is the weight",
+    ),
+    "complex numbers": (swap("server.py", "np.float32)", "np.complex64)"), "model", "'w' of complex64"),
+    "integers alone": (swap("server.py", "np.float32)", "np.int64)"), "model", "got w"),
+    "bytes in the configuration": (
+        swap("server.py", '{"lr": 0.1}', '{"lr": 0.1, "code": b"x"}'),
+        "model",
+        "'code' of another type",
+    ),
+    "too few nodes": (
+        swap("server.py", "FedAvg()", "FedAvg(min_available_nodes=11)"),
+        "cohort",
+        "Expected 11 nodes or more",
+    ),
+    "small cohorts": (
+        swap("server.py", "FedAvg()", "FedAvg(fraction_train=0.5)"),
+        "cohort",
+        "10 to 1000 clients in a sum of 'update', as the plan says, got 5 of 10 nodes",
+    ),
+    "small cohorts of an evaluation": (
+        swap("server.py", "FedAvg()", "FedAvg(fraction_evaluate=0.3)"),
+        "cohort",
+        "a sum of 'evaluation', as the plan says, got 3",
+    ),
+    "a sum that never opens": (
+        swap(
+            "securefl.toml",
+            "max_client_weight = 0.8",
+            "max_client_weight = 0.99\ndropout = 0.5\ncorrupt = 0.0",
+        ),
+        "cohort",
+        "allow fewer drop-outs",
+    ),
+    "too many rounds": (
+        swap("securefl.toml", "[plan]", "[plan]\nmax_rounds = 2"),
+        "rounds",
+        "at most 2 rounds (max_rounds), got num_rounds=3",
+    ),
+    "an error of its own": (
+        swap("server.py", "strategy = FedAvg()", "open('/none')"),
+        "server",
+        "FileNotFoundError",
+    ),
+    "no start": (
+        swap("server.py", "    strategy.start(", "    return\n    strategy.start("),
+        "server",
+        "its end without one",
+    ),
+    "a failing client": (
+        swap("client.py", "arrays = dict(", "raise ValueError('no data')\n    arrays = dict("),
+        "client",
+        "own error in train: ValueError: no data",
+    ),
+    "a fractional weight": (
+        swap("client.py", '"num-examples": 20, "loss"', '"num-examples": 0.5, "loss"'),
+        "client",
+        "weight_step = 0.01",
+    ),
+    "a fractional weight of an evaluation": (
+        swap("client.py", '"num-examples": 20, "accuracy"', '"num-examples": 0.5, "accuracy"'),
+        "client",
+        "evaluate: Expected num-examples",
+    ),
+    "no weight": (
+        swap("client.py", '"num-examples": 20, "loss"', '"loss"'),
+        "client",
+        "no 'num-examples' in its MetricRecord",
+    ),
+    "a metric that is missing": (
+        swap("client.py", '"loss": 1.5', '"other": 1.5'),
+        "client",
+        "train: no 'loss' in its MetricRecord",
+    ),
+    "a list for a metric": (
+        swap("client.py", '"loss": 1.5', '"loss": [1.5]'),
+        "client",
+        "'loss' of the app, got a list",
+    ),
+    "not a number": (swap("client.py", '"loss": 1.5', '"loss": float("nan")'), "client", "finite values"),
+    "beyond the grid": (
+        swap("client.py", '"loss": 1.5', '"loss": 1e3'),
+        "client",
+        "the metric 'loss' times num-examples / 30 within +-64",
+    ),
+    "another layout": (
+        swap("client.py", "ArrayRecord(arrays)", 'ArrayRecord({"v": arrays["w"]})'),
+        "client",
+        "as they were sent",
+    ),
+    "two records": (
+        swap("client.py", 'content = {"arrays"', 'content = {"more": ArrayRecord(arrays), "arrays"'),
+        "client",
+        "one ArrayRecord of the app, got 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "where", "what"), REFUSED.values(), ids=REFUSED)
+def test_what_a_run_would_refuse_is_said_with_its_place(
+    change: Change, where: str, what: str, tmp_path: Path
+) -> None:
+    def changed(files: dict[str, str]) -> None:
+        files.setdefault("securefl.toml", TERMS)
+        change(files)
+
+    found = said(rehearse(made(tmp_path, changed)))
+    assert set(found) == {where}, found
+    assert any(what in one for one in found[where]), found
+
+
+NOTED: dict[str, tuple[Change, str]] = {
+    "counters": (
+        swap("server.py", MODEL, 'Array(np.zeros(3, np.float32)), "n": Array(np.array(0))}'),
+        "Integers and booleans stay local: n.",
+    ),
+    "float64": (swap("server.py", "np.float32)", "np.float64)"), "float64 travel as float32"),
+    "a metric that is not declared": (
+        swap("client.py", '"loss": 1.5', '"loss": 1.5, "secret": 7.0'),
+        "Metrics that are not declared stay on the client (train): secret.",
+    ),
+    "equal weights": (
+        swap("securefl.toml", 'update = "counts", ', ""),
+        "All clients weigh the same (train): num-examples is not read.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "what"), NOTED.values(), ids=NOTED)
+def test_what_differs_from_plain_flower_is_noted(change: Change, what: str, tmp_path: Path) -> None:
+    found = rehearse(made(tmp_path, change))
+    assert found.refused == []
+    assert any(one.startswith(what) or what in one for one in found.notes), found.notes
+
+
+def noised(more: str = "") -> Change:
+    def change(files: dict[str, str]) -> None:
+        files["securefl.toml"] = f'terms = "noised"\nevaluation = ["accuracy"]\n[plan]\n{more}'
+
+    return change
+
+
+def test_noise_says_what_the_rounds_cost(tmp_path: Path) -> None:
+    found = rehearse(made(tmp_path, noised()))
+    assert found.refused == []
+    assert found.notes[0].startswith("A client in all 3 rounds spends epsilon 1.")
+
+
+def test_rounds_beyond_the_budget_are_said(tmp_path: Path) -> None:
+    found = said(rehearse(made(tmp_path, noised("budget = 0.5\n"))))
+    assert "within the budget of 0.5" in found["budget"][0]
+
+
+def test_an_app_is_checked_without_training_where_its_records_are_elsewhere(tmp_path: Path) -> None:
+    change = swap("client.py", "arrays = dict(", "raise ValueError('no data')\n    arrays = dict(")
+    assert rehearse(made(tmp_path, change), training=False).refused == []
+
+
+def test_more_nodes_make_larger_cohorts(tmp_path: Path) -> None:
+    change = swap("server.py", "FedAvg()", "FedAvg(fraction_train=0.5)")
+    assert rehearse(made(tmp_path, change), nodes=20).refused == []
+
+
+def test_the_clients_of_the_servers_roster_are_the_nodes(tmp_path: Path) -> None:
+    names = [*(f"client-{k:04}" for k in range(12)), "server"]
+    lines = [line_of(Identity.generate(name).member()) for name in names]
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "roster.jsonl").write_text("\n".join(lines))
+
+    def change(files: dict[str, str]) -> None:
+        files["pyproject.toml"] += f'securefl = {{ server = "{tmp_path / "server"}" }}\n'
+        swap("server.py", "FedAvg()", "FedAvg(fraction_train=0.5)")(files)
+
+    (tmp_path / "app").mkdir()
+    found = said(rehearse(made(tmp_path / "app", change)))
+    assert "got 6 of 12 nodes" in found["cohort"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[project]\n", r"serverapp = \"module:app\", got None"),
+        ('[tool.flwr.app.components]\nserverapp = "a:b"\nclientapp = 3\n', r"clientapp = .* got 3"),
+        ('[tool.flwr.app.components]\nserverapp = "no.such:b"\nclientapp = "a:b"\n', "ModuleNotFoundError"),
+    ],
+)
+def test_a_folder_without_an_app_is_refused(text: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=what):
+        rehearse(tmp_path)
+
+
+def test_the_command_says_what_it_runs_and_exits_with_3_if_anything_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(flower, ["check", str(made(tmp_path))])
+    assert done.exit_code == 0
+    assert "Running the code of" in done.stderr
+    assert done.stdout.splitlines()[-1] == "Nothing would be refused."
+    other = tmp_path / "other"
+    other.mkdir()
+    made(other, swap("server.py", "FedAvg()", "FedMedian()"))
+    done = CliRunner().invoke(flower, ["check", str(other), "--json"])
+    assert done.exit_code == 3
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["refused"][0]["where"] == "server"

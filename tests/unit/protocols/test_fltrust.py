@@ -1,0 +1,114 @@
+"""FLTrust: trust by cosine, whole weights, unit updates, and what poisoned clients do to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tiny_study import run, spied, study, world
+
+from securefl.algorithm.queries import ByDraws
+from securefl.core.errors import ConfigError
+from securefl.protocols.fltrust import FLTrust, cosine_bounds, direction, trust_weights
+
+ARM = '[[arm]]\nname = "x"\nprotocol = "fltrust"\nfraction = 1.0\n'
+HIDDEN = 'non_private = ["update", "direction"]'
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=64), min_size=1, max_size=20))
+def test_a_direction_has_norm_one_or_is_nothing(entries: list[float]) -> None:
+    update = np.array(entries)
+    found = direction(update)
+    norm = float(np.linalg.norm(found))
+    if np.isfinite(update).all() and update.any():
+        assert norm == pytest.approx(1, abs=1e-9)
+        assert cosine_bounds(len(update)).holds_hidden(found)
+    else:
+        assert norm == 0
+
+
+def test_a_direction_of_a_million_entries_fits_its_bounds() -> None:
+    found = direction(np.random.default_rng(0).normal(size=10**6) * 1e200)
+    assert cosine_bounds(10**6).holds_hidden(found)
+
+
+@given(
+    cosines=st.dictionaries(st.integers(0, 40), st.floats(-1, 1), max_size=30),
+    whole=st.integers(1, 200),
+)
+def test_weights_are_whole_and_add_up_or_are_equal(cosines: dict[int, float], whole: int) -> None:
+    found = trust_weights(cosines, whole)
+    assert set(found) == {k for k, cosine in cosines.items() if cosine > 0}, "trust 0 is not asked further"
+    if len(found) <= whole <= 16 * len(found):
+        assert sum(found.values()) == whole
+        assert all(1 <= weight <= 16 for weight in found.values())
+        for k in found:
+            for other in found:
+                assert found[k] >= found[other] - 1 or cosines[k] < cosines[other]
+    else:
+        assert set(found.values()) <= {1}
+
+
+def test_weights_follow_the_cosine() -> None:
+    found = trust_weights({0: 0.9, 1: 0.3, 2: 0.0, 3: -0.9, 4: 0.3}, whole=20)
+    assert found == {0: 12, 1: 4, 4: 4}
+
+
+def test_a_round_scores_then_sums_those_it_trusts(tmp_path: Path) -> None:
+    of = study(ARM, rounds=1, clients=6, extra="[corruption]\nreversed = 0.34\n")
+    spy, finished = spied(of, tmp_path)
+    (_, scores), (summed, totals) = spy.asks
+    cosines = scores.per_client["direction"]
+    assert set(cosines) == set(range(6))
+    liars = {k for k, quality in enumerate(world(of).quality) if quality == "reversed"}
+    assert len(liars) == 2
+    assert all((cosines[k] < 0) == (k in liars) for k in cosines), "choose another seed"
+    assert set(summed.cohort) == set(range(6)) - liars
+    assert isinstance(summed.weights, ByDraws)
+    assert sum(summed.weights.draws.values()) == 24
+    total = totals.totals["update"]
+    assert np.linalg.norm(total.value / total.weight) <= 1 + 1e-6, "a mean of unit vectors"
+    assert finished.records[0]["round"] == 1
+
+
+def test_the_cosine_is_that_of_the_vectors_under_every_scheme(tmp_path: Path) -> None:
+    found: dict[str, dict[int, float]] = {}
+    for scores in ("clear", "ckks", "pads", "dealt-pads"):
+        spy, _ = spied(study(ARM, rounds=1, clients=4, scores=scores), tmp_path / scores)
+        found[scores] = dict(spy.asks[0][1].per_client["direction"])
+    for scores in ("ckks", "pads", "dealt-pads"):
+        assert found[scores] == pytest.approx(found["clear"], abs=1e-3)
+
+
+def test_the_server_s_step_is_not_tested_on_its_own_records() -> None:
+    of = study(ARM, rounds=1)
+    problem = world(of).problem
+    algorithm: Any = of.arms[0].options.build(problem)
+    state = algorithm.start()
+    left = len(problem.server_x) - 100
+    assert algorithm.evaluate(state, ()).accuracy * left == pytest.approx(
+        round(algorithm.evaluate(state, ()).accuracy * left)
+    )
+    with pytest.raises(ConfigError, match="records at the server"):
+        FLTrust(fraction=1.0, root=len(problem.server_x)).build(problem)
+
+
+@pytest.mark.parametrize(
+    ("word", "harmless"), [("reversed", True), ("scaled", True), ("two_faced", False), ("oversized", False)]
+)
+def test_what_a_poisoned_client_moves(word: str, harmless: bool, tmp_path: Path) -> None:
+    """A reversed or scaled update is out-trusted or has its norm taken; the two others are its limits."""
+    honest = run(study(ARM, rounds=4, clients=9), tmp_path / "honest")
+    poisoned = run(study(ARM, rounds=4, clients=9, extra=f"[corruption]\n{word} = 0.34\n"), tmp_path / word)
+    lost = honest.records[-1]["accuracy"] - poisoned.records[-1]["accuracy"]
+    assert (lost < 0.1) == harmless
+
+
+def test_options_out_of_range_are_refused() -> None:
+    for options in ({"fraction": 0.0}, {"fraction": 1.0, "root": 0}, {"fraction": 1.0, "learning_rate": 0.0}):
+        with pytest.raises(ValueError, match="Expected"):
+            FLTrust(**options)  # type: ignore[arg-type]

@@ -1,0 +1,99 @@
+"""Who took part in a study's rounds: on record, in the log, in a private table; and what may not move it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.private_studies import client_level
+from support.tiny_study import FEDAVG, text, world
+
+from securefl.core.messages import client_name
+from securefl.study.attended import presences
+from securefl.study.config import Study, parse
+from securefl.study.run import run_arm
+from securefl.study.seeded import World
+from securefl.study.session import run_study
+
+LOSSY = text(FEDAVG, rounds=4) + "\n[network]\ndropout = 0.2\n"
+ALL = FEDAVG.replace("0.5", "1.0")
+
+
+def test_each_round_is_on_record_in_the_log_and_in_the_private_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="securefl")
+    study = parse(LOSSY)
+    run_study(study, tmp_path, lambda arm, seed, record: None)
+    told = [one.getMessage() for one in caplog.records if " answered" in one.getMessage()]
+    assert len(told) == 4
+    table = pd.read_csv(tmp_path / "private" / "attendance.csv", comment="#")
+    assert list(table.columns) == ["arm", "seed", "party", "reason", "since", "until", "rounds"]
+    assert set(table["reason"]) == {"silent"}
+    for row in table.itertuples():
+        assert f"{row.party} silent since round {row.since}" in told[row.until - 1]
+    assert sum(line.count("silent") for line in told) == table["rounds"].sum() > 0
+    assert not (tmp_path / "attendance.csv").exists()
+
+
+def test_a_resumed_run_goes_on_with_since(tmp_path: Path) -> None:
+    study, here = parse(LOSSY), world(parse(LOSSY))
+    whole = run_arm(study, study.arms[0], here, tmp_path / "whole", lambda record: None)
+    cut = tmp_path / "cut"
+    run_arm(study, study.arms[0], here, cut, lambda record: None, rounds=2)
+    again = run_arm(study, study.arms[0], here, cut, lambda record: None)
+    assert presences(again.records) == presences(whole.records)
+    assert any(one.absent for one in presences(whole.records)[2:])
+
+
+def test_a_client_over_budget_is_named_from_the_first_round_that_does_not_ask_it(tmp_path: Path) -> None:
+    study = parse(client_level(budget="5.0", rounds=6).text.replace("fraction = 1.0", "fraction = 0.5"))
+    run = run_arm(study, study.arms[0], world(study), tmp_path, lambda record: None)
+    retired = {k: one["round"] + 1 for one in run.records for k in one["retired"]}
+    over = {
+        one.name: one.since
+        for presence in presences(run.records)
+        for one in presence.absent
+        if one.why == "over budget"
+    }
+    assert retired
+    assert over
+    assert over == {client_name(k): since for k, since in retired.items() if since <= len(run.records)}
+
+
+def test_a_record_of_an_earlier_version_has_none(tmp_path: Path) -> None:
+    study = parse(LOSSY)
+    run = run_arm(study, study.arms[0], world(study), tmp_path, lambda record: None)
+    old = [{name: value for name, value in one.items() if name != "seen"} for one in run.records]
+    assert presences(old) == []
+
+
+def huge(here: World, client: int) -> World:
+    """The same world with one client whose records no grid holds."""
+    x, y = here.records[client]
+    records = [*here.records]
+    records[client] = ((np.asarray(x) * 1e30).astype(np.float32), y)
+    return replace(here, records=records)
+
+
+def seen(study: Study, here: World, folder: Path) -> list[object]:
+    return [one["seen"] for one in run_arm(study, study.arms[0], here, folder, lambda record: None).records]
+
+
+def test_under_a_finite_epsilon_no_record_moves_what_the_server_sees(tmp_path: Path) -> None:
+    study = client_level()
+    here = world(study)
+    assert seen(study, here, tmp_path / "a") == seen(study, huge(here, 1), tmp_path / "b")
+
+
+def test_without_one_the_server_sees_that_a_client_is_silent_and_never_why(tmp_path: Path) -> None:
+    study = parse(text(ALL))
+    here = huge(world(study), 1)
+    run = run_arm(study, study.arms[0], here, tmp_path, lambda record: None)
+    assert "client-0001" in run.records[0]["abstained"]  # the observer's
+    assert run.records[0]["seen"]["absent"] == {"client-0001": "silent"}
+    assert run.records[0]["abstained"]["client-0001"] not in str(run.records[0]["seen"])
