@@ -9,7 +9,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,6 +18,7 @@ from securefl.matching.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
+    from securefl.matching.keys import EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options, Word
 
 FOR_YOU_ALONE: Final = "This is for you alone: no epsilon covers it."
@@ -50,8 +51,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
         click.option(
             "--params",
-            type=click.Choice(["strong", "compact"]),
-            help="Default strong. compact takes a quarter of the bytes, and its scores are coarser.",
+            type=click.Choice(["strong", "compact", "pads", "pads-128"]),
+            help="Default strong. compact takes a quarter of the bytes, and its scores are coarser. pads has "
+            "no homomorphic key and takes 1 % of the bytes; its --weight-bound is 32 by default. pads-128 "
+            "takes twice the bytes of pads, with the bounds of strong.",
         ),
         click.option(
             "--variant",
@@ -60,7 +63,25 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
     ):
         command = option(command)
-    return command
+    return click.option(
+        "--declared",
+        type=FILE,
+        help="Under pads: the evaluator's declaration of its baseline (securefl declare), with all options.",
+    )(command)
+
+
+def declared_options(
+    keys: PublicKeys, evaluator: EvaluatorPublic, declared: Path | None, **chosen: Any
+) -> Options | None:
+    """The options in a declaration or in the flags. If neither was given, it returns None."""
+    from securefl.matching import document
+    from securefl.matching.declared import KIND, Declaration
+
+    if declared is None:
+        return chosen_options(**chosen)
+    if any(flag is not None for flag in chosen.values()):
+        raise click.UsageError("Expected --declared alone, since it has all options, got flags beside it.")
+    return Declaration.from_document(document.read(declared, KIND)).checked(keys, evaluator)
 
 
 def chosen_options(
@@ -97,6 +118,15 @@ def require_free(out: Path, kind: str, *inputs: Path | None) -> None:
             "--out."
         )
     require_replaceable(out, kind)
+
+
+def within(bound: float, params: Word) -> str:
+    """An error bound in words. That of pads always holds."""
+    from securefl.matching.options import WORD_BITS
+
+    return (
+        f"within {bound:.2g}" if params in WORD_BITS else f"within {bound:.2g}, except with probability 1e-6"
+    )
 
 
 def tell_floored(count: int) -> None:

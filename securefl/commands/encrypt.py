@@ -10,10 +10,11 @@ import click
 from securefl.commands.choices import (
     FILE,
     FOR_YOU_ALONE,
-    chosen_options,
+    declared_options,
     require_free,
     tell_floored,
     with_options,
+    within,
 )
 from securefl.storage.inputs import shown
 
@@ -36,7 +37,9 @@ def encrypt(
     """Encrypt a profile (or a baseline) to the key holder, and seal it to the evaluator.
 
     All clients and the baseline's owner must give the same --variant, --params, --anchor and bounds. With
-    --variant mean-only the evaluator can read the variances. Compare the printed fingerprints with those
+    --variant mean-only the evaluator can read the variances. Under --params pads or pads-128 a file is
+    scored once: for another baseline, encrypt the profile again. With --declared it is scored with the
+    declared baseline or not at all. Compare the printed fingerprints with those
     that the key holder and the evaluator tell you.
 
     What `match` would refuse is refused here: bounds that scores do not fit, an anchor of another length, a
@@ -55,7 +58,7 @@ def encrypt(
     require_free(out, BASELINE if profile is None else PROFILE, public, evaluator, profile, baseline)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
-    options = chosen_options(**chosen) or Options()
+    options = declared_options(keys, server, **chosen) or Options()
     if profile is not None:
         own = read_profile(profile)
         sealed = own.encrypt(keys, server, label=profile.stem, options=options)
@@ -74,5 +77,5 @@ def encrypt(
     length = len(own.plain)
     bound, most = options.error_bound(length, keys.openings), options.most_at_once(length, keys.openings)
     click.echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
-    click.echo(f"all {keys.openings} scores of this key within {bound:.2g}, except with probability 1e-6")
+    click.echo(f"all {keys.openings} scores of this key {within(bound, options.parameters)}")
     click.echo(f"one match takes at most {most} such profiles")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os.path
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -18,7 +19,12 @@ from securefl.storage.inputs import shown
 )
 @click.option("--out", type=FILE, required=True, help="A new folder.")
 @click.option("--openings", default=1000, show_default=True, help="The most scores that the key opens.")
-def keygen(role: str, out: Path, openings: int) -> None:
+@click.option(
+    "--params",
+    type=click.Choice(["pads"]),
+    help="pads makes no homomorphic key, for --params pads and pads-128. Default: keys for every --params.",
+)
+def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) -> None:
     """Make the keys of one session: secrets that only their owner can read, and public files.
 
     key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. Compare the
@@ -26,7 +32,7 @@ def keygen(role: str, out: Path, openings: int) -> None:
 
     --openings limits the number of scores, and sets the size of the flooding noise. It does not protect the
     key from an evaluator that breaks the protocol: with a few hundred openings of forged requests, it reads
-    the whole secret key.
+    the whole secret key. Keys of --params pads have no such part, and no noise.
     """
     from securefl.matching import document
     from securefl.matching.evaluator import Evaluator
@@ -36,6 +42,10 @@ def keygen(role: str, out: Path, openings: int) -> None:
     secret, public = (
         ("secret.key", "public.key") if role == "key-holder" else ("evaluator.key", "evaluator.pub")
     )
+    if params is not None and role != "key-holder":
+        raise click.UsageError(
+            "Expected --params for the role key-holder alone, got evaluator. Leave it out."
+        )
     if out.exists() and not out.is_dir():
         raise ConfigError(f"Expected a folder or nothing at {shown(out)}, got a file. Choose another path.")
     # Both are checked before one is made: two halves of different pairs would not work together.
@@ -46,7 +56,7 @@ def keygen(role: str, out: Path, openings: int) -> None:
                 "folder: keys are never overwritten."
             )
     if role == "key-holder":
-        keys = KeyHolder.generate(openings=openings)
+        keys = KeyHolder.generate(openings=openings, parameters=params)
         files, fingerprint = (keys.to_document(), keys.public.to_document()), keys.public.fingerprint
     else:
         evaluator = Evaluator.generate()

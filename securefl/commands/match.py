@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FILE, chosen_options, require_free, tell_floored, with_options
+from securefl.commands.choices import FILE, declared_options, require_free, tell_floored, with_options
 from securefl.core.errors import DataError
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
+    from securefl.matching.evaluator import Evaluator
+    from securefl.matching.matched import Matched
     from securefl.matching.sealed import Sealed
 
 
@@ -49,8 +52,12 @@ def match(
     or the output cannot be used: then no profile is scored.
     Trust: evaluator and key holder follow the protocol and do not collude; together they can read all
     profiles.
-    An evaluator that breaks the protocol reads the whole secret key within a few hundred openings;
-    --openings limits the number of openings, and does not protect the key.
+    Under --params strong and compact an evaluator that breaks the protocol reads the whole secret key within
+    a few hundred openings; --openings limits the number of openings, and does not protect the key.
+    Under --params pads and pads-128 there is no such key. Each file is then matched with one baseline, ever:
+    matched-<fingerprint>.sqlite beside your key has the record. Key holder and one client together learn the
+    baseline. If you declare it before clients encrypt (securefl declare), it alone can be scored, and the
+    key holder learns it.
     """
     from securefl.matching import document
     from securefl.matching.admission import NothingLeft
@@ -68,13 +75,15 @@ def match(
     encrypted = document.is_document(baseline)
     base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
     paths, sealed, refused = _sealed(profiles)
-    try:
-        scores = own.match(keys, base, sealed, options=chosen_options(**chosen))
-    except NothingLeft as error:
-        # `error.refused` counts places among the readable files; `paths` maps them to places among all files.
-        _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
-        click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
-        raise SystemExit(2) from None
+    options = declared_options(keys, own.public, **chosen)
+    with _record(evaluator, own, sealed) as matched:
+        try:
+            scores = own.match(keys, base, sealed, options=options, matched=matched)
+        except NothingLeft as error:
+            # Places of `error.refused` are among the readable files. `paths` maps them to those among all.
+            _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
+            click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
+            raise SystemExit(2) from None
     document.write(out, scores.to_document())
     refused |= {paths[one.place]: one.why for one in scores.refused}
     # Scores are in the order of the remaining profiles, so labels and places correspond one to one.
@@ -85,6 +94,21 @@ def match(
     _tell_refused(profiles, refused)
     if refused:
         raise SystemExit(3)
+
+
+@contextmanager
+def _record(key: Path, own: Evaluator, sealed: Sequence[Sealed]) -> Iterator[Matched | None]:
+    """The record of matched profiles beside the evaluator's key. None if no profile is under pads."""
+    from securefl.matching.matched import Matched
+    from securefl.matching.options import WORD_BITS
+
+    # A header may hold any value, such as a list.
+    if not any(one.header.get("parameters") in tuple(WORD_BITS) for one in sealed):
+        yield None
+        return
+    # Always 16 digits: under another name, profiles would be matched anew.
+    with closing(Matched(key.parent / f"matched-{own.public.fingerprint[:16]}.sqlite")) as matched:
+        yield matched
 
 
 def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int, str]]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FILE
+from securefl.commands.choices import FILE, within
 from securefl.core.errors import DataError
 
 if TYPE_CHECKING:
     from securefl.matching.key_holder import Revealed
+    from securefl.matching.options import Word
 
 
 @click.command(
@@ -30,9 +31,11 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     releases. A key opens a declared number of scores; the same file again is no second opening. Each score
     is of the profile as its client clipped it to the bounds. The exit code is 1 if a score was refused.
 
-    The evaluator must follow the protocol. An evaluator that forges requests reads the whole secret key
-    within a few hundred openings, and with it every profile. The declared number does not prevent that; it
-    only limits the number of scores.
+    The evaluator must follow the protocol. Under --params strong and compact an evaluator that forges
+    requests reads the whole secret key within a few hundred openings, and with it every profile. The
+    declared number does not prevent that; it only limits the number of scores. Under --params pads and
+    pads-128 there is no such key. A forged request then shows you one word of a profile in place of its
+    score, and of each encrypted file one request is answered.
     """
     from securefl.accounting.ledger import Ledger, Terms
     from securefl.he.openings import Openings
@@ -63,10 +66,10 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
                 f"{openings.opened} openings: the count is lost. Make new keys."
             )
         found = keys.reveal(signed, server, openings=openings, ledger=ledger)
-    _tell(found, as_json)
+    _tell(found, signed.header["parameters"], as_json)
 
 
-def _tell(found: Revealed, as_json: bool) -> None:
+def _tell(found: Revealed, params: Word, as_json: bool) -> None:
     if as_json:
         shown: dict[str, Any] = {"scores": found.scores, "error_bound": found.error_bound}
         if found.refused:
@@ -75,7 +78,7 @@ def _tell(found: Revealed, as_json: bool) -> None:
     else:
         for label, score in found.scores.items():
             click.echo(f"{label}  {score:.6g}")
-        click.echo(f"all within {found.error_bound:.2g}, except with probability 1e-6")
+        click.echo(f"all {within(found.error_bound, params)}")
     for label, why in found.refused.items():
         click.echo(f"securefl: {label} refused: {why}", err=True)
     if found.refused:

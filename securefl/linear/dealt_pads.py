@@ -42,7 +42,7 @@ def mask(
     """The client's part: mask its vector. Arguments and errors as for `pads.mask`; seed: 32 secret bytes."""
     own, whole = own or AgreementKey.generate(), rounded(hidden, terms)
     seed = os.urandom(SEED) if seed is None else seed
-    pad, last = _pad(own, to, own.public, terms, name)
+    pad, last = pad_and_last(own, to, own.public, terms, name)
     share = (words.product(pad, _spread(seed, terms)) + last) % 2**terms.word_bits
     return Masked(
         terms.place,
@@ -53,7 +53,7 @@ def mask(
     )
 
 
-def _pad(
+def pad_and_last(
     own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms, name: str
 ) -> tuple[Words, int]:
     """The pad of one fresh key, and one word more: uniform, the same on both sides."""
@@ -68,6 +68,12 @@ def _spread(seed: bytes, terms: PadTerms) -> Words:
     return words.keystream(SecretKey(seed), terms.row, terms.word_bits)
 
 
+def share_of_weights(masked: Masked, weights: Words, terms: PadTerms) -> tuple[Words, int]:
+    """The key holder's share delta of the weights for one client, and the client's word g."""
+    delta = words.minus(weights, _spread(masked.share[:SEED], terms))
+    return delta, int.from_bytes(masked.share[SEED:], "little")
+
+
 class DealtServer(Guarded):
     """The server's part for one query. Arguments and errors as for `pads.PadServer`."""
 
@@ -77,7 +83,7 @@ class DealtServer(Guarded):
 
     def request(self, masked: Sequence[Masked]) -> bytes:
         """The signed request for the sums of these clients, in their order."""
-        shares = [words.minus(self._weights, _spread(one.share[:SEED], self._terms)) for one in masked]
+        shares = [share_of_weights(one, self._weights, self._terms)[0] for one in masked]
         items = [one.fresh.raw + words.packed(own) for one, own in zip(masked, shares, strict=True)]
         body = u32(self._index) + b"".join(items)
         return body + self._signing.sign(framed(self._terms, body)).raw
@@ -99,7 +105,7 @@ class DealtKeyHolder(PadKeyHolder):
         fresh = distinct([one[:KEY] for one in items], sender)
         sums = []
         for key, item in zip(fresh, items, strict=True):
-            pad, last = _pad(self._agreement, key, key, terms, name)
+            pad, last = pad_and_last(self._agreement, key, key, terms, name)
             delta = words.unpacked(item[KEY:], terms.word_bits)
             sums.append((words.product(pad, delta) - last) % 2**terms.word_bits)
         return sums

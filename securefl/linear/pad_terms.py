@@ -83,6 +83,11 @@ class PadTerms:
     def weight_scale(self) -> float:
         return 2.0**self.weight_bits
 
+    @property
+    def capacity(self) -> float:
+        """The largest |<hidden, w>| plus a constant that cannot wrap."""
+        return float(2.0 ** (self.word_bits - 1 - self._room))
+
     @cached_property
     def error_bound(self) -> float:
         """The largest |score - div| by rounding to words and by float64. It always holds."""

@@ -86,7 +86,7 @@ def mask(
         LocalProtocolError: another length, or values outside the bounds.
     """
     own, whole = own or AgreementKey.generate(), rounded(hidden, terms)
-    masked = words.plus(whole, _pad(own, to, own.public, terms, name, told))
+    masked = words.plus(whole, pad_of(own, to, own.public, terms, name, told))
     return Masked(terms.place, own.public, words.packed(masked), clear)
 
 
@@ -123,7 +123,7 @@ def refusal(what: str, sender: str, phase: str = "pads") -> RemoteProtocolError:
     return RemoteProtocolError(what, sender=sender, phase=phase)
 
 
-def _pad(
+def pad_of(
     own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms, name: str, told: bytes
 ) -> Words:
     """The pad of one fresh key: uniform words, the same on both sides."""
@@ -194,7 +194,7 @@ def weights_of(query: LinearQuery, terms: PadTerms) -> Words:
         raise ConfigError("Expected a query with the bounds of its pads, got one with other bounds.")
     scaled = np.rint(query.row(encrypted=False) * terms.weight_scale)
     weights = words.from_floats(scaled, terms.word_bits)
-    if (wrong := _form(weights, terms)) is not None:
+    if (wrong := form(weights, terms)) is not None:
         raise ConfigError(f"{wrong} Use a public anchor nearer to the baseline, or wider bounds.")
     return weights
 
@@ -285,13 +285,13 @@ class PadKeyHolder(Guarded):
         end = start + terms.word_bytes * terms.row
         salt, sent = body[INDEX:start], body[start:end]
         weights = words.unpacked(sent, terms.word_bits)
-        if (wrong := _form(weights, terms)) is not None:
+        if (wrong := form(weights, terms)) is not None:
             raise refusal(wrong, sender)
         fresh = distinct([body[at : at + KEY] for at in range(end, len(body), KEY)], sender)
         # Computed from the weights that came, never taken from the request: a digest that the request stated
         # could be that of other weights.
         told = commitment(terms, name, salt, sent)
-        pads = [_pad(self._agreement, one, one, terms, name, told) for one in fresh]
+        pads = [pad_of(self._agreement, one, one, terms, name, told) for one in fresh]
         return [words.product(pad, weights) for pad in pads]
 
 
@@ -303,7 +303,7 @@ def distinct(keys: Sequence[bytes], sender: str) -> list[PublicKey]:
     return [PublicKey(one) for one in keys]
 
 
-def _form(weights: Words, terms: PadTerms) -> str | None:
+def form(weights: Words, terms: PadTerms) -> str | None:
     """Why these words are the weights of no query inside the bounds. None if they may be."""
     bounds, scale = terms.bounds, terms.weight_scale
     values = words.to_floats(weights) / scale

@@ -18,6 +18,7 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as 
 
 if TYPE_CHECKING:
     from securefl.matching.admission import NothingLeft
+    from securefl.matching.declared import Declaration
     from securefl.matching.evaluator import Evaluator
     from securefl.matching.key_holder import KeyHolder, Revealed
     from securefl.matching.keys import EvaluatorPublic, PublicKeys
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Anchor",
     "Bounds",
+    "Declaration",
     "Evaluator",
     "EvaluatorPublic",
     "KeyHolder",
@@ -46,6 +48,7 @@ __all__ = [
 _HOMES = {
     "Anchor": "securefl.matching.profiles",
     "Bounds": "securefl.matching.profiles",
+    "Declaration": "securefl.matching.declared",
     "Evaluator": "securefl.matching.evaluator",
     "EvaluatorPublic": "securefl.matching.keys",
     "KeyHolder": "securefl.matching.key_holder",

@@ -106,7 +106,9 @@ def _disagrees(candidates: Sequence[Candidate]) -> Reason:
     """Refuse all candidates unless they have the same options."""
     headers = [_public(one.options) for one in candidates]
     differing = [
-        name for name in (headers[0] if headers else {}) if any(h[name] != headers[0][name] for h in headers)
+        name
+        for name in dict.fromkeys(name for header in headers for name in header)
+        if any(header.get(name) != headers[0].get(name) for header in headers)
     ]
 
     def reason(one: Candidate) -> str | None:
@@ -114,7 +116,7 @@ def _disagrees(candidates: Sequence[Candidate]) -> Reason:
             return None
         own = _public(one.options)
         # Shortened: options come from other parties' files and may be long.
-        values = ", ".join(f"{name} {reprlib.repr(own[name])}" for name in differing)
+        values = ", ".join(f"{name} {reprlib.repr(own.get(name))}" for name in differing)
         return (
             f"Expected the same options of all profiles, got {values} here, and others elsewhere. State the "
             "options: --variant, --params, --anchor and bounds, or options=."
@@ -129,7 +131,7 @@ def differs_from(options: Options, length: int) -> Reason:
 
     def reason(one: Candidate) -> str | None:
         own = _public(one.options)
-        differing = [name for name in own if own[name] != expected[name]]
+        differing = [name for name in {**own, **expected} if own.get(name) != expected.get(name)]
         if differing:
             return f"Expected the matched options, got another {', '.join(differing)}. Encrypt it again."
         if one.length != length:

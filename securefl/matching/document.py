@@ -33,6 +33,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "public-key": 2**20,
     "evaluator-key": 2**12,
     "evaluator-public": 2**12,
+    "declared-baseline": 2**25,
     "encrypted-profile": 2**26,
     "encrypted-baseline": 2**26,
     "encrypted-scores": 2**29,

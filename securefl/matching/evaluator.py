@@ -1,27 +1,31 @@
 """The evaluator of a matching: it scores sealed profiles against a baseline and learns no score.
 
-It is trusted to follow the protocol. A malicious evaluator gets the key holder's whole key within a few
-hundred openings of requests that it made up, and with it every profile.
+It is trusted to follow the protocol. Under a homomorphic key a malicious evaluator gets the whole key within
+a few hundred openings of requests that it made up, and with it every profile. Under pads there is no such
+key: it chooses which one word of each profile the key holder reads, and learns nothing itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
-
-import numpy as np
 
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import SecretKey
+from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, unseal
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Baseline, LinearEvaluator
-from securefl.linear.terms import LinearTerms
+from securefl.linear.evaluator import LinearEvaluator
+from securefl.linear.pad_terms import PadTerms
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
+from securefl.matching.declared import Declaration, Weights, with_digest
 from securefl.matching.document import Document
-from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement
+from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement, pads_context
+from securefl.matching.matched import Matched
+from securefl.matching.matchers import CkksMatcher, Dealt, Matcher, PadMatcher, Told
 from securefl.matching.options import Options
+from securefl.matching.profiles import ProfileQuery
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
 
 KIND: Final = "evaluator-key"
@@ -44,6 +48,7 @@ class Evaluator:
 
     agreement: AgreementKey
     signing: SigningKey
+    matched: Matched = field(default_factory=Matched, repr=False, compare=False)
 
     @classmethod
     def generate(cls) -> Evaluator:
@@ -62,6 +67,7 @@ class Evaluator:
         sealed: Sequence[Sealed],
         *,
         options: Options | None = None,
+        matched: Matched | None = None,
     ) -> Scores:
         """Score every profile that fits, by its divergence from the baseline, for the key holder to open.
 
@@ -70,6 +76,8 @@ class Evaluator:
             baseline: a Profile that this evaluator knows (mode P), or one that its owner encrypted (mode E).
             sealed: the clients' profiles.
             options: the options that all profiles must have. None: those of all profiles, if they agree.
+            matched: the durable record of profiles under pads, each of which is matched with one baseline.
+                None: a record in memory that lasts as long as this object.
 
         Returns:
             The signed requests. `Scores.refused` names the profiles without a score.
@@ -85,14 +93,13 @@ class Evaluator:
         refused += more
         if options is None or not found:
             raise NothingLeft(_in_order(refused))
-        terms = options.terms(length, public.openings)
         _require_few(len(found), options.most_at_once(length, public.openings), public.openings)
-        matcher = LinearEvaluator(public.of(terms.parameters), terms, self.signing)
-        weights, floored = self._baseline(public, baseline, matcher, options, terms, length)
+        messages = (self._unsealed(one.sealed) for one in found)
+        matcher, floored = self._matcher(public, baseline, options, length, messages, matched or self.matched)
         requests, labels = [], []
         for one in found:
             try:
-                requests.append(self._addressed(one.sealed, matcher, weights, terms))
+                requests.append(matcher.request(self._unsealed(one.sealed), one.label))
                 labels.append(one.label)
             except (RemoteProtocolError, DataError) as error:
                 refused.append(Refused(place=one.place, label=one.label, why=str(error)))
@@ -104,7 +111,7 @@ class Evaluator:
             "labels": labels,
             **options.to_header(length),
         }
-        content = Document("encrypted-scores", header, b"".join(requests))
+        content = Document("encrypted-scores", header, matcher.body(requests, header))
         # Over labels and requests together: in transit, no score can be listed under another label.
         signature = self.signing.sign(content.signed_part())
         return Scores(header, content.body + signature.raw, _in_order(refused), floored)
@@ -134,41 +141,78 @@ class Evaluator:
                 refused.append(Refused(place=place, label=label, why=str(error)))
         return found, refused
 
-    def _addressed(
-        self, one: Sealed, matcher: LinearEvaluator, weights: Baseline, terms: LinearTerms
-    ) -> bytes:
-        message = self._unsealed(one)
-        clear = message[terms.ciphertext_bytes :]
-        if len(clear) != 8 * terms.clear_length:
-            raise RemoteProtocolError(
-                f"Expected {8 * terms.clear_length} bytes in the clear, got {len(clear)}. Encrypt it again.",
-                sender=one.label,
-                phase="gate",
-            )
-        values = np.frombuffer(clear, dtype="<f8").astype(np.float64)
-        return matcher.addressed(message[: terms.ciphertext_bytes], weights, values, sender=one.label)
-
-    def _baseline(
+    def _matcher(
         self,
         public: PublicKeys,
         baseline: Profile | Sealed,
-        matcher: LinearEvaluator,
         options: Options,
-        terms: LinearTerms,
         length: int,
-    ) -> tuple[Baseline, int]:
-        """The baseline to match with, and the number of its floored variances, if known."""
+        messages: Iterable[bytes],
+        matched: Matched,
+    ) -> tuple[Matcher, int]:
+        """The way to score under these options, and the number of floored variances, if known."""
         if isinstance(baseline, Sealed):
-            own = Candidate(
-                place=0,
-                sealed=baseline,
-                label=baseline.label,
-                options=Options.from_header(baseline.header)[0],
-                length=length,
+            if not options.takes_encrypted_baseline:
+                raise DataError(
+                    f"Expected a plaintext baseline under --params {options.parameters}, got an encrypted "
+                    "one. Use strong, on all sides."
+                )
+            _require_fitting(baseline, options, length)
+        if not options.padded:
+            return self._ckks_matcher(public, baseline, options, length)
+        assert isinstance(baseline, Profile)
+        query = options.query(baseline.plain)
+        terms, linear = self._pads(public, options, query, length)
+        requests: Dealt | Told
+        if options.declared is None:
+            requests = Dealt(terms, linear, matched)
+        else:
+            requests = Told(terms, Weights.of(self.agreement, terms, linear), options.declared)
+        return PadMatcher(public, terms, linear, messages, requests), query.floored
+
+    def declare(self, public: PublicKeys, baseline: Profile, *, options: Options) -> Declaration:
+        """Declare a baseline before clients encrypt, so that their profiles are scored with no other.
+
+        The key holder then learns the baseline. The same arguments give the same digest, so nothing is kept.
+
+        Args:
+            public: the key holder's public keys.
+            baseline: the baseline of the match to come.
+            options: the options of the matching, with "pads" or "pads-128" as parameters.
+
+        Returns:
+            The declaration, for the clients.
+
+        Raises:
+            ConfigError: parameters without pads, or a baseline outside the bounds.
+            DataError: an invalid profile.
+        """
+        if not options.padded:
+            raise ConfigError(
+                f"Expected --params pads or pads-128 to declare a baseline, got {options.parameters}: no "
+                "weights are bound to a ciphertext."
             )
-            if why := differs_from(options, length)(own):
-                raise DataError(f"Expected a baseline that fits the profiles, got {baseline.label}: {why}")
-            return matcher.encrypted_baseline(self._unsealed(baseline), sender=baseline.label), 0
+        length = len(baseline.plain)
+        # Any digest says that pads are told.
+        told = with_digest(options, bytes(32))
+        terms, linear = self._pads(public, told, told.query(baseline.plain), length)
+        made = with_digest(options, Weights.of(self.agreement, terms, linear).digest)
+        return Declaration.signed(public.session, self.public, self.signing, made.to_header(length))
+
+    def _pads(
+        self, public: PublicKeys, options: Options, query: ProfileQuery, length: int
+    ) -> tuple[PadTerms, LinearQuery]:
+        terms = options.pad_terms(length, pads_context(public.session, self.public.fingerprint))
+        return terms, query.linear(options.variant, options.bounds)
+
+    def _ckks_matcher(
+        self, public: PublicKeys, baseline: Profile | Sealed, options: Options, length: int
+    ) -> tuple[CkksMatcher, int]:
+        terms = options.terms(length, public.openings)
+        matcher = LinearEvaluator(public.of(terms.parameters), terms, self.signing)
+        if isinstance(baseline, Sealed):
+            weights = matcher.encrypted_baseline(self._unsealed(baseline), sender=baseline.label)
+            return CkksMatcher(matcher, weights, terms), 0
         query = options.query(baseline.plain)
         linear = query.linear(options.variant, options.bounds)
         # With plaintexts in the profiles, an offset depends on each of them: `addressed` checks it.
@@ -178,10 +222,12 @@ class Evaluator:
                 f"{linear.offset:.3g} makes them wrap. Give all parties a public --anchor near the baseline, "
                 "a smaller --weight-bound, or --params strong."
             )
-        if not terms.parameters.encrypted_baseline:
-            return matcher.baseline(linear), query.floored
-        encryptor = Encryptor(public.of(terms.parameters), terms)
-        return matcher.encrypted_baseline(encryptor.encrypt_baseline(linear)), query.floored
+        if terms.parameters.encrypted_baseline:
+            encryptor = Encryptor(public.of(terms.parameters), terms)
+            weights = matcher.encrypted_baseline(encryptor.encrypt_baseline(linear))
+        else:
+            weights = matcher.baseline(linear)
+        return CkksMatcher(matcher, weights, terms), query.floored
 
     def _unsealed(self, one: Sealed) -> bytes:
         try:
@@ -216,6 +262,18 @@ class Evaluator:
         if content.header.get("session") != found.public.fingerprint:
             raise DataError("Expected the evaluator's key that the header names, got another. Restore it.")
         return found
+
+
+def _require_fitting(baseline: Sealed, options: Options, length: int) -> None:
+    own = Candidate(
+        place=0,
+        sealed=baseline,
+        label=baseline.label,
+        options=Options.from_header(baseline.header)[0],
+        length=length,
+    )
+    if why := differs_from(options, length)(own):
+        raise DataError(f"Expected a baseline that fits the profiles, got {baseline.label}: {why}")
 
 
 def _require_few(count: int, most: int, openings: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,11 +24,22 @@ from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.linear.opener import Opener
 from securefl.matching.document import Document
-from securefl.matching.keys import SETS, EvaluatorPublic, PublicKeys, statement
-from securefl.matching.options import Options
+from securefl.matching.keys import (
+    SETS,
+    EvaluatorPublic,
+    PublicKeys,
+    pads_context,
+    pads_key,
+    pads_statement,
+    session_of,
+    statement,
+)
+from securefl.matching.options import WORD_BITS, Options, Word
+from securefl.matching.readers import CkksReader, PadReader, Reader
 from securefl.matching.sealed import Scores
 
 KIND: Final = "secret-key"
+_SIGNING: Final = 32
 READS = Charge(server=NoOpDpEvent(), key_holder=NonPrivateDpEvent(), others=NoOpDpEvent())
 """The charge of a score without privacy noise, which only the key holder reads."""
 
@@ -46,6 +56,7 @@ class Revealed:
         scores: divergences by label.
         refused: reasons by label, for requests that were not opened.
         error_bound: |score - divergence| <= error_bound for all scores at once, except with probability 1e-6.
+            Under pads it always holds.
 
     Raises nothing.
     """
@@ -65,6 +76,8 @@ class KeyHolder:
     >>> scores = evaluator.match(holder.public, securefl.Profile([0.0], [1.0]), [sealed])
     >>> round(holder.reveal(scores, evaluator.public).scores["ward 3"], 2)
     0.5
+    >>> securefl.KeyHolder.generate(openings=10, parameters="pads").public.raw  # no homomorphic key
+    b''
 
     Raises:
         DataError: `generate` raises it for a number of openings below 1 or above 2^40.
@@ -76,19 +89,23 @@ class KeyHolder:
     opened: Openings = field(default_factory=Openings, repr=False, compare=False)
 
     @classmethod
-    def generate(cls, *, openings: int = 1000) -> KeyHolder:
-        """Fresh keys for at most `openings` scores in all. A larger number costs precision.
+    def generate(cls, *, openings: int = 1000, parameters: Word | None = None) -> KeyHolder:
+        """Fresh keys for at most `openings` scores in all. Under ciphertexts a larger number costs precision.
 
-        The number limits the volume. It does not protect the key from a malicious evaluator, which gets it
-        within a few hundred openings.
+        The number limits the volume. It does not protect a homomorphic key from a malicious evaluator, which
+        gets it within a few hundred openings. Under pads there is none.
+
+        parameters: "pads" or "pads-128" make no homomorphic key. None, or another word: keys for every word.
         """
         # a larger number costs precision: each score's flooding is sized for all openings of the key
         if not 1 <= openings <= 2**40:
             raise DataError(f"Expected --openings from 1 to {2**40}, got {openings}. Take another number.")
-        pairs = [KeyPair.generate(parameters) for parameters in SETS]
+        pairs = [] if parameters in WORD_BITS else [KeyPair.generate(one) for one in SETS]
         signing = SigningKey.generate()
         raw = b"".join(pair.public.key.raw for pair in pairs)
-        public = PublicKeys(raw, signing.public, openings, signing.sign(statement(raw, openings)))
+        agreement, session = pads_key(signing).public.raw, session_of(signing.public, raw, openings)
+        pads = agreement + signing.sign(pads_statement(session, agreement)).raw
+        public = PublicKeys(raw, signing.public, openings, signing.sign(statement(raw, openings)), pads)
         return cls(public, tuple(pair.secret for pair in pairs), signing)
 
     def reveal(
@@ -116,25 +133,29 @@ class KeyHolder:
             PrivacyError: the ledger refuses a charge.
         """
         options, length, labels = self._checked(scores, evaluator)
-        terms = options.terms(length, self.public.openings)
-        place = SETS.index(terms.parameters)
-        pair = KeyPair(self.public.of(terms.parameters), self.secrets[place])
-        opener = Opener(pair, terms, evaluator.signing, openings=openings or self.opened)
-        body = scores.body[:-SIGNATURE_BYTES]
-        size, rest = divmod(len(body), len(labels))
-        if rest:
-            raise DataError(
-                f"Expected one request for each of {len(labels)} labels, got {len(body)} bytes. Have the "
-                "profiles matched again."
-            )
+        reader = self._reader(scores, evaluator, options, length, openings or self.opened)
         found, refused = {}, {}
-        for i, label in enumerate(labels):
-            request = body[i * size : (i + 1) * size]
+        for label, request in zip(labels, reader.requests, strict=True):
             try:
-                found[label] = self._released(label, request, len(labels), opener, ledger)
+                found[label] = self._released(label, request, reader, ledger)
             except RemoteProtocolError as error:
                 refused[label] = str(error)
-        return Revealed(found, refused, terms.error_bound(len(labels), floods=2))
+        return Revealed(found, refused, reader.error_bound)
+
+    def _reader(
+        self, scores: Scores, evaluator: EvaluatorPublic, options: Options, length: int, openings: Openings
+    ) -> Reader:
+        """The way to read scores under these options. Raises DataError for requests of another form."""
+        body, count = scores.body[:-SIGNATURE_BYTES], len(scores.labels)
+        if options.padded:
+            terms = options.pad_terms(length, pads_context(self.public.session, evaluator.fingerprint))
+            _ = self.public.agreement  # Refuses keys of before, whose holder announced none for pads.
+            most = self.public.openings
+            return PadReader(pads_key(self.signing), terms, body, scores.header, count, openings, most)
+        linear = options.terms(length, self.public.openings)
+        key = self.public.of(linear.parameters)
+        pair = KeyPair(key, self.secrets[SETS.index(linear.parameters)])
+        return CkksReader(Opener(pair, linear, evaluator.signing, openings=openings), linear, body, count)
 
     def _checked(self, scores: Scores, evaluator: EvaluatorPublic) -> tuple[Options, int, list[str]]:
         if scores.header.get("session") != self.public.session:
@@ -154,20 +175,15 @@ class KeyHolder:
             ) from None
         return *Options.from_header(scores.header), scores.labels
 
-    def _released(
-        self, label: str, request: bytes, together: int, opener: Opener, ledger: Ledger | None
-    ) -> float:
+    def _released(self, label: str, request: bytes, reader: Reader, ledger: Ledger | None) -> float:
         """The score of one request.
 
         Its charge is reserved before it is opened, and committed before the caller sees it. A request that
         was released before is answered from the store, and charged once.
         """
         if ledger is None:
-            return opener.read(request, together=together, sender=label).value
-        session, name = (
-            bytes.fromhex(self.public.session),
-            hashlib.sha256(request[:-SIGNATURE_BYTES]).hexdigest()[:16],
-        )
+            return reader.read(request, label).value
+        session, name = bytes.fromhex(self.public.session), reader.name(request)
         key = ReleaseKey(label, session, 1, 0, 0, f"score {name}")
         try:
             refusal = ledger.reserve([(key, READS)])
@@ -175,7 +191,7 @@ class KeyHolder:
             refusal = {}
         if label in refusal:
             raise refusal[label]
-        value = opener.read(request, together=together, sender=label).value
+        value = reader.read(request, label).value
         release = Release(key=key, unit="record", form="open", charge=READS, _numbers=np.array([value]))
         try:
             return float(ledger.open(release)[0].item())
@@ -197,7 +213,8 @@ class KeyHolder:
     @classmethod
     def from_document(cls, content: Document) -> KeyHolder:
         """The keys of a secret file. Raises DataError for secrets that do not fit their public keys."""
-        sizes = [parameters.poly_modulus_degree for parameters in SETS] + [32]
+        alone = len(content.body) == SIGNATURE_BYTES + _SIGNING
+        sizes = [*(() if alone else (one.poly_modulus_degree for one in SETS)), _SIGNING]
         start = len(content.body) - sum(sizes)
         own = Document("public-key", content.header, content.body[: max(start, 0)])
         public = PublicKeys.from_document(own)
@@ -206,7 +223,8 @@ class KeyHolder:
             secrets.append(SecretKey(content.body[start : start + size]))
             start += size
         found = cls(public, tuple(secrets[:-1]), SigningKey(secrets[-1]))
-        if found.signing.public != public.signing:
+        announced = not public.pads or public.agreement == pads_key(found.signing).public
+        if found.signing.public != public.signing or not announced:
             raise DataError(
                 "Expected a secret key that fits its public key, got another. Restore both files."
             )

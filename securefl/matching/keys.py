@@ -1,6 +1,7 @@
-"""Public keys of a matching: the key holder's, one per parameter set, and the evaluator's.
+"""Public keys of a matching: the key holder's, one per parameter set and one for pads, and the evaluator's.
 
-The key holder signs its keys, and a hash of them names the session. An evaluator signs its own public keys.
+The key holder signs its keys, and a hash of the homomorphic ones and its signing key names the session. The
+key for pads is signed for that session. An evaluator signs its own public keys.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from securefl.core.entropy import derived
 from securefl.core.errors import CryptoError, DataError
 from securefl.core.keys import PublicKey, Signature
-from securefl.core.signing import SIGNATURE_BYTES, verify
+from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
@@ -21,6 +23,7 @@ from securefl.matching.document import Document
 # Both sets are in every public file, so that a client may choose either without the key holder.
 SETS: Final[tuple[Parameters, ...]] = (STRONG_ENCRYPTED, COMPACT)
 KIND: Final = "public-key"
+_PADS: Final = b"securefl/matching/pads/1|"
 
 
 def key_bytes(parameters: Parameters) -> int:
@@ -39,10 +42,12 @@ class PublicKeys:
         (10, True)
 
     Attributes:
-        raw: the encryption keys of `SETS`, one after the other.
+        raw: the encryption keys of `SETS`, one after the other. Empty for a key of pads alone.
         signing: the key holder's Ed25519 key.
         openings: the most scores that the keys ever open. It limits the volume and does not protect the key.
         signature: the key holder's signature over all of these.
+        pads: the key holder's X25519 key for pads, 32 bytes, and its signature for this session. Empty for
+            keys of a release without pads.
 
     Raises:
         DataError: keys of another length, an impossible number of openings, or a wrong signature.
@@ -52,15 +57,20 @@ class PublicKeys:
     signing: PublicKey
     openings: int
     signature: Signature
+    pads: bytes = b""
 
     def __post_init__(self) -> None:
-        if len(self.raw) != sum(map(key_bytes, SETS)) or not 1 <= self.openings <= 2**40:
+        lengths = (sum(map(key_bytes, SETS)), *((0,) if self.pads else ()))
+        if len(self.raw) not in lengths or not 1 <= self.openings <= 2**40:
             raise DataError(
                 f"Expected a key holder's keys of {sum(map(key_bytes, SETS))} bytes for 1 to 2^40 openings, "
                 f"got {len(self.raw)} bytes for {self.openings}. Get the file again."
             )
         try:
             verify(self.signing, self.signature, statement(self.raw, self.openings))
+            if self.pads:
+                signed, signature = self.pads[:-SIGNATURE_BYTES], Signature(self.pads[-SIGNATURE_BYTES:])
+                verify(self.signing, signature, pads_statement(self.session, signed))
         except CryptoError as error:
             raise DataError(
                 f"Expected a public key that its holder signed, got a forged or damaged one: {error} Get it "
@@ -70,7 +80,7 @@ class PublicKeys:
     @cached_property
     def session(self) -> str:
         """64 hex digits that name the keys. Every other file contains them."""
-        return hashlib.sha256(self.signing.raw + statement(self.raw, self.openings)).hexdigest()
+        return session_of(self.signing, self.raw, self.openings)
 
     @property
     def fingerprint(self) -> str:
@@ -79,9 +89,24 @@ class PublicKeys:
         return self.session[:32]
 
     def of(self, parameters: Parameters) -> EncryptionKey:
-        """The encryption key of this parameter set."""
+        """The encryption key of this parameter set. Raises DataError for a key of pads alone."""
+        if not self.raw:
+            raise DataError(
+                "Expected a key holder's key for ciphertexts, got one for pads alone. Give all parties "
+                "--params pads or pads-128, or ask for a key that securefl keygen makes without --params."
+            )
         start = sum(key_bytes(one) for one in SETS[: SETS.index(parameters)])
         return EncryptionKey(parameters, PublicKey(self.raw[start : start + key_bytes(parameters)]))
+
+    @property
+    def agreement(self) -> PublicKey:
+        """The X25519 key for pads. Raises DataError if there is none."""
+        if not self.pads:
+            raise DataError(
+                "Expected a key holder's key with one for pads, got one that an earlier release made. Make "
+                "new keys with securefl keygen."
+            )
+        return PublicKey(self.pads[:-SIGNATURE_BYTES])
 
     def to_document(self) -> Document:
         header: dict[str, Any] = {
@@ -89,6 +114,8 @@ class PublicKeys:
             "openings": self.openings,
             "signing": self.signing.raw.hex(),
         }
+        if self.pads:
+            header["pads"] = self.pads.hex()
         return Document(KIND, header, self.raw + self.signature.raw)
 
     @classmethod
@@ -100,8 +127,10 @@ class PublicKeys:
                 f"Expected a whole number of openings in the public key, got {type(openings).__name__}. Get "
                 "the file again."
             )
-        body = content.body
-        found = cls(body[:-SIGNATURE_BYTES], PublicKey(signing), openings, Signature(body[-SIGNATURE_BYTES:]))
+        # Absent in keys of a release without pads, which go on to work for ciphertexts.
+        pads = hexadecimal(content.header["pads"], 32 + SIGNATURE_BYTES) if "pads" in content.header else b""
+        raw, signature = content.body[:-SIGNATURE_BYTES], Signature(content.body[-SIGNATURE_BYTES:])
+        found = cls(raw, PublicKey(signing), openings, signature, pads)
         if found.session != content.header.get("session"):
             raise DataError(
                 "Expected the public key of the session that the header names, got another. Get it again."
@@ -112,6 +141,26 @@ class PublicKeys:
 def statement(raw: bytes, openings: int) -> bytes:
     """The bytes that the key holder signs: its encryption keys and the number of openings."""
     return b"securefl/matching/keys/1|" + openings.to_bytes(8, "big") + raw
+
+
+def session_of(signing: PublicKey, raw: bytes, openings: int) -> str:
+    """The name of a session: a hash of the key holder's keys and of their number of openings."""
+    return hashlib.sha256(signing.raw + statement(raw, openings)).hexdigest()
+
+
+def pads_statement(session: str, key: bytes) -> bytes:
+    """The bytes that the key holder signs: its key for pads, and the session that the key is for."""
+    return _PADS + bytes.fromhex(session) + key
+
+
+def pads_key(signing: SigningKey) -> AgreementKey:
+    """The key holder's X25519 key for pads. It follows from the signing key: no file holds it."""
+    return AgreementKey(derived(signing.secret, _PADS))
+
+
+def pads_context(session: str, evaluator: str) -> bytes:
+    """The context of pads between a session's key holder and an evaluator."""
+    return _PADS + bytes.fromhex(session) + bytes.fromhex(evaluator)
 
 
 def hexadecimal(text: object, size: int) -> bytes:

@@ -12,11 +12,16 @@ import numpy as np
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
+from securefl.linear import addressed_pads, addressed_told
+from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
 from securefl.matching.document import LARGEST_HEADER, LIMITS, header_bytes
 from securefl.matching.profiles import Anchor, Bounds, Features, ProfileQuery, Variant, features, query
 
-Word = Literal["strong", "compact"]
+Word = Literal["strong", "compact", "pads", "pads-128"]
+WORDS: Final[tuple[Word, ...]] = ("strong", "compact", "pads", "pads-128")
+WORD_BITS: Final[Mapping[Word, int]] = {"pads": 64, "pads-128": 128}
+"""The length of masked words. The other parameters are those of a homomorphic key."""
 LONGEST: Final = 2**20
 """The largest number of elements of a profile in a file."""
 FLAGS: Final = {
@@ -34,8 +39,10 @@ def default_bounds(parameters: Word) -> Bounds:
     """The default bounds of each parameter set."""
     # `strong` has room for models' profiles without an anchor; the modulus of `compact` has less room
     match parameters:
-        case "strong":
+        case "strong" | "pads-128":
             return Bounds(weight=1024)
+        case "pads":
+            return Bounds()
         case "compact":
             return Bounds(mean=16, variance_high=64, weight=16)
 
@@ -47,24 +54,31 @@ class Options:
         >>> from securefl.matching import Options
         >>> Options().error_bound(length=100, openings=10) < 1e-3, Options(parameters="compact").bounds.mean
         (True, 16.0)
+        >>> Options(parameters="pads").bounds.weight, Options(parameters="pads-128").error_bound(84, 1) < 1e-8
+        (32.0, True)
 
     Attributes:
         variant: "full" encrypts means and variances. "mean-only" leaves the variances readable by the
             evaluator.
-        parameters: "strong", or "compact" (a quarter of the bytes, coarser scores, no encrypted baseline).
+        parameters: "strong", or "compact" (a quarter of the bytes, coarser scores, no encrypted baseline), or
+            "pads" (no homomorphic key, below 1 % of the bytes, no encrypted baseline) and "pads-128" (twice
+            their bytes; under the default bounds the scores are exact to 1e-8).
         bounds: a client clips anchored values to these before encryption. Error bounds follow from them.
-            None: those of `Bounds` with weights up to 1024 (strong), which have room for models' profiles, or
-            narrow ones (compact), whose modulus has less room.
+            None: those of `Bounds` with weights up to 1024 (strong, pads-128), which have room for models'
+            profiles, or those of `Bounds` (pads), or narrow ones (compact), whose modulus has less room.
         anchor: public centre and scale per element. None is 0 and 1.
+        declared: under pads, the digest of the one baseline that a profile is scored with, 64 hex digits
+            (`Declaration.checked`). None: any one baseline, which the key holder does not learn.
 
     Raises:
-        ConfigError: `anchor` is no `Anchor`.
+        ConfigError: `anchor` is no `Anchor`, or `declared` is no digest or without pads.
     """
 
     variant: Variant = Variant.FULL
     parameters: Word = "strong"
     bounds: Bounds = None  # type: ignore[assignment]  # set below, since it depends on the parameters
     anchor: Anchor | None = None
+    declared: str | None = None
 
     def __post_init__(self) -> None:
         if self.bounds is None:
@@ -74,44 +88,80 @@ class Options:
                 f"Expected anchor as an Anchor or None, got {reprlib.repr(self.anchor)}: "
                 "make one of public values with Anchor.of."
             )
+        if self.declared is not None and not (self.padded and _is_digest(self.declared)):
+            raise ConfigError(
+                "Expected a declared baseline under pads, as 64 hex digits, got "
+                f"{reprlib.repr(self.declared)} under {self.parameters}. Take the options of a Declaration."
+            )
+
+    @property
+    def padded(self) -> bool:
+        """Whether words are masked by pads, so that there is no homomorphic key."""
+        return self.parameters in WORD_BITS
+
+    @property
+    def takes_encrypted_baseline(self) -> bool:
+        """Whether a baseline may be encrypted (mode E)."""
+        return self.parameters == "strong"
 
     def parameter_set(self) -> Parameters:
-        """The ring parameters. Those of `strong` always have room for an encrypted baseline."""
+        """The ring parameters. Those of `strong` always have room for an encrypted baseline.
+
+        Raises ConfigError under pads, which have none.
+        """
         match self.parameters:
             case "strong":
                 return STRONG_ENCRYPTED
             case "compact":
                 return COMPACT
+            case _:
+                raise ConfigError(f"Expected parameters of a homomorphic key, got {self.parameters!r}.")
 
     def terms(self, length: int, openings: int) -> LinearTerms:
-        """The terms for profiles of `length` elements. Raises ConfigError if scores could wrap."""
+        """The terms for ciphertexts of `length` elements. Raises ConfigError if scores could wrap."""
         try:
-            return self._terms(self.bounds, length, openings)
+            return self._linear_terms(self.bounds, length, openings)
         except ConfigError:
             raise ConfigError(self._without_room(length, openings)) from None
 
-    def _terms(self, bounds: Bounds, length: int, openings: int) -> LinearTerms:
-        return LinearTerms(
-            parameters=self.parameter_set(), bounds=bounds.linear(length, self.variant), scores=openings
-        )
+    def pad_terms(self, length: int, context: bytes) -> PadTerms:
+        """The terms for masked words of `length` elements. Raises ConfigError if scores could wrap."""
+        try:
+            return self._pad_terms(self.bounds, length, context)
+        except ConfigError:
+            raise ConfigError(self._without_room(length, 1)) from None
+
+    def _linear_terms(self, bounds: Bounds, length: int, openings: int) -> LinearTerms:
+        linear = bounds.linear(length, self.variant)
+        return LinearTerms(parameters=self.parameter_set(), bounds=linear, scores=openings)
+
+    def _pad_terms(self, bounds: Bounds, length: int, context: bytes = b"") -> PadTerms:
+        linear, bits = bounds.linear(length, self.variant), WORD_BITS[self.parameters]
+        return PadTerms(bounds=linear, context=context, word_bits=bits, dealt=self.declared is None)
 
     def _without_room(self, length: int, openings: int) -> str:
         """What does not fit, by flag and value, and the largest value of a flag that would."""
         given = ", ".join(f"{FLAGS[name]} {value:g}" for name, value in self.bounds.words().items())
         fitting = {name: self._largest(name, length, openings) for name in ("weight", "mean")}
         fixes = [f"{FLAGS[name]} {value:.3g} or less" for name, value in fitting.items() if value is not None]
-        if self._fits(self.bounds, length, 1):
+        if not self.padded and self._fits(self.bounds, length, 1):
             fixes.append("a key of fewer --openings")
+        if self.parameters == "pads":
+            fixes.append("--params pads-128")
+        key = "" if self.padded else f" and a key of --openings {openings}"
         return (
-            f"Expected bounds under which scores of {length:,} elements fit --params {self.parameters} and a "
-            f"key of --openings {openings}, got {given}: they could wrap. Give all parties "
+            f"Expected bounds under which scores of {length:,} elements fit --params {self.parameters}{key}, "
+            f"got {given}: they could wrap. Give all parties "
             f"{', or '.join(fixes) or 'tighter bounds, or profiles of fewer elements'}. An --anchor near the "
             "profiles keeps them inside tighter bounds."
         )
 
     def _fits(self, bounds: Bounds, length: int, openings: int) -> bool:
         try:
-            self._terms(bounds, length, openings)
+            if self.padded:
+                self._pad_terms(bounds, length)
+            else:
+                self._linear_terms(bounds, length, openings)
         except ConfigError:
             return False
         return True
@@ -125,12 +175,12 @@ class Options:
                 return value
         return None
 
-    def require_file(self, length: int, openings: int) -> LinearTerms:
-        """The terms, if the evaluator can read a sealed profile of this length from its file.
+    def require_file(self, length: int, openings: int) -> None:
+        """Raise ConfigError unless the evaluator can read a sealed profile of this length from its file.
 
-        Raises ConfigError that names what is too large: the elements, the anchor, or the bounds.
+        The error names what is too large: the elements, the anchor, or the bounds.
         """
-        terms = self.terms(length, openings)
+        message = self.message_bytes(length, openings)
         most = LIMITS["encrypted-profile"]
         try:
             header = header_bytes(self.to_header(length))
@@ -139,23 +189,39 @@ class Options:
                 f"Expected an --anchor that fits a file's header, got one of {length:,} elements. {error} "
                 "Shorten its numbers, or leave it out."
             ) from None
-        size = header + _BESIDE + terms.ciphertext_bytes + 8 * terms.clear_length
+        size = header + _BESIDE + message
         if length > LONGEST or size > most:
-            smaller = "" if self.parameters == "compact" else " Under --params compact it takes a quarter."
+            smaller = " Under --params compact it takes a quarter." if self.parameters == "strong" else ""
             raise ConfigError(
                 f"Expected a profile of at most {LONGEST:,} elements whose file has at most {most:,} bytes, "
                 f"got {length:,} elements and {size:,} bytes under --params {self.parameters} and --variant "
                 f"{self.variant.value}. Profile a smaller layer.{smaller}"
             )
-        return terms
+
+    def message_bytes(self, length: int, openings: int) -> int:
+        """The length of a client's message before it is sealed. Raises ConfigError if scores could wrap."""
+        clear = 8 * self.bounds.linear(length, self.variant).clear_length
+        if self.padded:
+            return addressed_pads.message_bytes(self.pad_terms(length, b"")) + clear
+        return self.terms(length, openings).ciphertext_bytes + clear
 
     def most_at_once(self, length: int, openings: int) -> int:
         """The most profiles of this length that one match takes: its file of scores holds no more."""
         room = LIMITS["encrypted-scores"] - LARGEST_HEADER
+        if self.padded:
+            terms = self.pad_terms(length, b"")
+            # Told weights stand once before the requests.
+            head = 0 if terms.dealt else addressed_told.head_bytes(terms)
+            return max(0, min(openings, (room - head) // addressed_pads.item_bytes(terms)))
         return min(openings, room // self.terms(length, openings).request_bytes)
 
     def error_bound(self, length: int, openings: int) -> float:
-        """The largest |score - divergence| of all scores that a key opens, except with probability 1e-6."""
+        """The largest |score - divergence| of all scores that a key opens, except with probability 1e-6.
+
+        Under pads it always holds, and does not depend on the number of openings.
+        """
+        if self.padded:
+            return addressed_pads.error_bound(self.pad_terms(length, b""))
         return self.terms(length, openings).error_bound(openings, floods=2)
 
     def _anchor(self, length: int) -> Anchor:
@@ -188,8 +254,8 @@ class Options:
         if (needed := self._weight_of(made)) > weight:
             raise ConfigError(
                 f"Expected a baseline of weights up to {FLAGS['weight']} {weight:g}, got {needed:.4g}. Give "
-                "all parties a public --anchor nearer to the baseline, or a larger bound. The noise of the "
-                "scores grows in proportion to it."
+                "all parties a public --anchor nearer to the baseline, or a larger bound. The error of the "
+                "scores grows with it."
             )
         return made
 
@@ -197,7 +263,7 @@ class Options:
         """The smallest `weight` bound that holds for this baseline."""
         linear = made.linear(self.variant, self.bounds)
         row, largest = linear.hidden, linear.bounds.weight_norm
-        if self.parameter_set().encrypted_baseline:
+        if self.takes_encrypted_baseline:
             row = np.concatenate([row, linear.clear, [linear.offset / linear.bounds.scale]])
             largest = linear.bounds.row_norm
         return self.bounds.weight * float(np.linalg.norm(row)) / largest
@@ -207,7 +273,10 @@ class Options:
     def to_header(self, length: int) -> dict[str, Any]:
         """The options as a file's header."""
         anchor = self.anchor
+        # No entry without a declaration: files of before have none.
+        declared = {} if self.declared is None else {"declared": self.declared}
         return {
+            **declared,
             "length": length,
             "variant": self.variant.value,
             "parameters": self.parameters,
@@ -223,13 +292,20 @@ class Options:
         length, word, variant = (header.get(name) for name in ("length", "parameters", "variant"))
         if type(length) is not int or not 1 <= length <= LONGEST:
             raise _unfit("length", f"a whole number from 1 to {LONGEST}", length)
-        if word not in ("strong", "compact"):
-            raise _unfit("parameters", "'strong' or 'compact'", word)
+        if word not in WORDS:
+            raise _unfit("parameters", f"one of {', '.join(WORDS)}", word)
         if variant not in [one.value for one in Variant]:
             raise _unfit("variant", "'full' or 'mean-only'", variant)
         # null is no anchor; an absent entry, or another false value, is damage
         anchor = None if header.get("anchor", ...) is None else _anchor(header.get("anchor"), length)
-        return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor), length
+        declared = header.get("declared")
+        if "declared" in header and not (word in WORD_BITS and _is_digest(declared)):
+            raise _unfit("declared", "64 hex digits, under pads", declared)
+        return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor, declared), length
+
+
+def _is_digest(found: object) -> bool:
+    return isinstance(found, str) and len(found) == 64 and set(found) <= set("0123456789abcdef")
 
 
 def _bounds(found: Any) -> Bounds:

@@ -14,10 +14,12 @@ from securefl.core.linear import Floats
 from securefl.core.signing import seal
 from securefl.core.text_safety import folded, is_legible
 from securefl.dp.moments import MeanVariance
+from securefl.linear import addressed_pads, addressed_told
 from securefl.linear.encryptor import Encryptor
 from securefl.matching.document import Document
-from securefl.matching.keys import EvaluatorPublic, PublicKeys
+from securefl.matching.keys import EvaluatorPublic, PublicKeys, pads_context
 from securefl.matching.options import Options
+from securefl.matching.profiles import Split
 
 PROFILE: Final = "encrypted-profile"
 BASELINE: Final = "encrypted-baseline"
@@ -54,7 +56,7 @@ class Refused:
 
 @dataclass(frozen=True, eq=False)
 class Sealed:
-    """A profile or baseline, encrypted under the key holder's key and sealed to the evaluator.
+    """A profile or baseline, encrypted for the key holder and sealed to the evaluator.
 
         >>> from securefl.matching import Sealed
         >>> Sealed("encrypted-profile", {"label": "ward 3"}, b"").label
@@ -112,6 +114,10 @@ class Profile:
     >>> sealed = own.encrypt(holder.public, evaluator.public, label="ward 3")
     >>> sealed.label, sealed.clipped
     ('ward 3', 0)
+    >>> pads = securefl.matching.Options(parameters="pads")
+    >>> padded = own.encrypt(holder.public, evaluator.public, label="ward 3", options=pads)
+    >>> len(padded.body) < len(sealed.body) / 100
+    True
 
     Raises:
         DataError: `plain`, and so each encryption, raises it for different shapes, non-finite values or
@@ -150,15 +156,19 @@ class Profile:
             options: the options of the matching. None: the defaults.
 
         Raises:
-            DataError: an invalid profile or label.
+            DataError: an invalid profile or label, or a key holder's key without one for these parameters.
             ConfigError: scores could wrap under these options.
         """
-        options = options or Options()
+        options, length = options or Options(), len(self.plain)
         own = options.features(self.plain)
         found = own.split(options.variant)
-        encryptor = _encryptor(public, options, len(self.plain))
-        # The seal is a second layer: without it the key holder could decrypt a profile in transit.
-        message = encryptor.encrypt(found.hidden) + found.clear.astype("<f8").tobytes()
+        options.require_file(length, public.openings)
+        if options.padded:
+            hidden = _masked(public, evaluator, label, options, found, length)
+        else:
+            hidden = _encryptor(public, options, length).encrypt(found.hidden)
+        # The seal is a second layer: without it the key holder could read a profile in transit.
+        message = hidden + found.clear.astype("<f8").tobytes()
         made = _sealed(PROFILE, message, self, public, evaluator, label, options)
         return replace(made, clipped=own.clipped, floored=own.floored)
 
@@ -172,14 +182,15 @@ class Profile:
     ) -> Sealed:
         """Mode E: the profile as the baseline of a matching. The evaluator does not learn it.
 
-        Args and exceptions are those of `encrypt`. DataError also for "compact" parameters.
+        Args and exceptions are those of `encrypt`. DataError also for parameters other than "strong".
         """
         options = options or Options()
-        if not options.parameter_set().encrypted_baseline:
+        if not options.takes_encrypted_baseline:
             raise DataError(
-                "Expected parameters with room for an encrypted baseline, got compact. Use strong, on both "
-                "sides."
+                f"Expected parameters with room for an encrypted baseline, got {options.parameters}. Use "
+                "strong, on both sides."
             )
+        options.require_file(len(self.plain), public.openings)
         encryptor = _encryptor(public, options, len(self.plain))
         own = options.query(self.plain)
         message = encryptor.encrypt_baseline(own.linear(options.variant, options.bounds))
@@ -188,8 +199,29 @@ class Profile:
 
 
 def _encryptor(public: PublicKeys, options: Options, length: int) -> Encryptor:
-    terms = options.require_file(length, public.openings)
+    terms = options.terms(length, public.openings)
     return Encryptor(public.of(terms.parameters), terms)
+
+
+def _masked(
+    public: PublicKeys, evaluator: EvaluatorPublic, label: str, options: Options, own: Split, length: int
+) -> bytes:
+    """A profile under a pad. The pad is for this session, evaluator and label."""
+    _require_label(label)
+    terms = options.pad_terms(length, pads_context(public.session, evaluator.fingerprint))
+    if options.declared is None:
+        return addressed_pads.message(own.hidden, terms, label, public.agreement)
+    told = bytes.fromhex(options.declared)
+    return addressed_told.message(own.hidden, terms, label, told, public.agreement)
+
+
+def _require_label(label: str) -> None:
+    # refused here, where the owner can still change it
+    if not is_label(label):
+        raise DataError(
+            f"Expected a label (by default the file's name) of 1 to {LONGEST_LABEL} printable letters, "
+            f"got {label!r}."
+        )
 
 
 def _sealed(
@@ -201,18 +233,13 @@ def _sealed(
     label: str,
     options: Options,
 ) -> Sealed:
+    _require_label(label)
     header = {
         "session": public.session,
         "evaluator": evaluator.fingerprint,
         "label": label,
         **options.to_header(len(profile.plain)),
     }
-    # refused here, where the owner can still change it
-    if not is_label(label):
-        raise DataError(
-            f"Expected a label (by default the file's name) of 1 to {LONGEST_LABEL} printable letters, "
-            f"got {label!r}."
-        )
     # The header is readable but bound by the seal: with another label or other options it does not open.
     made = Sealed(kind, header, b"")
     return Sealed(kind, header, seal(evaluator.sealing, message, made.context()))
@@ -228,7 +255,8 @@ class Scores:
 
     Attributes:
         header: public: session, evaluator, labels and options.
-        body: the requests and the evaluator's signature.
+        body: the requests and the evaluator's signature. Under pads the requests are sealed to the key
+            holder.
         refused: the profiles without a request.
         floored: the number of variances of a plaintext baseline that were raised to the floor. Only the
             evaluator knows these two. Neither is part of the file.

@@ -5,8 +5,11 @@ Bytes, plain integers and lists; a refusal is `Refused`. Never use it for real.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hmac
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
@@ -23,6 +26,9 @@ from support.second_secagg import (
     x25519,
     x25519_public,
 )
+from support.second_two_server import unseal
+
+FILES = b"securefl/matching/pads/1|"
 
 
 @dataclass(frozen=True)
@@ -161,4 +167,125 @@ class Holder:
         return pack(t, sums)
 
 
-__all__ = ["Holder", "Refused", "Terms", "dealt_item", "dealt_message", "told_item", "told_message"]
+# Files (SPEC.md 4)
+
+
+def pads_secret(signing: bytes) -> bytes:
+    """The key holder's X25519 key, which follows from its signing key."""
+    return hmac.digest(signing, FILES, "sha256")
+
+
+def pads_public(signing: bytes, session: bytes) -> bytes:
+    """The key as the header of public.key has it."""
+    public = x25519_public(pads_secret(signing))
+    return public + sign(signing, FILES + session + public)
+
+
+def file_tag(terms: Terms, label: bytes, secret: bytes, other: bytes, fresh: bytes) -> bytes:
+    return hkdf(x25519(secret, other), b"securefl/dealt-tag/1|" + fields(fresh, terms.text, label))[:16]
+
+
+def file_message(terms: Terms, label: bytes, e: bytes, kh: bytes, rho: bytes, x: Sequence[int]) -> bytes:
+    return dealt_message(terms, label, e, kh, rho, x) + file_tag(terms, label, e, kh, x25519_public(e))
+
+
+def file_item(terms: Terms, message: bytes, v: Sequence[int], c: int) -> bytes:
+    """The evaluator's request for one score; c is the whole number that the constant rounds to."""
+    size = terms.bits // 8
+    demand(len(message) == 96 + size * (1 + terms.row), "length")
+    demand(message[:16] == terms.place, "place")
+    fresh, rho, tag = message[16:48], message[48:80], message[-16:]
+    g, y = unpack(terms, message[80 : 80 + size])[0], unpack(terms, message[80 + size : -16])
+    delta = [a - b for a, b in zip(v, stream(terms, rho, terms.row), strict=True)]
+    return fresh + tag + pack(terms, delta) + pack(terms, [inner(terms, y, v) - g + c])
+
+
+def declared_digest(terms: Terms, salt: bytes, v: Sequence[int]) -> bytes:
+    return weights_digest(terms, b"", salt, v)
+
+
+def told_file_tag(terms: Terms, label: bytes, secret: bytes, other: bytes, fresh: bytes, d: bytes) -> bytes:
+    info = b"securefl/plain-tag/1|" + fields(fresh, terms.text, label, d)
+    return hkdf(x25519(secret, other), info)[:16]
+
+
+def told_file_message(terms: Terms, label: bytes, e: bytes, kh: bytes, d: bytes, x: Sequence[int]) -> bytes:
+    tag = told_file_tag(terms, label, e, kh, x25519_public(e), d)
+    return told_message(terms, label, e, kh, d, x) + tag
+
+
+def told_file_item(terms: Terms, message: bytes, v: Sequence[int], c: int) -> bytes:
+    demand(message[:16] == terms.place, "place")
+    y = unpack(terms, message[48:-16])
+    return message[16:48] + message[-16:] + pack(terms, [inner(terms, y, v) + c])
+
+
+def told_file_word(
+    terms: Terms, label: bytes, secret: bytes, head: bytes, declared: bytes, item: bytes
+) -> int:
+    """The word that the key holder reads in one item behind its head, salt and weights."""
+    salt, v = head[:32], unpack(terms, head[32:])
+    small = [signed(one, terms.bits) for one in v]
+    demand(sum(one * one for one in small) ** 0.5 <= terms.longest, "norm")
+    for own, (low, high) in zip(small, terms.ranges, strict=True):
+        demand(low - 1 <= own <= high + 1, "range")
+    d = declared_digest(terms, salt, v)
+    demand(d == declared, "declared")
+    fresh, tag, s = item[:32], item[32:48], unpack(terms, item[48:])[0]
+    demand(tag == told_file_tag(terms, label, secret, fresh, fresh, d), "tag")
+    pad = told_pad(terms, label, secret, fresh, fresh, d)
+    return signed((s - inner(terms, pad, v)) % (1 << terms.bits), terms.bits)
+
+
+def file_header(
+    session: bytes, evaluator: bytes, labels: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {"session": session.hex(), "evaluator": evaluator.hex(), "labels": list(labels), **options}
+
+
+def file_text(header: Mapping[str, Any], body: bytes, kind: str = "encrypted-scores") -> bytes:
+    """What is signed, and what a seal binds if the body is empty."""
+    written = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    return b"securefl 3 " + kind.encode() + b"\n" + written + b"\n" + body
+
+
+class FileHolder:
+    """The key holder of a session: it reads each fresh key once."""
+
+    def __init__(self, signing: bytes, evaluator: bytes, named: bytes) -> None:
+        self.secret, self.evaluator, self.named = pads_secret(signing), evaluator, named
+        self.seen: dict[bytes, bytes] = {}
+
+    def read(self, terms: Terms, header: Mapping[str, Any], body: bytes) -> list[int]:
+        """The words of all labels. One that is refused refuses the file, which is plainer than the first."""
+        demand(header["evaluator"] == self.named.hex(), "evaluator")
+        verify(self.evaluator, file_text(header, body[:-64]), body[-64:])
+        plain = unseal(self.secret, body[:-64], file_text(header, b""))
+        size = 48 + terms.bits // 8 * (1 + terms.row)
+        demand(len(plain) == size * len(header["labels"]), "length")
+        items = [plain[at : at + size] for at in range(0, len(plain), size)]
+        demand(len({one[:32] for one in items}) == len(items), "twice")
+        return [
+            self.word(terms, label.encode(), item)
+            for label, item in zip(header["labels"], items, strict=True)
+        ]
+
+    def word(self, terms: Terms, label: bytes, item: bytes) -> int:
+        fresh, tag, words = item[:32], item[32:48], unpack(terms, item[48:])
+        demand(tag == file_tag(terms, label, self.secret, fresh, fresh), "tag")
+        demand(self.seen.setdefault(fresh, item) == item, "scored once")
+        pad, last = dealt_pad(terms, label, self.secret, fresh, fresh)
+        word = signed((words[-1] - inner(terms, pad, words[:-1]) + last) % (1 << terms.bits), terms.bits)
+        return word
+
+
+__all__ = [
+    "FileHolder",
+    "Holder",
+    "Refused",
+    "Terms",
+    "dealt_item",
+    "dealt_message",
+    "told_item",
+    "told_message",
+]

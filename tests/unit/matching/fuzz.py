@@ -23,13 +23,15 @@ from typing import Any
 import numpy as np
 import tenseal as ts
 
-from securefl.core.errors import SecureFLError
+from securefl.core.errors import DataError, SecureFLError
 from securefl.core.keys import PublicKey
-from securefl.core.signing import AgreementKey, SigningKey, unseal
+from securefl.core.signing import AgreementKey, SigningKey, seal, unseal
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
+from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
+from securefl.linear import addressed_pads as addressed_of
 from securefl.linear import dealt_pads
 from securefl.linear import evaluator as match_of
 from securefl.linear import pads as pads_of
@@ -45,7 +47,9 @@ from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, S
 from securefl.matching import options as options_of
 from securefl.matching import sealed as sealed_of
 from securefl.matching.document import Document
-from securefl.matching.keys import EvaluatorPublic
+from securefl.matching.keys import EvaluatorPublic, pads_key
+from securefl.matching.matched import Matched
+from securefl.matching.matchers import requests_context
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 
 Q = 4
@@ -191,6 +195,30 @@ class PadDoors:
         return admit(raw, self.masked.clear, self.terms, sender="fuzz")
 
 
+class PadFileDoors:
+    """What is inside the seals of files under pads. The evaluator's record and the count are made anew."""
+
+    def __init__(self, keys: KeyHolder, server: FileEvaluator, padded: Sealed, words: Scores) -> None:
+        self.keys, self.server, self.padded, self.words = keys, server, padded, words
+        self.message = unseal(server.agreement, padded.body, padded.context())
+        self.plain = unseal(pads_key(keys.signing), words.body[:-64], requests_context(words.header))
+
+    def profile(self, raw: bytes) -> object:
+        one, base = self.padded, Profile(np.zeros(Q), np.ones(Q))
+        body = seal(self.server.public.sealing, raw, one.context())
+        sent = [Sealed(one.kind, one.header, body)]
+        return self.server.match(self.keys.public, base, sent, matched=Matched())
+
+    def scores(self, raw: bytes) -> object:
+        header = self.words.header
+        body = seal(self.keys.public.agreement, raw, requests_context(header))
+        signed = Document("encrypted-scores", header, body).signed_part()
+        made = Scores(header, body + self.server.signing.sign(signed).raw)
+        if refused := self.keys.reveal(made, self.server.public, openings=Openings()).refused:
+            raise DataError(str(refused))
+        return made
+
+
 def file_doors() -> list[SecureAggregator]:
     keys, server = KeyHolder.generate(openings=10**6), FileEvaluator.generate()
     sealed = Profile(np.zeros(Q), np.ones(Q)).encrypt(keys.public, server.public, label="p")
@@ -210,6 +238,10 @@ def file_doors() -> list[SecureAggregator]:
         )
 
     found = []
+    options = Options(parameters="pads")
+    padded = Profile(np.zeros(Q), np.ones(Q)).encrypt(keys.public, server.public, label="p", options=options)
+    words = server.match(keys.public, Profile(np.zeros(Q), np.ones(Q)), [padded])
+    doors_of_pads = PadFileDoors(keys, server, padded, words)
     for name, content, use, weight in (
         ("public.key", keys.public.to_document(), PublicKeys.from_document, 2),
         ("secret.key", keys.to_document(), KeyHolder.from_document, 2),
@@ -231,6 +263,8 @@ def file_doors() -> list[SecureAggregator]:
     context = sealed.context()
     return [
         *found,
+        SecureAggregator("padded profile", doors_of_pads.profile, doors_of_pads.message, weight=20),
+        SecureAggregator("padded scores", doors_of_pads.scores, doors_of_pads.plain, weight=20),
         SecureAggregator("seal", lambda raw: unseal(server.agreement, raw, context), sealed.body, weight=3),
     ]
 
@@ -316,7 +350,7 @@ def guided_inputs(inputs: int) -> None:
         raw = body if data[1] & 1 else body + aggregator.valid[len(body) :]
         tried(aggregator, aggregator.sign(raw) if len(raw) > 100 else raw)
 
-    for module in (gate, document, options_of, sealed_of, match_of, pads_of):
+    for module in (gate, document, options_of, sealed_of, match_of, pads_of, addressed_of):
         for _, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__:
                 atheris.instrument_func(function)

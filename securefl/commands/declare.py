@@ -1,0 +1,52 @@
+"""The command `declare`: the evaluator declares its baseline before clients encrypt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from securefl.commands.choices import FILE, chosen_options, require_free, tell_floored, with_options
+from securefl.core.errors import ConfigError
+from securefl.storage.inputs import shown
+
+
+@click.command(
+    epilog="Example:  securefl declare --public K/public.key --evaluator V/evaluator.key --baseline b.json "
+    "--params pads -o declared.pub"
+)
+@click.option("--public", type=FILE, required=True, help="The key holder's public.key.")
+@click.option("--evaluator", type=FILE, required=True, help="Your evaluator.key.")
+@click.option("--baseline", type=FILE, required=True, help='Your {"mean": [...], "variance": [...]}.')
+@click.option("-o", "--out", type=FILE, required=True, help="The file to send to all clients.")
+@with_options
+def declare(public: Path, evaluator: Path, baseline: Path, out: Path, **chosen: Any) -> None:
+    """Declare a baseline before clients encrypt; their profiles are then scored with it or not at all.
+
+    OUT has a digest of the baseline, and all options. Clients give it to securefl encrypt as --declared.
+    It says nothing of the baseline to clients. The key holder learns the baseline with the scores, and
+    refuses the weights of no baseline. Without a declaration the key holder does not learn it, and an
+    evaluator that breaks the protocol can have it read one entry of a profile in place of a score.
+    Needs --params pads or pads-128.
+    """
+    from securefl.matching import document
+    from securefl.matching.declared import KIND
+    from securefl.matching.evaluator import KIND as EVALUATOR_KIND
+    from securefl.matching.evaluator import Evaluator
+    from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
+    from securefl.matching.keys import PublicKeys
+    from securefl.matching.profile_file import read_profile
+
+    if chosen.pop("declared") is not None:
+        raise click.UsageError("Expected options of a new declaration, got --declared. Leave it out.")
+    require_free(out, KIND, public, evaluator, baseline)
+    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
+    own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
+    base, options = read_profile(baseline), chosen_options(**chosen)
+    if options is None:
+        raise ConfigError("Expected --params pads or pads-128 to declare a baseline, got none. Give one.")
+    declaration = own.declare(keys, base, options=options)
+    document.write(out, declaration.to_document())
+    tell_floored(options.query(base.plain).floored)
+    click.echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {own.public.fingerprint}")

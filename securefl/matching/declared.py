@@ -1,0 +1,123 @@
+"""A declared baseline: the digest of its weights, which an evaluator signs before clients encrypt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from securefl.core.agreement import fields
+from securefl.core.entropy import fingerprint
+from securefl.core.errors import CryptoError, DataError
+from securefl.core.keys import Signature
+from securefl.core.linear import LinearQuery
+from securefl.core.signing import AgreementKey, SigningKey, verify
+from securefl.linear import words
+from securefl.linear.addressed_told import declared
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.pads import weights_of
+from securefl.linear.words import Words
+from securefl.matching.document import Document
+from securefl.matching.keys import EvaluatorPublic, PublicKeys
+from securefl.matching.options import Options
+
+KIND: Final = "declared-baseline"
+_SALT: Final = b"securefl/matching/salt/1|"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A baseline's weights as words, with their salt and digest."""
+
+    words: Words
+    salt: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, agreement: AgreementKey, terms: PadTerms, query: LinearQuery) -> Weights:
+        """Raises ConfigError for weights outside the bounds.
+
+        The salt follows from the evaluator's key and the weights, so the evaluator keeps nothing.
+        """
+        found = weights_of(query, terms)
+        salt = fingerprint(agreement.secret, _SALT, fields(terms.digest, words.packed(found)))
+        return cls(found, salt, declared(terms, salt, found))
+
+    @property
+    def head(self) -> bytes:
+        """What the key holder gets before the requests."""
+        return self.salt + words.packed(self.words)
+
+
+@dataclass(frozen=True, eq=False)
+class Declaration:
+    """The digest of a baseline and the options of its matching, signed by the evaluator.
+
+    >>> import securefl
+    >>> holder, evaluator = securefl.KeyHolder.generate(openings=10), securefl.Evaluator.generate()
+    >>> base, pads = securefl.Profile([0.0], [1.0]), securefl.matching.Options(parameters="pads")
+    >>> declaration = evaluator.declare(holder.public, base, options=pads)
+    >>> options = declaration.checked(holder.public, evaluator.public)
+    >>> sealed = securefl.Profile([1.0], [1.0]).encrypt(holder.public, evaluator.public, options=options)
+    >>> scores = evaluator.match(holder.public, base, [sealed])
+    >>> round(holder.reveal(scores, evaluator.public).scores["profile"], 2)
+    0.5
+
+    Attributes:
+        header: public: session, evaluator, options, and the digest as the option `declared`.
+        signature: the evaluator's.
+
+    Raises:
+        DataError: `checked` raises it for another session, evaluator or signature.
+    """
+
+    header: Mapping[str, Any]
+    signature: Signature
+
+    @classmethod
+    def signed(
+        cls, session: str, own: EvaluatorPublic, signing: SigningKey, header: Mapping[str, Any]
+    ) -> Declaration:
+        whole = {"session": session, "evaluator": own.fingerprint, **header}
+        return cls(whole, signing.sign(Document(KIND, whole, b"").signed_part()))
+
+    def checked(self, public: PublicKeys, evaluator: EvaluatorPublic) -> Options:
+        """The options to encrypt with.
+
+        Args:
+            public: the key holder's public keys.
+            evaluator: the evaluator's public keys.
+
+        Raises:
+            DataError: a declaration of another session or evaluator, one that the evaluator did not sign, or
+                one without a digest.
+        """
+        if self.header.get("session") != public.session:
+            raise DataError(
+                "Expected a baseline that was declared for this key holder's session, got another. Ask the "
+                "evaluator for one of this session."
+            )
+        if self.header.get("evaluator") != evaluator.fingerprint:
+            raise DataError("Expected a baseline that this evaluator declared, got another's. Take its file.")
+        try:
+            verify(evaluator.signing, self.signature, Document(KIND, self.header, b"").signed_part())
+        except CryptoError as error:
+            raise DataError(
+                f"Expected a declaration that the evaluator signed, got another: {error} Get it again."
+            ) from None
+        options, _ = Options.from_header(self.header)
+        if options.declared is None:
+            raise DataError("Expected a declaration with a digest of weights, got none. Get it again.")
+        return options
+
+    def to_document(self) -> Document:
+        return Document(KIND, self.header, self.signature.raw)
+
+    @classmethod
+    def from_document(cls, content: Document) -> Declaration:
+        return cls(content.header, Signature(content.body))
+
+
+def with_digest(options: Options, digest: bytes) -> Options:
+    """The options of a matching with a declared baseline."""
+    return replace(options, declared=digest.hex())
