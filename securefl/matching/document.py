@@ -46,6 +46,7 @@ _MADE_BY: Final[Mapping[str, str]] = {
     "evaluator-key": "securefl keygen --role evaluator makes it",
     "evaluator-public": "securefl keygen --role evaluator makes it",
     "encrypted-profile": "securefl encrypt --profile makes it",
+    "declared-baseline": "securefl declare makes it",
     "encrypted-baseline": "securefl encrypt --baseline makes it",
     "encrypted-scores": "securefl match makes it",
 }

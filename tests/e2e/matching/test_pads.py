@@ -127,7 +127,7 @@ def test_lost_counts_and_mixed_folders_are_noticed(padded: Place) -> None:
     for suffix in ("-wal", "-shm"):
         Path(f"{counted}{suffix}").unlink(missing_ok=True)
     counted.write_bytes(saved)
-    assert "got another: the first one was lost or replaced" in padded.reveal(code=1)
+    assert "The first ledger was lost or replaced" in padded.reveal(code=1)
 
 
 def test_a_damaged_record_of_the_evaluator_stops_the_match_with_its_name(padded: Place) -> None:
