@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -111,6 +112,27 @@ def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: p
     with pytest.raises(RemoteProtocolError, match="at most 2 sets of bounds"):
         holder(whole).call([KEY_HOLDER], encode_call(replace(PLACE, round=3), scores(length=3)))
     assert holder(whole).call([KEY_HOLDER], encode_call(replace(PLACE, round=3), scores(length=2)))
+
+
+ENDS = (5e-324, 1e-100, 1.0, 1e100, 1.7e308)
+
+
+@pytest.mark.parametrize("how", ["ckks", "batches", "pads", "dealt-pads"])
+def test_sizes_at_the_ends_of_a_float_cost_the_call_and_no_process(how: Any) -> None:
+    """Scales follow from logarithms and quotients of the sizes, which these make infinite or 0."""
+    whole, party = engine(replace(OPEN, scores=how))
+    good, refused = scores(), 0
+    key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, good))
+    for number, (norm, weight_norm, product) in enumerate(itertools.product(ENDS, repeat=3), 2):
+        at = replace(PLACE, round=number)
+        sizes = (norm, weight_norm, 1.0, product, *good.bounds[4:])
+        call = replace(good, bounds=sizes, weight_runs=(), weight_ranges=(), key=key)
+        for one, name in ((holder(whole), KEY_HOLDER), (party, "client-0000")):
+            try:
+                one.call([name], encode_call(at, call))
+            except RemoteProtocolError:
+                refused += 1
+    assert refused > len(ENDS) ** 3
 
 
 def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
