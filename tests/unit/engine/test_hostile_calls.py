@@ -224,6 +224,35 @@ def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any,
     assert "in the bounds that this client declares" in party.log.abstained["client-0000"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"weights": ()}, "digest of each query"),
+        ({"weights": (bytes(32), bytes(32))}, "digest of each query"),
+        ({"weights": (bytes(31),)}, "digest of each query"),
+        ({"weights": (b"",)}, "digest of each query"),
+        ({"names": ("profile", "profile"), "weights": (bytes(32), bytes(32))}, "each query once"),
+    ],
+    ids=["none", "two", "short", "empty", "one name twice"],
+)
+def test_a_client_takes_one_digest_for_each_query(wrong: Any, said: str) -> None:
+    whole, party = engine(replace(OPEN, scores="pads"))
+    key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, scores()))
+    with pytest.raises(RemoteProtocolError, match=said):
+        party.call(["client-0000"], encode_call(PLACE, scores(key=key, **wrong)))
+
+
+@pytest.mark.parametrize("how", ["pads", "dealt-pads"])
+def test_neither_party_takes_one_name_twice(how: Any) -> None:
+    """Two queries of one name would be two requests, or two digests, of one vector."""
+    whole, party = engine(replace(OPEN, scores=how))
+    key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, scores()))
+    twice = scores(key=key, names=("profile", "profile"), weights=(bytes(32), bytes(32)))
+    for one, name in ((holder(whole), KEY_HOLDER), (party, "client-0000")):
+        with pytest.raises(RemoteProtocolError, match="each query once"):
+            one.call([name], encode_call(replace(PLACE, round=2), twice))
+
+
 def test_a_client_that_is_called_for_what_it_has_answers() -> None:
     out, _, _ = asked("ckks", ("profile", "loss"), scores())
     assert len(out) == 1

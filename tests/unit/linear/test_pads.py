@@ -312,8 +312,9 @@ def test_the_key_holder_does_what_its_server_signed_alone() -> None:
     crowd = PadKeyHolder(AGREEMENT, parties.terms, (NAME,), 1, SIGNING.public)
     with pytest.raises(RemoteProtocolError, match="1 to 1 clients"):
         crowd.open(parties.server.request([parties.masked(profile(k, 10)) for k in range(2)]))
-    with pytest.raises(RemoteProtocolError, match="number 7"):
-        parties.holder.open(signed(parties, u32(7) + good[4:-64]))
+    for index in (1, 7, 2**32 - 1):
+        with pytest.raises(RemoteProtocolError, match=f"number {index}"):
+            parties.holder.open(signed(parties, u32(index) + good[4:-64]))
 
 
 def test_a_request_that_is_refused_costs_its_query_alone() -> None:
