@@ -11,7 +11,9 @@ own plan, so that no order opens one client. A client trains twice a round, with
 cosine and once for the sum.
 
 **What it does not stop.** A client that lies can break the norm, and can have one vector scored and send
-another (`two_faced` in `[corruption]`): nobody sees the vector that is summed.
+another (`two_faced` in `[corruption]`): nobody sees the vector that is summed. A server that lies can take
+one entry as its own step, and so reads that entry of each client's direction. All clients of the sum see its
+weights, so the trust of one another.
 """
 
 from __future__ import annotations

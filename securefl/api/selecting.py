@@ -78,7 +78,8 @@ def select_by_profile(
         (['ann', 'bob'], True)
 
     All parties run in this process, and every message passes as bytes. The server learns one score of each
-    client. The key holder, which must not collude with the server, learns integers that look uniform to it.
+    client. The key holder must not collude with the server. It learns integers that look uniform to it; under
+    "pads" it learns the baseline.
 
     Args:
         profiles: each client's profile by name, or a list: a `Profile`, or a pair of mean and variance, (q,)
@@ -89,7 +90,8 @@ def select_by_profile(
         rng: for the draw. Keys and pads come from the operating system.
         scores: "ckks"; "pads", with which clients mask integers and no party has a homomorphic key; or
             "dealt-pads", under which the key holder does not see the baseline.
-        parameters: of the key: "strong" or "compact".
+        parameters: of the key: "strong" or "compact". Of pads: "words-64", which is also
+            "strong", or "words-128".
         anchor: a public centre and scale of every element. By default profiles are not standardised.
         bounds: the bounds to which values are clipped, in units of the anchor.
         ledger, delta: as for `masked_sum`. Calls of both can share a ledger that has no budget.

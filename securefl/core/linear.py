@@ -28,6 +28,8 @@ from securefl.core.errors import ConfigError, DataError
 Floats = NDArray[np.float64]
 ROUNDING: Final = 1e-6
 """A generous bound on how far rounding can move an honest number out of its range."""
+LARGEST: Final = 1e100
+"""The largest size in bounds, and 1 / LARGEST is the smallest, so no quotient of two is 0 or infinite."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ class LinearBounds:
             that sees the weights refuses others.
 
     Raises:
-        ConfigError: if a norm, the product or the scale is not finite and above 0, if hidden_length < 1, if
-            least >= most, or if the ranges of the weights are not of h entries.
+        ConfigError: if a norm, the product or the scale is not from 1e-100 to 1e100, if
+            hidden_length < 1, if least >= most, or if the ranges of the weights are not of h entries.
 
     >>> from securefl.linear import LinearBounds
     >>> bounds = LinearBounds(hidden_length=2, norm=5.0, weight_norm=1.0, row_norm=1.0, product=5.0)
@@ -104,8 +106,10 @@ class LinearBounds:
         for name in ("norm", "weight_norm", "row_norm", "product", "scale", "least", "most"):
             object.__setattr__(self, name, float(getattr(self, name)))
         sizes = (self.norm, self.weight_norm, self.row_norm, self.product, self.scale)
-        if not all(isfinite(size) and size > 0 for size in sizes):
-            raise ConfigError(f"Expected finite norms, product and scale above 0, got {self.text()}.")
+        if not all(1 / LARGEST <= size <= LARGEST for size in sizes):
+            raise ConfigError(
+                f"Expected norms, product and scale from {1 / LARGEST:g} to {LARGEST:g}, got {self.text()}."
+            )
         if not self.least < self.most:
             raise ConfigError(f"Expected least < most, got {self.least} and {self.most}.")
 

@@ -33,7 +33,7 @@ class PadTerms:
     dealt: whether the key holder gets shares of the weights (`linear.dealt_pads`) and not the weights.
 
     Raises:
-        ConfigError: another length of words, or a score inside the bounds could wrap.
+        ConfigError: another length of words, or a score or an entry inside the bounds could wrap.
     """
 
     bounds: LinearBounds
@@ -48,6 +48,14 @@ class PadTerms:
             raise ConfigError(
                 "Expected bounds that leave room for fractions of scores, got wider. Tighten them, or take "
                 "words of 128 bits."
+            )
+        largest = (1 - _GUARD) * 2.0 ** (self.word_bits - 1)
+        own = max(self.bounds.norm * self.data_scale, self.bounds.weight_norm * self.weight_scale)
+        if own > largest:
+            raise ConfigError(
+                f"Expected a product nearer to the norms, got {self.bounds.product:.3g} for norms up to "
+                f"{self.bounds.norm:.3g} and {self.bounds.weight_norm:.3g}: with the scales that follow, one "
+                "entry is longer than a word. Declare a larger product."
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -113,6 +114,27 @@ def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: p
     assert holder(whole).call([KEY_HOLDER], encode_call(replace(PLACE, round=3), scores(length=2)))
 
 
+ENDS = (5e-324, 1e-100, 1.0, 1e100, 1.7e308)
+
+
+@pytest.mark.parametrize("how", ["ckks", "batches", "pads", "dealt-pads"])
+def test_sizes_at_the_ends_of_a_float_cost_the_call_and_no_process(how: Any) -> None:
+    """Scales follow from logarithms and quotients of the sizes, which these make infinite or 0."""
+    whole, party = engine(replace(OPEN, scores=how))
+    good, refused = scores(), 0
+    key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, good))
+    for number, (norm, weight_norm, product) in enumerate(itertools.product(ENDS, repeat=3), 2):
+        at = replace(PLACE, round=number)
+        sizes = (norm, weight_norm, 1.0, product, *good.bounds[4:])
+        call = replace(good, bounds=sizes, weight_runs=(), weight_ranges=(), key=key)
+        for one, name in ((holder(whole), KEY_HOLDER), (party, "client-0000")):
+            try:
+                one.call([name], encode_call(at, call))
+            except RemoteProtocolError:
+                refused += 1
+    assert refused > len(ENDS) ** 3
+
+
 def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
     _, party = engine(OPEN)
     party.call(["client-0000"], encode_call(PLACE, QueryCall(most_bytes=999, most_elements=9)))
@@ -200,6 +222,35 @@ def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any,
     assert out == []
     assert at.results == {"client-0000": "abstained"}
     assert "in the bounds that this client declares" in party.log.abstained["client-0000"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"weights": ()}, "digest of each query"),
+        ({"weights": (bytes(32), bytes(32))}, "digest of each query"),
+        ({"weights": (bytes(31),)}, "digest of each query"),
+        ({"weights": (b"",)}, "digest of each query"),
+        ({"names": ("profile", "profile"), "weights": (bytes(32), bytes(32))}, "each query once"),
+    ],
+    ids=["none", "two", "short", "empty", "one name twice"],
+)
+def test_a_client_takes_one_digest_for_each_query(wrong: Any, said: str) -> None:
+    whole, party = engine(replace(OPEN, scores="pads"))
+    key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, scores()))
+    with pytest.raises(RemoteProtocolError, match=said):
+        party.call(["client-0000"], encode_call(PLACE, scores(key=key, **wrong)))
+
+
+@pytest.mark.parametrize("how", ["pads", "dealt-pads"])
+def test_neither_party_takes_one_name_twice(how: Any) -> None:
+    """Two queries of one name would be two requests, or two digests, of one vector."""
+    whole, party = engine(replace(OPEN, scores=how))
+    key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, scores()))
+    twice = scores(key=key, names=("profile", "profile"), weights=(bytes(32), bytes(32)))
+    for one, name in ((holder(whole), KEY_HOLDER), (party, "client-0000")):
+        with pytest.raises(RemoteProtocolError, match="each query once"):
+            one.call([name], encode_call(replace(PLACE, round=2), twice))
 
 
 def test_a_client_that_is_called_for_what_it_has_answers() -> None:

@@ -13,7 +13,7 @@ from support.tiny_he import BOUNDS, profile
 from securefl.core.agreement import u32
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import PublicKey
-from securefl.core.linear import LinearQuery
+from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.messages import REFUSED
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
@@ -312,8 +312,9 @@ def test_the_key_holder_does_what_its_server_signed_alone() -> None:
     crowd = PadKeyHolder(AGREEMENT, parties.terms, (NAME,), 1, SIGNING.public)
     with pytest.raises(RemoteProtocolError, match="1 to 1 clients"):
         crowd.open(parties.server.request([parties.masked(profile(k, 10)) for k in range(2)]))
-    with pytest.raises(RemoteProtocolError, match="number 7"):
-        parties.holder.open(signed(parties, u32(7) + good[4:-64]))
+    for index in (1, 7, 2**32 - 1):
+        with pytest.raises(RemoteProtocolError, match=f"number {index}"):
+            parties.holder.open(signed(parties, u32(index) + good[4:-64]))
 
 
 def test_a_request_that_is_refused_costs_its_query_alone() -> None:
@@ -420,3 +421,28 @@ def test_every_field_of_the_terms_is_in_their_text() -> None:
         replace(one, bounds=replace(one.bounds, weights=())),
     ]
     assert len({terms.digest for terms in (one, *others)}) == len({t.place for t in (one, *others)}) == 5
+
+
+@pytest.mark.parametrize("word_bits", [64, 128])
+@pytest.mark.parametrize(("norm", "weight_norm"), [(1e5, 1e25), (1e25, 1e5), (1e30, 1e30)])
+def test_a_product_far_below_both_norms_is_refused(norm: float, weight_norm: float, word_bits: int) -> None:
+    """At its scale a single entry would be longer than a word, and the score another number."""
+    bounds = LinearBounds(hidden_length=2, norm=norm, weight_norm=weight_norm, row_norm=1.0, product=1e-10)
+    with pytest.raises(ConfigError, match="nearer to the norms"):
+        PadTerms(bounds=bounds, context=b"", word_bits=word_bits)
+
+
+@pytest.mark.parametrize("word_bits", [64, 128])
+@pytest.mark.parametrize("product", [2.0**-40, 2.0**-61, 2.0**-100, 2.0**-124, 2.0**-126])
+def test_orthogonal_vectors_score_nothing_or_are_refused(product: float, word_bits: int) -> None:
+    bounds = LinearBounds(hidden_length=2, norm=1.0, weight_norm=1.0, row_norm=1.0, product=product)
+    try:
+        terms = PadTerms(bounds=bounds, context=b"", word_bits=word_bits)
+    except ConfigError:
+        return
+    query = LinearQuery(bounds, np.array([0.5, 0.5]))
+    server = PadServer(terms, 0, NAME, SIGNING, query)
+    holder = PadKeyHolder(AGREEMENT, terms, (NAME,), 1, SIGNING.public)
+    masked = mask(np.array([0.7, -0.7]), np.zeros(0), terms, NAME, server.told, AGREEMENT.public)
+    score = server.score(masked, holder.open(server.request([masked])))
+    assert abs(score.value) <= score.error_bound

@@ -13,6 +13,13 @@ from support.tiny_study import run, spied, study, world
 
 from securefl.algorithm.queries import ByDraws
 from securefl.core.errors import ConfigError
+from securefl.core.linear import LinearQuery
+from securefl.core.signing import AgreementKey, SigningKey
+from securefl.engine.exchange.server import order_of
+from securefl.linear import dealt_pads, pads
+from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.pads import PadKeyHolder, PadServer
 from securefl.protocols.fltrust import FLTrust, cosine_bounds, direction, trust_weights
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fltrust"\nfraction = 1.0\n'
@@ -112,3 +119,35 @@ def test_options_out_of_range_are_refused() -> None:
     for options in ({"fraction": 0.0}, {"fraction": 1.0, "root": 0}, {"fraction": 1.0, "learning_rate": 0.0}):
         with pytest.raises(ValueError, match="Expected"):
             FLTrust(**options)  # type: ignore[arg-type]
+
+
+# Limits, shown as they are ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scores", ["pads", "dealt-pads"])
+def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query(scores: Any) -> None:
+    """A server's own step has no ranges: a vector with one entry is one, so its cosine is that entry."""
+    bounds, at = cosine_bounds(20), 7
+    signing, agreement = SigningKey.generate(), AgreementKey.generate()
+    own = direction(np.random.default_rng(1).normal(size=20))
+    query = LinearQuery(bounds, np.eye(20)[at])
+    terms = PadTerms(bounds=bounds, context=b"", dealt=scores == "dealt-pads")
+    server: Any
+    if terms.dealt:
+        server, holder = DealtServer(terms, 0, signing, query), DealtKeyHolder
+        sent = dealt_pads.mask(own, np.zeros(0), terms, "direction", agreement.public)
+    else:
+        server, holder = PadServer(terms, 0, "direction", signing, query), PadKeyHolder
+        sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
+    reply = holder(agreement, terms, ("direction",), 1, signing.public).open(server.request([sent]))
+    assert server.score(sent, reply).value == pytest.approx(own[at], abs=1e-6)
+
+
+def test_the_clients_of_the_sum_are_told_the_trust_of_each(tmp_path: Path) -> None:
+    """All of them check the weights, so all see them, and who has none."""
+    spy, _ = spied(study(ARM, rounds=1, clients=6, extra="[corruption]\nreversed = 0.34\n"), tmp_path)
+    (_, scores), (summed, _) = spy.asks
+    order = order_of(summed, sorted(summed.cohort), hidden=True)
+    trusted = trust_weights(scores.per_client["direction"], whole=24)
+    assert dict(zip(order.members, order.draws, strict=True)) == trusted
+    assert len(trusted) == 4
