@@ -223,6 +223,12 @@ class Corruption:
                 f"irrelevant={self.irrelevant}, irrelevant_source={self.irrelevant_source!r}."
             )
 
+    @property
+    def lying(self) -> tuple[str, ...]:
+        """The keys of clients that lie about their updates, of those whose share is above 0."""
+        keys = [kind.replace("-", "_") for kind in LYING]
+        return tuple(key for key in keys if getattr(self, key) > 0)
+
     def _shares(self) -> tuple[float, ...]:
         return tuple(getattr(self, name.replace("-", "_")) for name in _SPOILT)
 

@@ -72,12 +72,18 @@ class OwnMachines:
     def engine(self, arm_context: ArmContext) -> RemoteEngine:
         """The engine of this arm.
 
-        Raises ConfigError if the study has simulated network faults, or the roster another number of clients.
+        Raises ConfigError if the study has simulated network faults or lying clients, or the roster another
+        number of clients.
         """
         if arm_context.study.network != Faults():
             raise ConfigError(
                 "Expected no [network] if parties run on machines of their own, got one: its faults are "
                 "simulated. Leave the section out."
+            )
+        if lying := arm_context.study.corruption.lying:
+            raise ConfigError(
+                f"Expected no {', '.join(lying)} in [corruption] if parties run on machines of their own, got "
+                "some: only a simulation has clients that lie about their updates. Leave the keys out."
             )
         clients = arm_context.world.problem.clients
         if len(self._pinned.clients) != clients:

@@ -120,9 +120,16 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
     assert parties.why("client-0000") == ""
 
 
-def test_faults_of_a_simulated_network_are_refused(tmp_path: Path) -> None:
-    parties = Parties(text(FEDAVG, clients=CLIENTS, rounds=1, extra="[network]\ndropout = 0.5"))
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("[network]\ndropout = 0.5", r"no \[network\] if parties run on machines of their own"),
+        ("[corruption]\nreversed = 0.5", r"no reversed in \[corruption\] if parties run on machines"),
+    ],
+)
+def test_what_only_a_simulation_has_is_refused(section: str, said: str, tmp_path: Path) -> None:
+    parties = Parties(text(FEDAVG, clients=CLIENTS, rounds=1, extra=section))
     made = parties.made
     backend = OwnMachines(parties.pinned, parties.keys[SERVER], lambda requests: {})
-    with pytest.raises(ConfigError, match=r"no \[network\] if parties run on machines of their own"):
+    with pytest.raises(ConfigError, match=said):
         run_arm(made.study, made.arm, made.world, tmp_path, print, backend=backend)
