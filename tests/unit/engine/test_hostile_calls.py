@@ -262,6 +262,17 @@ def test_neither_party_takes_one_name_twice(how: Any) -> None:
             one.call([name], encode_call(replace(PLACE, round=2), twice))
 
 
+@pytest.mark.parametrize("how", ["pads", "dealt-pads"])
+def test_a_key_holder_that_enters_again_has_another_key(how: Any) -> None:
+    """It forgets what it answered, so the pads of before must be gone too."""
+    whole, _ = engine(replace(OPEN, scores=how))
+    keys = set()
+    for _ in range(2):
+        whole._enter(SESSION)
+        keys.add(holder(whole).call([KEY_HOLDER], encode_call(PLACE, scores())))
+    assert len(keys) == 2
+
+
 def test_a_client_that_is_called_for_what_it_has_answers() -> None:
     out, _, _ = asked("ckks", ("profile", "loss"), scores())
     assert len(out) == 1
