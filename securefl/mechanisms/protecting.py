@@ -16,6 +16,7 @@ from securefl.core.entropy import derived, fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.hiding import Conceal, Concealed, ConcealVector
 from securefl.core.keys import SecretKey
+from securefl.core.linear import LinearBounds
 from securefl.core.release import Release, ReleaseKey
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
@@ -159,16 +160,31 @@ def _number(plan: Plan, spec: ValueSpec, value: Value, source: Source) -> Value:
 
 
 def _require_own_bounds(spec: ValueSpec, conceal: Conceal | None, value: Value) -> None:
-    """Raises Abstains unless the server asks within the bounds that the client declares."""
+    """Raises Abstains unless the server asks within the bounds that the client declares.
+
+    Raises DataError for more or fewer values in the clear than these bounds have.
+    """
     # Keys and pads follow from the bounds of the call. Under looser ones the key holder would accept weights
     # that single out one entry of the vector.
-    if isinstance(conceal, ConcealVector) and conceal.bounds != value.bounds:
-        own = "none (Value.bounds)" if value.bounds is None else "others"
+    if not isinstance(conceal, ConcealVector):
+        return
+    if value.bounds is None or conceal.bounds != value.bounds:
         raise Abstains(
             Reason.ORDER,
             f"Expected a query of {spec.name!r} in the bounds that this client declares, got bounds "
-            f"{conceal.bounds.text()} where it declares {own}: it abstains.",
+            f"{_said(conceal.bounds)} where it declares {_said(value.bounds)}: it abstains.",
         )
+    if value.clear.shape != (value.bounds.clear_length,):
+        raise DataError(
+            f"Expected {value.bounds.clear_length} values of {spec.name!r} in the clear, as its bounds have, "
+            f"got {value.clear.size}: it is not sent."
+        )
+
+
+def _said(bounds: LinearBounds | None) -> str:
+    if bounds is None:
+        return "none (Value.bounds)"
+    return f"{bounds.text()} with weights in ({bounds.weights_text()})"
 
 
 def _concealed(spec: ValueSpec, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:

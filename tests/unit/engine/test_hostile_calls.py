@@ -214,14 +214,23 @@ def test_a_client_that_is_called_without_a_key_does_not_tell_its_profile(how: An
         (("profile",), {"length": LENGTH + 1}),
         (("profile",), {"variant": "mean-only"}),
         (("loss",), {"names": ("loss",)}),
+        (("profile",), {"weight_runs": (), "weight_ranges": ()}),
+        (("profile",), {"weight_runs": (2 * LENGTH + 1,), "weight_ranges": (-1e9, 1e9)}),
     ],
-    ids=["another length", "another variant", "a number that is not concealed"],
+    ids=[
+        "another length",
+        "another variant",
+        "a number that is not concealed",
+        "no ranges of weights",
+        "wider ranges of weights",
+    ],
 )
 def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any, wrong: Any) -> None:
     out, at, party = asked(how, wants, scores(**wrong))
     assert out == []
     assert at.results == {"client-0000": "abstained"}
     assert "in the bounds that this client declares" in party.log.abstained["client-0000"]
+    assert party.log.reasons["client-0000"].told == "public", "a client that must speak may be silent here"
 
 
 @pytest.mark.parametrize(
@@ -251,6 +260,17 @@ def test_neither_party_takes_one_name_twice(how: Any) -> None:
     for one, name in ((holder(whole), KEY_HOLDER), (party, "client-0000")):
         with pytest.raises(RemoteProtocolError, match="each query once"):
             one.call([name], encode_call(replace(PLACE, round=2), twice))
+
+
+@pytest.mark.parametrize("how", ["pads", "dealt-pads"])
+def test_a_key_holder_that_enters_again_has_another_key(how: Any) -> None:
+    """It forgets what it answered, so the pads of before must be gone too."""
+    whole, _ = engine(replace(OPEN, scores=how))
+    keys = set()
+    for _ in range(2):
+        whole._enter(SESSION)
+        keys.add(holder(whole).call([KEY_HOLDER], encode_call(PLACE, scores())))
+    assert len(keys) == 2
 
 
 def test_a_client_that_is_called_for_what_it_has_answers() -> None:

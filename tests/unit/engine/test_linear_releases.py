@@ -14,7 +14,7 @@ from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
-from securefl.core.linear import LinearBounds, LinearQuery
+from securefl.core.linear import LinearBounds, LinearQuery, Range
 from securefl.core.release import ReleaseKey
 from securefl.engine.account import Account
 from securefl.engine.aggregator import SecureAggregator
@@ -242,3 +242,30 @@ def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path
     for k in (0, 1):
         assert found["vector"][k] == pytest.approx(VECTOR[0], abs=1e-3)
         assert found["other"][k] == pytest.approx(VECTOR[1], abs=1e-3)
+
+
+def abstained(home: Path, value: Value) -> str:
+    with SecureAggregator(
+        PLAN, [ClientFunction(spec(2), lambda context: value)], RECORDS, ledger=home / "ledger.sqlite"
+    ) as aggregator:
+        per_client = PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0]))
+        asked = aggregator.query(
+            CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(per_client,))
+        )
+        assert asked.per_client["vector"] == {}
+        assert {row[7] for row in aggregator.ledger.rows()} == {"reserved"}, "no byte left"
+        return aggregator.log.abstained["client-0000"]
+
+
+def test_bounds_that_differ_in_their_weights_alone_are_both_told(tmp_path: Path) -> None:
+    own = replace(BOUNDS, weights=(Range(H, 0.25, 0.5),))
+    why = abstained(tmp_path, Value(hidden=VECTOR, bounds=own))
+    assert own.text() in why
+    assert f"{H}*[0.25,0.5]" in why
+
+
+def test_values_beside_the_declared_clear_ones_do_not_leave(tmp_path: Path) -> None:
+    """Else a vector would leave in the clear beside its score."""
+    why = abstained(tmp_path, Value(hidden=VECTOR, clear=VECTOR, bounds=BOUNDS))
+    assert "Expected 0 values of 'vector' in the clear" in why
+    assert "got 3" in why
