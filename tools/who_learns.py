@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -260,11 +261,13 @@ def pages_of(case: Case) -> frozenset[str]:
 def table(page: str) -> str:
     """The whole part of a page between its markers."""
     rows = [cells(case, page) for case in CASES if page in pages_of(case)]
-    plan, spec = composed(CASES[0])
+    # The sentence of a hidden sum holds for all rows: it says what is so in such a sum alone.
+    plan, spec = next((plan, spec) for plan, spec in map(composed, CASES) if plan.hidden)
     others = privacy_card.learns(plan, [spec], OTHERS)
     lines = ["| a client's | server | key holder | other clients |", "|---|---|---|---|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return f"Other clients learn {others}. Their column is its charge.\n\n" + "\n".join(lines)
+    said = f"Other clients learn {others}. Their column is its charge."
+    return "\n".join([*textwrap.wrap(said, 118), "", *lines])
 
 
 def filled(page: str, text: str) -> str:

@@ -82,8 +82,8 @@ class OwnMachines:
             )
         if lying := arm_context.study.corruption.lying:
             raise ConfigError(
-                f"Expected no {', '.join(lying)} in [corruption] if parties run on machines of their own, got "
-                "some: only a simulation has clients that lie about their updates. Leave the keys out."
+                f"Expected no {', '.join(lying)} in [corruption] if parties run on machines of their own, "
+                "got some: only a simulation has clients that lie about their updates. Leave the keys out."
             )
         clients = arm_context.world.problem.clients
         if len(self._pinned.clients) != clients:

@@ -37,7 +37,10 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: b
             seen += [noise for s in specs if (noise := mechanism_of(plan, s).learns(KEY_HOLDER))]
             return ", and ".join(dict.fromkeys(seen)) or "nothing: it takes no part"
         case _:
-            return "the broadcast models, and each client whether it was selected itself"
+            own = "the broadcast models, and each client whether it was selected itself"
+            # An order lists its cohort and the draws of each, since every client checks them under its plan.
+            hidden = plan.hidden and any(spec.reduction == "sum" for spec in specs)
+            return f"{own}, and in a hidden sum who else is asked, with which weight" if hidden else own
 
 
 def _score(plan: Plan, spec: ValueSpec) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.hidden_plans import hidden
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -74,3 +75,14 @@ def test_the_card_says_how_many_linear_functions_of_a_vector_there_are(most: Any
     assert learns(plan, [own], "server") == "of each client its vector"
     concealed = learns(replace(plan, scores="pads"), [own], "server")
     assert concealed == f"of each client a score (one linear function of its vector, at most {often})"
+
+
+def test_clients_of_a_hidden_sum_see_who_else_is_asked() -> None:
+    """Each of them checks the cohort and the draws in its order, so it sees them."""
+    own = ValueSpec(name="own", reduction="sum", reveals="its vector")
+    clear = Plan(delta=1e-5, max_rounds=1, non_private=("own",))
+    masked = hidden(clear, 6, min_cohort_size=3)
+    assert learns(clear, [own], "others").endswith("whether it was selected itself")
+    assert learns(masked, [own], "others").endswith("who else is asked, with which weight")
+    number = ValueSpec(name="number", reduction="none", reveals="a number")
+    assert learns(masked, [number], "others").endswith("whether it was selected itself")
