@@ -143,8 +143,9 @@ def loose(step: Step, lines: list[str]) -> list[str]:
     kept = [re.sub(r"\d+(\.\d+)?", "N", line) for line in lines]
     if step.meanwhile:
         kept = [line for line in kept if not line.startswith("round N: ")]
-    # A line on every tenth round and the last, and warnings of rounds in whose middle a party was killed.
-    kept = [line for line in kept if not line.startswith(("fedavg  ", "Warning"))]
+    # A line on every tenth round and the last, warnings of rounds in whose middle a party was killed, and
+    # notices that a killed process left the lock of its folder.
+    kept = [line for line in kept if not line.startswith(("fedavg  ", "Warning", "Taking over "))]
     return [line for at, line in enumerate(kept) if at == 0 or kept[at - 1] != line]
 
 
