@@ -125,7 +125,7 @@ class RemoteEngine:
         seen, absent = self.server.seen, self._gathering.absent
         self.server.seen = replace(seen.outside(absent), asked=seen.asked | set(absent))
         for name in waves.silent:
-            log.tell(name, SILENT)
+            log.report(name, SILENT)
         self._visits.leave({*waves.silent, *waves.traffic.rejected_from})
         return answers, log
 
@@ -139,7 +139,7 @@ class RemoteEngine:
         log.traffic.rejected_from |= self._gathering.rejected_from
         for name, why in self._gathering.absent.items():
             if why is Absence.SILENT:
-                log.tell(name, SILENT)
+                log.report(name, SILENT)
 
     def _note(self, header: Header, asked: Sequence[Asked]) -> None:
         """Reserve the charges of these queries in the server's ledger."""

@@ -27,7 +27,7 @@ class Log:
     moved: dict[str, tuple[int, int]] = field(default_factory=dict)
     """For each client, how many entries of its profile were clipped, and how many were floored."""
 
-    def tell(self, party: str, why: str, reason: Reason | None = None) -> None:
+    def report(self, party: str, why: str, reason: Reason | None = None) -> None:
         """Note why a party's answer is missing. reason: for a client only."""
         self.abstained[party] = why
         if reason is not None:

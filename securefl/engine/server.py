@@ -223,7 +223,7 @@ class ServerParty:
             fewest_contributions(self._plan, len(query.cohort), [question.spec for question in query.sums]),
         )
         if query.sums and len(query.cohort) < enough:  # asking would spend budgets, and no sum could open
-            self.log.tell(SERVER, f"{len(query.cohort)} clients are left, a sum needs {enough}.")
+            self.log.report(SERVER, f"{len(query.cohort)} clients are left, a sum needs {enough}.")
             return no_answers(query)
         if self._sums is not None and query.sums:
             # An order that breaks the plan is refused by every client, so the per-client numbers in it would
@@ -233,9 +233,9 @@ class ServerParty:
                 require_allowed(self._plan, [question.spec for question in query.sums], weights)
                 require_batches(self._plan, query.cohort, weights.draws)
             except ConfigError as error:
-                self.log.tell(SERVER, str(error))
+                self.log.report(SERVER, str(error))
                 return no_answers(query)
-        scores = begin(self.scores, query, header, partial(self._call, transport), self.log.tell)
+        scores = begin(self.scores, query, header, partial(self._call, transport), self.log.report)
         asked = query if scores.fits else replace(query, per_client=scores.others)
         if self._sums is None or not query.sums:
             answers = self._exchange(asked, header, transport, scores)
@@ -345,14 +345,14 @@ class ServerParty:
             try:
                 machine = self._machine(query, header, cohort, told, again, transport)
             except (ConfigError, CryptoError) as error:  # the cohort is too small without the cheaters
-                self.log.tell(SERVER, str(error))
+                self.log.report(SERVER, str(error))
                 return None, header, False
             found = self._sums.outcome(machine, self._run(machine, header, transport))
             self.log.traffic.rejected_from |= found.proven_cheaters
             self._culprits |= {k for k in cohort if client_name(k) in found.proven_cheaters}
             if isinstance(found, Opened):
                 return _answers(query, found), header, True
-            self.log.tell(SERVER, found.reason)
+            self.log.report(SERVER, found.reason)
             if found.final or not self.retries_left:
                 return None, header, found.final
             self.retries_left -= 1
@@ -411,7 +411,7 @@ class ServerParty:
         if len(answers.survivors) >= enough:
             return answers
         short = f"Expected at least {enough} contributions, got {len(answers.survivors)}"
-        self.log.tell(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")
+        self.log.report(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")
         return replace(no_answers(query), per_client=answers.per_client)
 
     # Beside its machines ------------------------------------------------------------------------------

@@ -292,7 +292,7 @@ class ClientParty:
         others = {id(order) for order, n in zip(weighed, pinned, strict=True) if order.order.records != n}
         for order, n in zip(weighed, pinned, strict=True):
             if id(order) in others:
-                self.log.tell(
+                self.log.report(
                     client_name(order.client),
                     f"Expected n = {n}, as it was told first in this session, got {order.order.records}: it "
                     "abstains.",

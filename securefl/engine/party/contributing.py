@@ -72,7 +72,7 @@ class Contributing:
             # The server sent another order for a place that it had used. The party forgot the first order in
             # a restart, but its ledger has it.
             for task in tasks:
-                self._log.tell(client_name(task.client), str(error), Reason.TWICE)
+                self._log.report(client_name(task.client), str(error), Reason.TWICE)
             return dict.fromkeys((task.client for task in tasks), None)
         answers: dict[int, tuple[Release, ...] | None] = {}
         # Training comes after the reservation, so that a refused client never computes. It runs in waves,
@@ -116,7 +116,7 @@ class Contributing:
                 "Expected a client under a finite epsilon to answer whatever its records are, got "
                 f"silence: {error}"
             ) from error
-        self._log.tell(client_name(client), str(error), reason)
+        self._log.report(client_name(client), str(error), reason)
 
     def _tell_refusals(
         self,
@@ -127,13 +127,13 @@ class Contributing:
     ) -> None:
         for name, client in ((client_name(task.client), task.client) for task in tasks):
             if client in late:
-                self._log.tell(
+                self._log.report(
                     name, "Expected no round before its newest, got an older one: it abstains.", Reason.LATE
                 )
             elif name in refused or client not in wants:
                 self._log.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
                 reason = Reason.BUDGET if name in refused else Reason.SCHEDULE
-                self._log.tell(name, str(self._log.refused[name]), reason)
+                self._log.report(name, str(self._log.refused[name]), reason)
 
     def _reserved(
         self, tasks: Sequence[Task], wants: Mapping[int, Sequence[tuple[ReleaseKey, Charge]]]

@@ -68,7 +68,7 @@ class KeyHolderParty:
         self._directory, self._after, self.drive = directory, last_place(after), None
         scheme = scheme_of(self._plan)
         self._sums = None if scheme is None else scheme.key_holder(own)
-        self._scores = None if self._scoring is None else self._scoring.key_holder(own, self.log.tell)
+        self._scores = None if self._scoring is None else self._scoring.key_holder(own, self.log.report)
 
     def call(self, to: Sequence[str], data: bytes) -> bytes:
         if self._directory is None:

@@ -346,7 +346,7 @@ def test_what_an_ask_that_failed_noted_is_not_told_of_the_next() -> None:
 
     def failing(*given: Any) -> Any:
         query(*given)
-        whole.server.log.tell(SERVER, "It was another Ask.")
+        whole.server.log.report(SERVER, "It was another Ask.")
         raise LocalProtocolError("It failed.")
 
     whole.server.query = failing  # type: ignore[method-assign]
