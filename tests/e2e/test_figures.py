@@ -279,7 +279,7 @@ def test_the_readme_says_what_its_picture_shows() -> None:
 
 def test_rounds_over_flower() -> None:
     table = pd.read_csv(RESULTS / "federation.csv", dtype=str).set_index(["carrier", "sum", "payload"])
-    found = cells("Rounds over Flower")
+    found = [row for row in cells("Rounds over Flower") if len(row) == 6]  # the section has another table
     assert len(found) * 2 == len(table)
     for carrier, how, *numbers in found:
         own = [table.loc[carrier, how, payload] for payload in ("262 kB", "4 MB")]

@@ -222,7 +222,7 @@ def test_an_installed_package_brings_both(tmp_path: Path, names: tuple[str, str]
     [
         ('source = "people.txt"', r"Expected source among digits, .*, or a file or folder beside the study"),
         ('source = "../mine"', "people.csv|expected a file for each client"),
-        ('source = "elsewhere:load"', "A study runs no other code"),
+        ('source = "elsewhere:load"', "A study runs code from no other place"),
         ('source = "net:nothing"', "Expected 'nothing' in .*net.py, got none"),
         ('source = "net:nn"', "Expected net:nn to be a function"),
         ('source = "net:Net"', "expected records from this function, got TypeError"),

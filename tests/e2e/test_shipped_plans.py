@@ -11,7 +11,7 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.errors import ConfigError
+from securefl.flower import AppTerms
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.packaged import packaged, text_of
@@ -226,8 +227,26 @@ def guessed(weights: Sequence[float], beside: int, rng: np.random.Generator) -> 
 
 @pytest.mark.parametrize("where", sorted(places()))
 def test_no_shipped_plan_lets_a_server_guess_one_client(where: str) -> None:
+    require_no_guess(where, hidden_sums(where))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "securefl/flower/noised.toml",
+        "securefl/flower/without-noise.toml",
+        "examples/flower_secure_grid/securefl.toml",
+    ],
+)
+def test_no_shipped_terms_of_an_app_let_a_server_guess_one_client(where: str) -> None:
+    terms = AppTerms.read(ROOT / where)
+    assert terms.plan.hidden
+    require_no_guess(where, ((terms.plan, spec) for spec in terms.updates.spec().values()))
+
+
+def require_no_guess(where: str, sums: Iterable[tuple[Plan, ValueSpec]]) -> None:
     rng = np.random.default_rng(3)
-    for plan, spec in hidden_sums(where):
+    for plan, spec in sums:
         assert plan.max_client_weight is not None
         assert plan.max_client_weight <= 0.5
         found = [guessed(own, plan.beside(len(own)), rng) for _, own in orders(plan, spec)]
@@ -246,6 +265,6 @@ def test_the_attack_finds_what_the_former_plans_let_through() -> None:
 
 def test_all_places_with_hidden_sums_are_known() -> None:
     assert {"demo", "heads_digits", "heads", "heads_twin", "fedlog_tradeoff"} <= set(places())
-    assert {"examples/flower/study.toml", "examples/flower_secure_grid/grid_app/terms.py"} <= set(places())
+    assert "examples/flower/study.toml" in places()
     assert {"README.md", "own-data.md", "python.md", "flower-strategies.md"} <= set(places())
     assert {"foreign_loop.ipynb", "private_heads.ipynb"} <= set(places())

@@ -191,7 +191,7 @@ def test_an_interruption_finishes_the_round_and_the_same_call_goes_on(tmp_path: 
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught:
-        securefl.run(TWO, out=tmp_path, callback=stop)
+        securefl.run(TWO, out=tmp_path, callback=stop, workers=1)
     assert isinstance(caught.value, Interrupted)
     assert "Make the same call to resume." in caught.value.__notes__[0]
     assert signal.getsignal(signal.SIGINT) is before
@@ -242,6 +242,7 @@ def test_finished_rounds_and_warnings_are_logged(tmp_path: Path, caplog: pytest.
     with caplog.at_level(logging.INFO, logger="securefl"):
         securefl.run(ONE, out=tmp_path)
         lines = [record.getMessage() for record in caplog.records]
+        lines = [line for line in lines if "answered" not in line]  # who took no part, of each round
         assert [line[:28] for line in lines] == [f"FedAvg, seed 3, round {n} of 2" for n in (1, 2)]
         caplog.clear()
         securefl.run(ONE, out=tmp_path)
