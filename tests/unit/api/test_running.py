@@ -189,12 +189,15 @@ def test_an_interruption_finishes_the_round_and_the_same_call_goes_on(tmp_path: 
         noted(arm, seed, round_)
         _thread.interrupt_main()
 
+    # A shell has the jobs in its background ignore SIGINT. A run respects that, and would not end.
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught:
         securefl.run(TWO, out=tmp_path, callback=stop, workers=1)
     assert isinstance(caught.value, Interrupted)
     assert "Make the same call to resume." in caught.value.__notes__[0]
     assert signal.getsignal(signal.SIGINT) is before
+    signal.signal(signal.SIGINT, outside)
     assert noted.told == [("FedAvg", 3, 1)]
     again = Noted()
     securefl.run(TWO, out=tmp_path, callback=again)
