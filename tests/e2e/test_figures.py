@@ -74,7 +74,7 @@ def test_what_encryption_adds() -> None:
     for column, word in enumerate(("ckks", "batches", "pads"), start=1):
         kept = whole[word]
         assert [row[column] for row in rows] == [
-            f"{kept['extra_ms_per_client_and_round']:.0f} ms",
+            f"{kept['extra_ms_per_client_and_round']:.1f} ms",
             f"{kept['extra_bytes_up_per_client_and_round']:,}",
             f"{kept['rounds_with_the_same_cohort']} of {whole['rounds']}",
             f"{kept['largest_score_difference']:.1e}, {kept['error_bound']:.1e}",
