@@ -286,7 +286,7 @@ class Trusting:
             if population.admits(weights):
                 return weights
             power /= 2
-        # Equal weights, and fewer draws than K: what a plan allows for any cohort that is large enough.
+        # One draw of each: a plan allows fewer draws than its own for any cohort that is large enough.
         return {k: 1 for k, cosine in sorted(cosines.items()) if cosine > 0}
 
     def _own_step(self, broadcast: Float32s, number: int, rng: np.random.Generator) -> Floats:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,18 +41,7 @@ Floats = NDArray[np.float32]
 PHOTOGRAPHS = "photographs"
 """An `irrelevant_source` that needs no download: pieces of the two photographs in scikit-learn."""
 
-_SPOILT: tuple[Quality, ...] = (
-    "noisy",
-    "polluted",
-    "irrelevant",
-    "blurred",
-    "pixel",
-    "flipped",
-    "reversed",
-    "scaled",
-    "oversized",
-    "two-faced",
-)
+_SPOILT: Final[tuple[Quality, ...]] = tuple(kind for kind in get_args(Quality) if kind != "clean")
 LYING: Final[tuple[Quality, ...]] = ("reversed", "scaled", "oversized", "two-faced")
 """Clients whose records are clean, and whose updates are not what they trained (`study.lying`)."""
 

@@ -11,17 +11,17 @@ simulation: a `LocalDeployment` of all parties stands in this process for as lon
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
 from securefl.deployment import keys, roster
@@ -30,6 +30,7 @@ from securefl.deployment.server_session import ServerSide
 from securefl.flower.exchange import partitions
 from securefl.flower.secure_app import PARTIES, own_folder, simulated
 from securefl.flower.secure_grid import SecureGrid, served
+from securefl.flower.study_strategy import OwnRounds
 from securefl.flower.terms import PREFIX, AppTerms
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -129,7 +130,7 @@ class RehearsalGrid(Grid):
     """The grid of a rehearsal: a strategy that is started on it raises `Started` and sends nothing."""
 
 
-class SecureStrategy(Strategy):
+class SecureStrategy(OwnRounds):
     """A strategy on secure sums, made by `secure_strategy`. Attribute `terms`: those that it runs under."""
 
     def __init__(self, strategy: FedAvg, terms: AppTerms, place: Place) -> None:
@@ -196,35 +197,9 @@ class SecureStrategy(Strategy):
         """Log the strategy's own summary."""
         self.strategy.summary()
 
-    # Flower's steps -----------------------------------------------------------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        raise _own_rounds()
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        raise _own_rounds()
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        raise _own_rounds()
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        raise _own_rounds()
-
 
 @contextmanager
 def _deployed(folder: Path, terms: AppTerms) -> Iterator[ServerSide]:
     pinned, identity = roster.read(folder / ROSTER), keys.read(folder, SERVER)
     with closing(Journal(folder / "journal.sqlite")) as journal:
         yield ServerSide(plan=terms.plan, pinned=pinned, record=OwnRecord(SERVER, journal, identity))
-
-
-def _own_rounds() -> LocalProtocolError:
-    return LocalProtocolError(
-        "Expected `start`, which runs the strategy on secure sums, got one of Flower's steps. Call `start`."
-    )

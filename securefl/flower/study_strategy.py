@@ -30,7 +30,35 @@ Play = Callable[[SendAndReceive, Tell], Mapping[str, NDArray[Any]]]
 _log = logger(__name__)
 
 
-class StudyStrategy(Strategy):
+class OwnRounds(Strategy):
+    """A strategy whose `start` runs rounds of its own. Flower's single steps raise LocalProtocolError."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        raise self._not_a_step()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        raise self._not_a_step()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        raise self._not_a_step()
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        raise self._not_a_step()
+
+    def _not_a_step(self) -> LocalProtocolError:
+        return LocalProtocolError(
+            f"Expected `start` of {type(self).__name__}, which runs its own rounds, got one of Flower's "
+            "steps. Call `start`."
+        )
+
+
+class StudyStrategy(OwnRounds):
     """Runs a study over a Grid whose nodes relay for the study's parties.
 
         >>> from securefl.errors import ConfigError
@@ -101,29 +129,3 @@ class StudyStrategy(Strategy):
     def summary(self) -> None:
         """Log the parties of the study."""
         _log.info("A study's own rounds, with %s.", ", ".join(self._names))
-
-    # Flower's fixed pair ------------------------------------------------------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        raise _own_rounds()
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        raise _own_rounds()
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        raise _own_rounds()
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        raise _own_rounds()
-
-
-def _own_rounds() -> LocalProtocolError:
-    return LocalProtocolError(
-        "Expected `start`, which runs the study's own rounds, got one of Flower's steps. Call `start`."
-    )

@@ -145,7 +145,7 @@ class Pads:
     """The scheme with words masked by pads that the key holder knows. Arguments as for `Ckks`."""
 
     key_holder_learns: ClassVar[str] = (
-        "who takes part, and the weights of each query, so the server's own baseline"
+        "who takes part, and the weights of each query, such as the server's baseline"
     )
     dealt: ClassVar[bool] = False
 

@@ -210,7 +210,7 @@ def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, t
     if scores == "clear" or "fedprof" not in arm:
         learns = "nothing: it takes no part"
     elif scores == "pads":
-        learns = "who takes part, and the weights of each query, so the server's own baseline"
+        learns = "who takes part, and the weights of each query, such as the server's baseline"
     elif scores == "dealt-pads":
         learns = "who takes part, and shares of the weights, uniform to it"
     assert key_holder.learns == learns
