@@ -51,7 +51,12 @@ class ArmSummary:
     together (1 MB = 1e6 bytes). seconds_model, watt_hours: of the whole run, by the cost model. wall_seconds:
     the time of the run here. epsilon: the cost of each party's view to a data holder, by party, inf if
     nothing protects it. sparse: whether sums were sent without their zeros. models: "global" or "personal",
-    the models that have this accuracy. Raises ConfigError for rounds to a target without a target.
+    the models that have this accuracy.
+
+    floor: the accuracy of the best constant answer. auc, f1, ece, r2, rmse: see `training.measures.Measures`.
+    worst_decile: the mean accuracy of the tenth of the clients with the lowest accuracies. pooled, alone: the
+    accuracy of the observer's own models on the same records (see `study.observed`).
+    Raises ConfigError for rounds to a target without a target.
     """
 
     name: str
@@ -69,6 +74,15 @@ class ArmSummary:
     epsilon: Mapping[str, float]
     sparse: bool = False
     models: str = "global"
+    floor: float = math.nan
+    auc: float = math.nan
+    f1: float = math.nan
+    ece: float = math.nan
+    r2: float = math.nan
+    rmse: float = math.nan
+    worst_decile: float = math.nan
+    pooled: float = math.nan
+    alone: float = math.nan
 
     def __post_init__(self) -> None:
         if self.rounds_to_target is not None and self.target is None:

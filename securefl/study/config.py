@@ -39,6 +39,7 @@ from securefl.training.task import Problem
 _HOME: Final = "home.txt"
 """The file of a run folder that names the folder of its study's own files and modules."""
 MOST_ROUNDS = 10**6
+_MOST_PASSES = 10**4
 _LONGEST_NAME = 200
 """The longest name in bytes. Folders have these names, and file systems allow 255 bytes."""
 
@@ -143,6 +144,28 @@ class RuntimeSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuresSection:
+    """The section [measures]: the models that an observer trains for comparison, beside the arms.
+
+    pooled: a model on the records of all clients together, without noise. alone: a model of each client on
+    its own records, without noise. By default a run has both, and a cell of a sweep neither.
+    passes: over the records; by default rounds x epochs, but at least 5 and at most 20.
+    """
+
+    pooled: bool | None = None
+    alone: bool | None = None
+    passes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.passes is not None and not 1 <= self.passes <= _MOST_PASSES:
+            raise ValueError(f"Expected passes from 1 to {_MOST_PASSES:,}, got {self.passes}.")
+
+    def over(self, rounds: int, local: LocalTraining) -> int:
+        """The passes over the records in a study of so many rounds."""
+        return self.passes or min(20, max(5, rounds * (local.epochs or 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arm:
     """One protocol with its options. Tables and plots show it under `name`."""
 
@@ -193,6 +216,7 @@ class Study:
     cost: CostSection = field(default_factory=CostSection)
     dpsgd: DPSGD | None = None
     runtime: RuntimeSection = field(default_factory=RuntimeSection)
+    measures: MeasuresSection = field(default_factory=MeasuresSection)
     text: str = ""
     file: str = ""
     home: Path | None = None
@@ -230,8 +254,9 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "cost": CostSection,
     "dpsgd": DPSGD,
     "runtime": RuntimeSection,
+    "measures": MeasuresSection,
 }
-_OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime")
+_OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures")
 
 
 def read(path: Path) -> Study:

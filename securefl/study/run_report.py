@@ -26,13 +26,16 @@ from securefl.report.tables import write_png, write_table
 from securefl.storage import files
 from securefl.storage.private_folder import FIELD, NOTICE, json_text, private_folder
 from securefl.study.config import Study
-from securefl.study.publication import PERSONAL, public
+from securefl.study.publication import PERSONAL, public, publishable
 from securefl.study.results import Results
 from securefl.training.evaluation import MEASURES
 
-_PRIVATE = ("seconds_model", "watt_hours", "wall_seconds")
+_PRIVATE = ("seconds_model", "watt_hours", "wall_seconds", "worst_decile", "pooled", "alone")
 """Figures of an arm that are not for publication."""
-_TESTED = ("final_accuracy", "best_accuracy", "rounds_to_target")
+_TESTED = (
+    *("final_accuracy", "best_accuracy", "rounds_to_target"),
+    *("floor", "auc", "f1", "ece", "r2", "rmse"),
+)
 _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
 
 
@@ -145,12 +148,18 @@ def write(
     conditions = {**versions(), "device": device, **(own or {})}
     private = private_folder(folder)
     write_table(folder / "metrics.csv", public(results.metrics))
+    for name in ("measures", "confusion", "reliability"):
+        if len(shown := publishable(getattr(results, name))):
+            write_table(folder / f"{name}.csv", shown)
     tables = {
         "metrics": results.metrics,
         "participation": results.participation,
         "figures": results.figures,
         "attendance": results.attendance,
         "abstentions": results.abstentions,
+        "measures": results.measures,
+        "confusion": results.confusion,
+        "reliability": results.reliability,
     }
     for name, table in tables.items():
         write_table(private / f"{name}.csv", table, NOTICE)
