@@ -18,7 +18,9 @@ def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tup
     several such groups, each sentence has one clause for each group. The arm that reaches the target accuracy
     first wins. If no arm reaches it, or there is no target, the arm with the highest final accuracy wins.
     subject: the protocol that the study is about. If none of its arms wins, the sentences say so and compare
-    its best arm with the winner. If one wins, it is compared with the best arm of another protocol.
+    its best arm with the winner. If one wins, it is compared with the best arm of another protocol. An arm
+    without another one beside it is compared with a constant answer and, if they are known, with the
+    observer's own models.
     Raises ConfigError for an empty summary.
     """
     if not summary:
@@ -139,7 +141,7 @@ def _result(arm: ArmSummary) -> str:
 def _by_how_much(race: _Race) -> str:
     one, other = race.pair
     if other is None:
-        return f"{race.words} {one.name} had no other arm to be compared with"
+        return f"{race.words} {one.name} {_beside_no_arm(one)}"
     mine, theirs = one.rounds_to_target, other.rounds_to_target
     text = f"{race.words} {one.name} "
     if mine is not None and theirs is not None:
@@ -151,6 +153,28 @@ def _by_how_much(race: _Race) -> str:
     elif theirs is not None:
         text += f"never reached the target, for which {other.name} needed {_rounds(theirs)}, and "
     return text + _accuracy_gap(one, other)
+
+
+def _beside_no_arm(one: ArmSummary) -> str:
+    """The comparison of an arm that has no other arm beside it."""
+    observers = {"all records in one place": one.pooled, "each client alone": one.alone}
+    beside = {**observers, "one constant answer": one.floor}
+    known = {name: accuracy for name, accuracy in beside.items() if not math.isnan(accuracy)}
+    if not known or math.isnan(one.final_accuracy):
+        return f"is the only arm, and ended at {_share(one.final_accuracy)}"
+    gaps = []
+    for name, accuracy in known.items():
+        points = 100 * (one.final_accuracy - accuracy)
+        gap = "level with" if abs(points) < 0.05 else f"{abs(points):.1f} points {_side(points)}"
+        gaps.append(f"{gap} {name} ({_share(accuracy)})")
+    text = f"ended {_listed(gaps)}"
+    if observers.keys() & known.keys():
+        text += "; models without noise on clients' records are the observer's, and no party has them"
+    return text
+
+
+def _side(points: float) -> str:
+    return "above" if points > 0 else "below"
 
 
 def _accuracy_gap(one: ArmSummary, other: ArmSummary) -> str:

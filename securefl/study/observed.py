@@ -31,7 +31,7 @@ from securefl.study.config import Study
 from securefl.study.interruption import Stop
 from securefl.study.seeded import World
 from securefl.training.evaluation import constant_accuracy, outputs_on
-from securefl.training.fit import Fit, Trainer, usable
+from securefl.training.fit import Fit, Trainer, one_by_one, usable
 from securefl.training.learnt import Exportable
 from securefl.training.measures import Measures, measured, worst_decile
 from securefl.training.task import Problem
@@ -49,7 +49,7 @@ WHOSE: Final = (
     "trained without noise. No party of the run has them, and no epsilon covers them."
 )
 MOST_STEPS: Final = 20_000
-"""The most mini-batches on which the pooled model is trained, and the most of all clients alone together."""
+"""The most mini-batches of the pooled model's training, and of those of all clients alone together."""
 MOST_ALONE: Final = 50
 """The most clients that are trained alone. Of more clients, so many are drawn."""
 Watch = Callable[[str, int, int], None]
@@ -169,19 +169,25 @@ def _of_arm(study: Study, run: ArmRun, folder: Path) -> Observed | None:
 
 def _of_observer(study: Study, world: World, baselines: bool, stop: Stop, watch: Watch) -> Iterator[Observed]:
     section, problem = study.measures, _without_noise(world.problem)
-    trainer = study.runtime.trainer(())
+    whole = tuple(np.concatenate(column) for column in zip(*world.records, strict=True))
+    passes, steps = section.over(study.study.rounds, study.local), problem.local.batches(len(whole[0]))
+    passes = max(1, min(passes, MOST_STEPS // max(1, steps)))
+    training = _Training(problem, world.seed, stop, watch)
     if section.pooled if section.pooled is not None else baselines:
-        x, y = (np.concatenate(column) for column in zip(*world.records, strict=True))
-        [vector] = _trained(study, problem, [(0, (x, y))], world.seed, trainer, stop, watch, POOLED)
+        # Not side by side with anything: a slot for each client would be computed for one.
+        [vector] = training.run(POOLED, {0: (whole[0], whole[1])}, passes, one_by_one).values()
         yield _of_one(world, _reading(problem, vector), name=NAMES[POOLED], kind=POOLED)
     if section.alone if section.alone is not None else baselines:
         clients = list(range(len(world.records)))
         if len(clients) > MOST_ALONE:
             drawn = stream(world.seed, "alone").choice(len(clients), MOST_ALONE, replace=False)
             clients = np.sort(drawn).tolist()
-        own = [(client, world.records[client]) for client in clients]
-        vectors = _trained(study, problem, own, world.seed, trainer, stop, watch, ALONE)
-        yield _of_each_alone(world, problem, dict(zip(clients, vectors, strict=True)))
+        own = {client: world.records[client] for client in clients}
+        # As many mini-batches for each client as for the pooled model, as far as the limit allows.
+        batches = max(1, sum(problem.local.batches(len(x)) for x, _ in own.values()))
+        passes = max(1, min(passes * steps * len(own), MOST_STEPS) // batches)
+        vectors = training.run(ALONE, own, passes, study.runtime.trainer(()))
+        yield _of_each_alone(world, problem, vectors)
 
 
 def _without_noise(problem: Problem) -> Problem:
@@ -190,31 +196,33 @@ def _without_noise(problem: Problem) -> Problem:
     return replace(problem, private=None, local=local)
 
 
-def _trained(
-    study: Study,
-    problem: Problem,
-    clients: Sequence[tuple[int, Records]],
-    seed: int,
-    trainer: Trainer,
-    stop: Stop,
-    watch: Watch,
-    kind: str,
-) -> list[Float32s | None]:
-    """The models after all passes over each client's records. None if a training diverged."""
-    batches = sum(problem.local.batches(len(x)) for _, (x, _) in clients)
-    passes = min(study.measures.over(study.study.rounds, study.local), max(1, MOST_STEPS // max(1, batches)))
-    vectors: list[Float32s | None] = [problem.initial for _ in clients]
-    for number in range(1, passes + 1):
-        fits = {}
-        for place, ((client, own), vector) in enumerate(zip(clients, vectors, strict=True)):
-            if vector is not None:
-                context = _context(problem, stream(seed, kind, number, client), number, client, own)
-                fits[place] = Fit(problem=problem, start=vector, context=context)
-        for place, result in zip(fits, trainer(list(fits.values())), strict=True):
-            vectors[place] = None if isinstance(result, DataError) else np.array(result)
-        watch(NAMES[kind], number, passes)
-        stop.check()
-    return vectors
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """Trains models for the observer, pass by pass, so that it can be stopped and watched."""
+
+    problem: Problem
+    seed: int
+    stop: Stop
+    watch: Watch
+
+    def run(
+        self, kind: str, records: Mapping[int, Records], passes: int, trainer: Trainer
+    ) -> dict[int, Float32s | None]:
+        """A model for each client, after these passes over its records. None if its training diverged."""
+        vectors: dict[int, Float32s | None] = dict.fromkeys(records, self.problem.initial)
+        for number in range(1, passes + 1):
+            fits = {}
+            for client, vector in vectors.items():
+                if vector is not None:
+                    rng = stream(self.seed, kind, number, client)
+                    context = _context(self.problem, rng, number, client, records[client])
+                    fits[client] = Fit(problem=self.problem, start=vector, context=context)
+            for client, result in zip(fits, trainer(list(fits.values())), strict=True):
+                # A copy: the result may be a view of a whole wave's models.
+                vectors[client] = None if isinstance(result, DataError) else np.array(result)
+            self.watch(NAMES[kind], number, passes)
+            self.stop.check()
+        return vectors
 
 
 def _context(

@@ -6,6 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -236,7 +237,10 @@ def as_json(results: Results) -> dict[str, Any]:
         epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
         arms.append({**known, "epsilon": epsilon, "rounds": rounds})
-    tested = [arm for arm in results.summary if arm.models != PERSONAL]
+    # Without the observer's own models, which are not for publication.
+    tested = [
+        replace(arm, pooled=math.nan, alone=math.nan) for arm in results.summary if arm.models != PERSONAL
+    ]
     return {
         "arms": arms,
         "sentences": list(wording.sentences(tested)) if tested else [],
