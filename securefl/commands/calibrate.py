@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from securefl.report.terminal import echo
+
 if TYPE_CHECKING:
     from securefl.core.release import Adjacency
     from securefl.dp.calibration import Method
@@ -67,8 +69,8 @@ def calibrate(
     if as_json:
         click.echo(json.dumps(found))
         return
-    click.echo(f"sigma {sigma:.6f}  (noise multiplier {sigma / one:.6f}, sensitivity {one:.6f})")
-    click.echo(f"FedLog's Theorem 4 would take {paper:.6f}, which is epsilon {found['epsilon_if_paper']:.6f}")
+    echo(f"sigma {sigma:.6f}  (noise multiplier {sigma / one:.6f}, sensitivity {one:.6f})")
+    echo(f"FedLog's Theorem 4 would take {paper:.6f}, which is epsilon {found['epsilon_if_paper']:.6f}")
 
 
 def _sensitivity(

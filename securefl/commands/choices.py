@@ -15,6 +15,7 @@ import click
 
 from securefl.core.errors import ConfigError
 from securefl.matching.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
+from securefl.report.terminal import echo
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
@@ -131,6 +132,6 @@ def within(bound: float, params: Word) -> str:
 
 def tell_floored(count: int) -> None:
     if count:
-        click.echo(
+        echo(
             f"{count} variances were below {VARIANCE_FLOOR:g} and are raised to it. {FOR_YOU_ALONE}", err=True
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from securefl.core.errors import ConfigError
+from securefl.report.terminal import echo
 
 
 @click.group(epilog="Example:  securefl data list")
@@ -42,7 +43,7 @@ def list_command(as_json: bool) -> None:
     click.echo(json.dumps({"folder": folder, "names": names}) if as_json else "\n".join(names))
     if not as_json:
         # On stderr, so that stdout has only the names and can be piped.
-        click.echo(f"folder: {folder}", err=True)
+        echo(f"folder: {folder}", err=True)
 
 
 @data.command(name="describe", epilog="Example:  securefl data describe survey.csv --target income --public")

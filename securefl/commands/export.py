@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from securefl.core.errors import ConfigError
+from securefl.report.terminal import echo
 
 
 @click.command(epilog="Example:  securefl export runs/gas --arm FedAvg -o model.safetensors")
@@ -47,5 +48,5 @@ def export(
         click.echo(json.dumps(found.card, indent=2))
         return
     for what, words in rows(found.card):
-        click.echo(f"{what:9} {words}")
-    click.echo(f"File: {out}")
+        echo(f"{what:9} {words}")
+    echo(f"File: {out}")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from securefl.report.terminal import echo
+
 
 @click.command(epilog="Example:  securefl features cifar10 --out cifar10.npz")
 @click.argument("source")
@@ -41,7 +43,7 @@ def features(source: str, out: Path, records: int | None) -> None:
     if len(split.train.shape) != 3 or split.train.shape[0] != 3 or not split.train.classes:
         raise ConfigError(f"Expected images of three colours with classes, got {source!r}. Take cifar10.")
     network = lite0()
-    click.echo(outside(network.about, source), err=True)
+    echo(outside(network.about, source), err=True)
 
     def write(part: Dataset, path: Path, name: str) -> None:
         import numpy as np

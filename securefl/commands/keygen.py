@@ -10,6 +10,7 @@ import click
 
 from securefl.commands.choices import FILE
 from securefl.core.errors import ConfigError
+from securefl.report.terminal import echo
 from securefl.storage.inputs import shown
 
 
@@ -66,4 +67,4 @@ def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) 
     with filling(out):
         document.write(out / secret, files[0], secret=True)
         document.write(out / public, files[1])
-        click.echo(f"{shown(out / public)}: fingerprint {fingerprint}")
+        echo(f"{shown(out / public)}: fingerprint {fingerprint}")

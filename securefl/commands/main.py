@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import io
 import logging
 import sys
 from importlib.abc import InspectLoader
@@ -22,21 +23,29 @@ import click
 from securefl import __version__
 from securefl.core.errors import SecureFLError
 from securefl.core.text_safety import escaped
+from securefl.report.terminal import Help, echo
 
 _SENTENCE = 120
 """The longest help sentence that the list of commands shows whole."""
 
 
+class _Context(click.Context):
+    """The context of a command, whose help breaks no word."""
+
+    formatter_class = Help
+
+
 class Commands(click.Group):
     """Finds commands by entry point, and loads one only when it is called."""
+
+    context_class = _Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._points())
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         point = self._points().get(name)
-        command: click.Command | None = None if point is None else point.load()
-        return command
+        return None if point is None else _folding(point.load())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with the first sentences of their docstrings, read from the source."""
@@ -47,6 +56,14 @@ class Commands(click.Group):
     @staticmethod
     def _points() -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group="securefl.commands")}
+
+
+def _folding(command: click.Command) -> click.Command:
+    """The command, with help that breaks no word in it and in the commands of a group."""
+    command.context_class = _Context
+    for own in command.commands.values() if isinstance(command, click.Group) else ():
+        _folding(own)
+    return command
 
 
 def _sentence(point: EntryPoint) -> str:
@@ -94,14 +111,16 @@ def main() -> None:
         code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except SecureFLError as error:
-        click.echo(escaped(f"securefl: {error}"), err=True)
+        echo(escaped(f"securefl: {error}"), err=True)
         sys.exit(1)
     # A full disk or a missing file is shown as one line, not as a traceback.
     except OSError as error:
-        click.echo(escaped(f"securefl: {_told(error)}"), err=True)
+        echo(escaped(f"securefl: {_told(error)}"), err=True)
         sys.exit(1)
     except click.ClickException as error:
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        echo(told.getvalue().rstrip("\n"), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

@@ -11,6 +11,7 @@ import click
 
 from securefl.commands.telling import end_stopped, end_told, printing, warn
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.report.terminal import echo, say
 from securefl.storage.processes import processors
 from securefl.study.packaged import text_of
 
@@ -98,9 +99,9 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
         click.echo(json.dumps(chosen.as_json(), indent=2))
         return
     for sentence in chosen.sentences:
-        click.echo(sentence)
+        echo(sentence)
     if chosen.cell is not None:
-        click.echo(f"Report: {chosen.folder / 'report.html'}")
+        echo(f"Report: {chosen.folder / 'report.html'}")
 
 
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
@@ -118,7 +119,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     found = as_begun(found, out)
     # Printed before the check, which runs this code.
     for line in own_code(found):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     if found.choice is not None:
         require_choosable(found)
     require_runnable(found, out, console)
@@ -130,7 +131,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     stop = Interruption(printing(console))
     try:
         with stop:
@@ -140,13 +141,13 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     if as_text:
         click.echo(json.dumps(as_json(found, out, summary, failed), indent=2))
     elif not summary.empty:
-        click.echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
+        echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
         for sentence in sentences(series_of(found, summary)):
-            click.echo(sentence)
+            echo(sentence)
         for sentence in caveats(found):
-            click.echo(sentence)
-        click.echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
-        click.echo(f"Page: {out / 'sweep.html'}")
+            echo(sentence)
+        echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
+        echo(f"Page: {out / 'sweep.html'}")
     alarming = alarms_of(found, out)
     warnings = [f"{name}: {own['text']}" for name, alarms in alarming.items() for own in alarms]
     if failed:

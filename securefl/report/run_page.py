@@ -132,6 +132,28 @@ class ReasonRow:
     told: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasureRow:
+    """The measures of a model after the last round, as means over the seeds; nan where it has none.
+
+    models: "global" or "personal", the models that are tested. at_clients, worst_decile: the mean accuracy on
+    test records like each client's own, and that of the tenth of the clients with the lowest accuracies.
+    private: whether no figure of the row is for publication. at_clients and worst_decile never are.
+    """
+
+    name: str
+    models: str
+    accuracy: float
+    auc: float
+    f1: float
+    ece: float
+    r2: float
+    rmse: float
+    at_clients: float
+    worst_decile: float
+    private: bool
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportData:
     """The contents of a report.
@@ -140,7 +162,8 @@ class ReportData:
     rounds the budgets bought, if they ended. quiet: sentences on rounds without a question. changes: the
     changes of private training in the model. ledgers: the head of each ledger's chain when its run ended, to
     note elsewhere. alarms: what a person must not overlook, in sentences. reasons: why parts of clients are
-    missing. measure: what "accuracy" is, in words. outside: what no epsilon covers, in sentences.
+    missing. measure: what "accuracy" is, in words. outside: what no epsilon covers, in sentences. measures:
+    of each arm's model and of the observer's own. observers: whose the observer's models are, in words.
 
     Alarms, reasons, `bought` and private figures are not for publication. The page says so beside each.
     """
@@ -162,6 +185,8 @@ class ReportData:
     reasons: Sequence[ReasonRow] = ()
     measure: str = ""
     outside: Sequence[str] = ()
+    measures: Sequence[MeasureRow] = ()
+    observers: str = ""
 
 
 def write(path: Path, data: ReportData) -> None:
@@ -179,6 +204,7 @@ def render(data: ReportData) -> str:
     environment.filters["image"] = _image
     environment.filters["number"] = number_text
     environment.filters["epsilon"] = in_words
+    environment.tests["known"] = math.isfinite
     source = files("securefl.report").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     return environment.from_string(source).render(report=data, apart=APART, tested=TESTED)
 

@@ -18,15 +18,16 @@ from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
-from securefl.report import client_plots, plots, run_page
+from securefl.report import client_plots, measure_plots, plots, run_page
 from securefl.report import sentences as wording
 from securefl.report.client_plots import embedding
 from securefl.report.run_page import TESTED
-from securefl.report.style import looks
+from securefl.report.style import Look, looks
 from securefl.report.tables import write_png, write_table
 from securefl.storage import files
 from securefl.storage.private_folder import FIELD, NOTICE, json_text, private_folder
 from securefl.study.config import Study
+from securefl.study.observed import WHOSE
 from securefl.study.publication import PERSONAL, public, publishable
 from securefl.study.results import Results
 from securefl.training.evaluation import MEASURES
@@ -86,6 +87,8 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
                 _of_seed(divergence, seed).rename(columns={"value": "divergence"})
             ),
         )
+    if len(results.confusion):
+        made |= _of_measures(results, of_arm)
     places = _places(results, seed)
     if len(places):
         made["embedding"] = run_page.ReportFigure(
@@ -96,6 +99,43 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
             figure=embedding(places),
         )
     return made
+
+
+def _of_measures(results: Results, of_arm: Mapping[str, Look]) -> dict[str, run_page.ReportFigure]:
+    """The figures of classifiers beside their accuracy, those of the observer's own models among them."""
+    return {
+        "confusion": run_page.ReportFigure(
+            title="Confusion",
+            caption="The share of each class's test records by predicted class, after the last round, over "
+            f"all seeds. {WHOSE}",
+            private=True,
+            figure=measure_plots.confusion(results.confusion),
+        ),
+        "calibration": run_page.ReportFigure(
+            title="Calibration",
+            caption="The share of right classes against the probability that the model gave them, in ten "
+            f"bins, after the last round. {WHOSE}",
+            private=True,
+            figure=measure_plots.calibration(results.reliability, looks=of_arm),
+        ),
+    }
+
+
+def measure_rows(results: Results) -> list[run_page.MeasureRow]:
+    """The measures of each model, as means over the seeds, in the order of arms, and then the observer's."""
+    rows = []
+    by = ["name", "kind", "models"]
+    for (name, kind, models), own in results.measures.groupby(by, sort=False):
+        means = own.drop(columns=[*by, "seed", "clients"]).mean(skipna=False)
+        rows.append(
+            run_page.MeasureRow(
+                name=str(name),
+                models=str(models),
+                private=kind not in ("arm", "constant") or models == PERSONAL,
+                **{str(column): float(value) for column, value in means.items()},
+            )
+        )
+    return rows
 
 
 def _whose(results: Results) -> str:
@@ -191,6 +231,8 @@ def write(
         alarms=[alarm.text for alarm in results.alarms],
         reasons=[run_page.ReasonRow(**row) for row in _rows(results.abstentions)],
         measure=MEASURES[results.kind].words,
+        measures=measure_rows(results),
+        observers=WHOSE if len(results.measures) else "",
         outside=[results.accounting, *outside],
     )
     run_page.write(folder / "report.html", page)
@@ -246,6 +288,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "sentences": list(wording.sentences(tested)) if tested else [],
         "accuracy": MEASURES[results.kind].words,
         "tested": TESTED,
+        "measures": _rows(publishable(results.measures)),
         "accounting": results.accounting,
         "ledgers": [vars(ledger) for ledger in results.ledgers],
     }
@@ -256,7 +299,8 @@ def private_json(results: Results) -> dict[str, Any]:
 
     `arms` has figures that depend on records and that no ledger counts: times, energy, the number of retired
     clients, and accuracies of personal models. `sentences` compare all arms. `warnings` has each alarm with
-    `arm`, `text` and `learnt`. `abstentions` has the reasons why contributions of clients are missing.
+    `arm`, `text` and `learnt`. `measures` has the observer's own models, of which `observer` says whose they
+    are. `abstentions` has the reasons why contributions of clients are missing.
     """
     arms = []
     for arm in results.summary:
@@ -268,6 +312,8 @@ def private_json(results: Results) -> dict[str, Any]:
     return {
         "arms": arms,
         "sentences": list(sentences(results)),
+        "measures": _rows(results.measures),
+        "observer": WHOSE if len(results.measures) else "",
         "warnings": [vars(alarm) for alarm in results.alarms],
         "abstentions": _rows(results.abstentions),
     }

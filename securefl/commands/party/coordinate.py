@@ -11,6 +11,7 @@ import click
 
 from securefl.commands.telling import play_and_tell
 from securefl.core.text_safety import escaped
+from securefl.report.terminal import echo
 
 if TYPE_CHECKING:
     from securefl.study.interruption import Interruption
@@ -102,8 +103,8 @@ def coordinate(
     try:
         play_and_tell(study, home, as_json, play, go_on=again, more=lambda: _spent(home))
     except TooFewParties as error:
-        click.echo(escaped(f"securefl: {error}"), err=True)
-        click.echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
+        echo(escaped(f"securefl: {error}"), err=True)
+        echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
         raise click.exceptions.Exit(TOO_FEW) from None
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from securefl.report.terminal import echo
+
 
 @click.command(epilog="Example:  securefl party enrol P >> roster.jsonl")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
@@ -20,4 +22,4 @@ def enrol(folder: Path) -> None:
 
     own = keys.read(folder, plan_file.read(folder).name).member()
     click.echo(line_of(own))
-    click.echo(f"{own.name}: fingerprint {fingerprint(own)}", err=True)
+    echo(f"{own.name}: fingerprint {fingerprint(own)}", err=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from securefl.report.terminal import echo
+
 
 @click.command(epilog="Example:  securefl party rotate P")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
@@ -20,7 +22,7 @@ def rotate(folder: Path) -> None:
 
     own = pinning.rotate(folder).member()
     click.echo(line_of(own))
-    click.echo(
+    echo(
         f"{own.name}: fingerprint {fingerprint(own)}. Have the old line replaced by this one, and pin the "
         "new roster.",
         err=True,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from securefl.report.terminal import echo
+
 
 @click.command(epilog="Example:  securefl party serve P --allow flower")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
@@ -41,7 +43,7 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
     path = (socket or folder / folders.SOCKET).absolute()
 
     def ready(name: str) -> None:
-        click.echo(f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it.")
+        echo(f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it.")
 
     try:
         with Interruption():

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from securefl.core.text_safety import escaped
+from securefl.report.terminal import echo
 
 
 @click.command(epilog="Example:  securefl party status P --json")
@@ -30,8 +31,8 @@ def status(folder: Path, as_json: bool) -> None:
         return
     # A study's name and a server's plan come from others, and may have control characters.
     for line in _lines(said):
-        click.echo(escaped(line))
-    click.echo("This is for the person at this machine: no epsilon covers it.", err=True)
+        echo(escaped(line))
+    echo("This is for the person at this machine: no epsilon covers it.", err=True)
 
 
 def _lines(said: dict[str, Any]) -> list[str]:

@@ -1,0 +1,157 @@
+"""Text on a terminal: lines wrap between words, and rows of a table fold by column.
+
+A pipe, a file or a notebook gets each line as it is, so that scripts read whole lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_GAP = 2
+"""Spaces between the columns of a table."""
+_LEAST = 16
+"""The narrowest that a folded column becomes. Below, a row's cells stand under each other."""
+
+
+def columns_of(stream: IO[Any]) -> int | None:
+    """The width of a terminal in characters; None if the stream is none."""
+    if not stream.isatty():
+        return None
+    if (said := os.environ.get("COLUMNS", "")).isdecimal() and int(said) > 0:
+        return int(said)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return shutil.get_terminal_size().columns
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """The text with each longer line wrapped between words, under its own indent.
+
+    A word that is longer than the line, such as a path, stays whole.
+    """
+    if width is None:
+        return text
+    return "\n".join(_wrapped(line, width) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int, hang: int = 0) -> str:
+    """The line, wrapped. hang: further spaces before all lines but the first."""
+    if len(line) <= width:
+        return line
+    under = line[: len(line) - len(line.lstrip())]
+    return "\n".join(
+        textwrap.wrap(
+            line.strip(),
+            width,
+            initial_indent=under,
+            subsequent_indent=under + " " * hang,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def echo(text: object, *, err: bool = False) -> None:
+    """Print a text for a person on stdout or stderr. JSON and other text for programs needs `click.echo`."""
+    click.echo(wrapped(str(text), columns_of(sys.stderr if err else sys.stdout)), err=err)
+
+
+def say(console: Console, line: object) -> None:
+    """Print a line for a person on a console, above its progress bars."""
+    # `soft_wrap` leaves a line as it is. On a terminal it would break inside a word.
+    whole = not console.is_terminal
+    console.print(line, highlight=False, markup=False, soft_wrap=whole, overflow="ignore", crop=False)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
+    """A table of text. If it is wider than the terminal, its widest column folds between words.
+
+    If that column would become too narrow, each row's cells stand under each other, behind their names.
+    """
+    sizes = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    over = 0 if width is None else sum(sizes) + _GAP * (len(sizes) - 1) - width
+    if over > 0:
+        widest = sizes.index(max(sizes))
+        words = max(len(word) for row in (head, *rows) for word in row[widest].split() or [""])
+        if sizes[widest] - over < max(words, min(_LEAST, sizes[widest])):
+            return "\n".join(wrapped(line, width) for row in rows for line in _stacked(head, row))
+        sizes[widest] -= over
+    return "\n".join(line for row in (head, *rows) for line in _folded(row, sizes))
+
+
+def _folded(row: Sequence[str], sizes: Sequence[int]) -> list[str]:
+    cells = [
+        textwrap.wrap(cell, size, break_long_words=False, break_on_hyphens=False)
+        if len(cell) > size
+        else [cell]
+        for cell, size in zip(row, sizes, strict=True)
+    ]
+    return [
+        (" " * _GAP).join(f"{part:<{size}}" for part, size in zip(line, sizes, strict=True)).rstrip()
+        for line in zip_longest(*cells, fillvalue="")
+    ]
+
+
+def _stacked(head: Sequence[str], row: Sequence[str]) -> list[str]:
+    return [row[0], *(f"  {name} {cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell)]
+
+
+class Help(click.HelpFormatter):
+    """Lays out the help of a command. Unlike click's own, it breaks no word, not even at a hyphen."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        head = f"{' ' * self.current_indent}{'Usage: ' if prefix is None else prefix}{prog} "
+        self.write(_filled(args, self.width, head, " " * min(len(head), 8)) or head.rstrip())
+        self.write("\n")
+
+    def write_text(self, text: str) -> None:
+        indent = " " * self.current_indent
+        blocks = []
+        for block in re.split(r"\n\s*\n", text):
+            # click's mark of lines that are not to be joined
+            first, *lines = block.lstrip().split("\n")
+            if first.strip() == "\b":
+                blocks.append("\n".join(_wrapped(f"{indent}{line}", self.width, 4) for line in lines))
+            else:
+                blocks.append(
+                    _filled(" ".join(line.strip() for line in block.split("\n")), self.width, indent, indent)
+                )
+        self.write("\n\n".join(blocks) + "\n")
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = _GAP) -> None:
+        listed = list(rows)
+        start = min(max(len(name) for name, _ in listed), col_max) + col_spacing
+        margin = " " * self.current_indent
+        for name, text in listed:
+            beside = len(name) <= start - col_spacing
+            head = f"{margin}{name:<{start}}" if beside else " " * (len(margin) + start)
+            if not beside:
+                self.write(wrapped(f"{margin}{name}", self.width) + "\n")
+            filled = _filled(text, self.width, head, " " * (len(margin) + start))
+            self.write((filled or f"{margin}{name}").rstrip() + "\n")
+
+
+def _filled(text: str, width: int, first: str = "", under: str = "") -> str:
+    if len(first) + len(text) <= width:
+        return first + text
+    return textwrap.fill(
+        text,
+        max(width, len(first) + 10),
+        initial_indent=first,
+        subsequent_indent=under,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
