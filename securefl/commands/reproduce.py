@@ -11,7 +11,7 @@ import click
 
 from securefl.commands.telling import end_stopped, end_told, printing, with_workers
 from securefl.core.errors import SecureFLError
-from securefl.report.terminal import echo
+from securefl.report.terminal import echo, say
 
 if TYPE_CHECKING:
     from securefl.published.table import Table

@@ -32,7 +32,7 @@ def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tup
     races = [_Race.of(arms, subject, models if both else "") for (_, models), arms in groups.items()]
     return (
         _sentence(_who(race) for race in races),
-        _sentence(_by_how_much(race) for race in races),
+        _sentence([*(_by_how_much(race) for race in races), *_whose(races)]),
         _sentence(_at_what_cost(race) for race in races),
     )
 
@@ -157,8 +157,11 @@ def _by_how_much(race: _Race) -> str:
 
 def _beside_no_arm(one: ArmSummary) -> str:
     """The comparison of an arm that has no other arm beside it."""
-    observers = {"all records in one place": one.pooled, "each client alone": one.alone}
-    beside = {**observers, "one constant answer": one.floor}
+    beside = {
+        "all records in one place": one.pooled,
+        "each client alone": one.alone,
+        "one constant answer": one.floor,
+    }
     known = {name: accuracy for name, accuracy in beside.items() if not math.isnan(accuracy)}
     if not known or math.isnan(one.final_accuracy):
         return f"is the only arm, and ended at {_share(one.final_accuracy)}"
@@ -167,10 +170,15 @@ def _beside_no_arm(one: ArmSummary) -> str:
         points = 100 * (one.final_accuracy - accuracy)
         gap = "level with" if abs(points) < 0.05 else f"{abs(points):.1f} points {_side(points)}"
         gaps.append(f"{gap} {name} ({_share(accuracy)})")
-    text = f"ended {_listed(gaps)}"
-    if observers.keys() & known.keys():
-        text += "; models without noise on clients' records are the observer's, and no party has them"
-    return text
+    return f"ended {_listed(gaps)}"
+
+
+def _whose(races: Sequence[_Race]) -> list[str]:
+    """A clause on the observer's own models, if an arm is compared with them."""
+    firsts = [race.pair[0] for race in races if race.pair[1] is None]
+    if all(math.isnan(arm.pooled) and math.isnan(arm.alone) for arm in firsts):
+        return []
+    return ["the models on all records and on one client's are the observer's: no party has them"]
 
 
 def _side(points: float) -> str:

@@ -26,6 +26,8 @@ from securefl.study.config import Arm, Study
 
 _WIDE = 110
 """From this width on, bars show bytes and seconds too."""
+_WORD = 17
+"""The room of the longest word of an epsilon, such as key-holder=123.45."""
 
 
 def draws(console: Console) -> bool:
@@ -55,12 +57,16 @@ def columns(*figures: str) -> tuple[ProgressColumn, ...]:
         for name in figures[:-1]
     ]
     return (
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=False)),
+        TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
         BarColumn(bar_width=None, table_column=Column(ratio=1)),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TimeLeft(),
         *whole,
-        TextColumn(f"{{task.fields[{figures[-1]}]}}", markup=False, table_column=Column(no_wrap=False)),
+        TextColumn(
+            f"{{task.fields[{figures[-1]}]}}",
+            markup=False,
+            table_column=Column(min_width=_WORD, overflow="fold"),
+        ),
     )
 
 
