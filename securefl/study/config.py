@@ -282,25 +282,50 @@ def parse(
         to its digest. So it is read with the words of its time.
     """
     table = with_new_names(toml(text)) if begun else toml(text)
-    for key in table:
-        if key not in (*_SECTIONS, "arm"):
-            raise ConfigError(f"Unknown section [{key}]{near(key, (*_SECTIONS, 'arm'))}.")
     brought = brought or Brought()
     if brought.model is not None:
         table.setdefault("model", {})
     if brought.data is not None:
         table.setdefault("data", {})
-    missing = [name for name in (*_SECTIONS, "arm") if name not in table and name not in _OPTIONAL]
+    kinds, sections, arms = dict(_SECTIONS), dict[str, Any](), tuple[Arm, ...]()
+    # In the order of the text, so that the first error is the first that its author meets there.
+    for place, (name, own) in enumerate(table.items()):
+        with _before_unknown(list(table)[place + 1 :]):
+            if name == "arm":
+                arms = _arms(own)
+                continue
+            if name not in kinds:
+                raise ConfigError(_unknown_section(name))
+            if name == "model":
+                kinds[name], own = section_of(own, brought=brought.model is not None)
+            _require_at_home(name, own, kinds)
+            sections[name] = convert(kinds[name], own, name)
+            if name == "data" and brought.data is None:
+                require_source(sections[name], home)
+    missing = [name for name in (*kinds, "arm") if name not in table and name not in _OPTIONAL]
     if missing:
-        raise ConfigError(f"Missing section {', '.join(f'[{name}]' for name in missing)}.")
-    kinds = dict(_SECTIONS)
-    if "model" in table:
-        kinds["model"], table["model"] = section_of(table["model"], brought=brought.model is not None)
-    _require_at_home(table, kinds)
-    sections = {name: convert(kind, table[name], name) for name, kind in kinds.items() if name in table}
-    if brought.data is None:
-        require_source(sections["data"], home)
-    return Study(**sections, arms=_arms(table["arm"]), text=text, home=home, brought=brought)
+        raise ConfigError(
+            f"Missing section {', '.join(f'[{name}]' for name in missing)}. Add it; `securefl studies demo` "
+            "prints a study with every needed one."
+        )
+    return Study(**sections, arms=arms, text=text, home=home, brought=brought)
+
+
+def _unknown_section(name: str) -> str:
+    known = (*_SECTIONS, "arm")
+    return f"Unknown section [{name}]{near(name, known)}; known are {', '.join(known)}."
+
+
+@contextmanager
+def _before_unknown(later: Sequence[str]) -> Iterator[None]:
+    """A context that adds unknown sections below to a ConfigError: a misspelt one may be its cause."""
+    try:
+        yield
+    except ConfigError as error:
+        unknown = [_unknown_section(name) for name in later if name not in (*_SECTIONS, "arm")]
+        if not unknown:
+            raise
+        raise ConfigError(" ".join([str(error), *unknown])) from None
 
 
 def with_new_names(table: dict[str, Any]) -> dict[str, Any]:
@@ -320,14 +345,13 @@ def in_older_words(text: str, other: str) -> bool:
     return stored != now and with_new_names(stored) == now
 
 
-def _require_at_home(table: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> None:
+def _require_at_home(name: str, section: Any, kinds: Mapping[str, type[Any]]) -> None:
     """Raises ConfigError if a key stands in another section than its own. kinds: each section's class."""
-    for name, kind in kinds.items():
-        section = table.get(name)
-        for key in section if isinstance(section, dict) else ():
-            homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
-            if homes and new_name(kind, key) is None and key not in kind.__dataclass_fields__:
-                raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
+    kind = kinds[name]
+    for key in section if isinstance(section, dict) else ():
+        homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
+        if homes and new_name(kind, key) is None and key not in kind.__dataclass_fields__:
+            raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
 
 
 def _arms(tables: Any) -> tuple[Arm, ...]:

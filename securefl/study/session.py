@@ -28,6 +28,7 @@ from securefl.study.folder import (
     hardware_of,
     note_device,
     private_copy,
+    require_own,
     study_of,
 )
 from securefl.study.interruption import Interruption, Stop
@@ -72,6 +73,8 @@ def run_study(
     stop, say = stop or Interruption(), logged(say)
     require_layout(folder)
     study = as_begun(study, folder)
+    # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
+    require_own(folder, study)
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
     # With a backend, parties on their own machines have their own keys. This process holds no client records.
     began = (folder / CONFIG).exists()

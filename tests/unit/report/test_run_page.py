@@ -339,7 +339,7 @@ def test_sentences_of_another_subject_and_of_no_subject() -> None:
 def test_sentences_of_a_single_arm() -> None:
     who, much, cost = sentences([arm("FedProf", aggregation="", final=0.81, rounds=20, epsilon=1.0)])
     assert who == "Overall only FedProf ran, and reached accuracy 0.8 at round 20."
-    assert much == "Overall FedProf had no other arm to be compared with."
+    assert much == "Overall FedProf is the only arm, and ended at 0.810."
     assert cost == "Overall FedProf moved 100.0 MB up and 100.0 MB down, at an epsilon of 1 for the server."
 
 
