@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from securefl.core.errors import ConfigError
+from securefl.core.reading import near
 from securefl.report.terminal import echo
 
 
@@ -23,7 +24,8 @@ def fetch_command(name: str) -> None:
     from securefl.data import NAMES, fetch
 
     if name not in NAMES:
-        raise click.BadParameter(f"{name!r} is not one of {', '.join(NAMES)}.", param_hint="NAME")
+        hint = near(name, NAMES)
+        raise click.BadParameter(f"{name!r}{hint} is not one of {', '.join(NAMES)}.", param_hint="NAME")
     for path in fetch(name):
         click.echo(path)
 

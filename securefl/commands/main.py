@@ -22,6 +22,7 @@ import click
 
 from securefl import __version__
 from securefl.core.errors import SecureFLError
+from securefl.core.reading import near
 from securefl.core.text_safety import escaped
 from securefl.report.terminal import Help, echo
 
@@ -52,6 +53,16 @@ class Commands(click.Group):
         points = sorted(self._points().items())
         with formatter.section("Commands"):
             formatter.write_dl([(name, _sentence(point)) for name, point in points])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or suggest the nearest one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            error.message = f"{error.message.rstrip('.')}{near(args[0], self._points())}."
+            raise
 
     @staticmethod
     def _points() -> dict[str, EntryPoint]:
@@ -134,4 +145,6 @@ def _told(error: OSError) -> str:
             return f"{what}: the disk is full. Make room, and run the same command again."
         case errno.EROFS | errno.EACCES | errno.EPERM:
             return f"{what}: it cannot be written or read. Permit it, or name another place."
+        case errno.ENOENT:
+            return f"{what}. Check the path."
     return what

@@ -25,12 +25,17 @@ def find(study: str) -> Sweep:
     """Read a sweep by its path, or by the name of a packaged one."""
     from securefl.storage.private_folder import PRIVATE
     from securefl.study.config import home_of
-    from securefl.sweep.cells import parse_sweep
+    from securefl.sweep.cells import has_sweep, parse_sweep
 
+    text = text_of(study)
+    if not has_sweep(text):
+        raise ConfigError(
+            f"Expected a study with a section [sweep], got {study}; run it with: securefl run {study}"
+        )
     try:
         home = home_of(Path(study)) if Path(study).is_file() else None
         begun = (Path(study).parent / PRIVATE).is_dir() and Path(study).is_file()
-        return replace(parse_sweep(text_of(study), home=home, begun=begun), file=study)
+        return replace(parse_sweep(text, home=home, begun=begun), file=study)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
@@ -78,9 +83,28 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     found = find(study)
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
     console = Console(stderr=True, quiet=as_text)
+    # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
+    found = _required(found, out, console)
     # Held before the folder is claimed, so that two sweeps that start at once do not both claim it.
     with alone(out, printing(console)):
         _swept(found, out, workers or processors(), console, as_text)
+
+
+def _required(found: Sweep, out: Path, console: Console) -> Sweep:
+    """The sweep as the folder began it. Raises ConfigError, and writes nothing, if it cannot run there."""
+    from securefl.sweep.cells import as_begun, require_own
+    from securefl.sweep.choice import require_choosable
+    from securefl.sweep.session import own_code, require_runnable
+
+    found = as_begun(found, out)
+    require_own(out, found)
+    # Printed before the check, which runs this code.
+    for line in own_code(found):
+        say(console, line)
+    if found.choice is not None:
+        require_choosable(found)
+    require_runnable(found, out, console)
+    return found
 
 
 def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
@@ -108,21 +132,13 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     """Run the unfinished cells of a sweep in its folder, and print the results."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.best import caveats, sentences
-    from securefl.sweep.cells import CONFIG, as_begun, claim
-    from securefl.sweep.choice import require_choosable
+    from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
     from securefl.sweep.run import finished
-    from securefl.sweep.session import own_code, require_runnable, run_and_write
+    from securefl.sweep.session import run_and_write
     from securefl.sweep.tradeoff import series_of
 
-    found = as_begun(found, out)
-    # Printed before the check, which runs this code.
-    for line in own_code(found):
-        say(console, line)
-    if found.choice is not None:
-        require_choosable(found)
-    require_runnable(found, out, console)
     claim(out, found)
     if found.choice is not None:
         _chosen(found, out, console, as_text)

@@ -104,7 +104,7 @@ def play_and_tell(
     from rich.console import Console
 
     from securefl.study import run_report
-    from securefl.study.folder import CONFIG
+    from securefl.study.folder import CONFIG, as_begun, require_own
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own_code import told
     from securefl.study.progress import Bars
@@ -113,6 +113,7 @@ def play_and_tell(
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
     if (out / CONFIG).exists():
+        require_own(out, as_begun(study, out))
         say(console, f"Going on with the run in {out}.")
     for sentence in told(study):
         say(console, sentence)

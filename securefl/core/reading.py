@@ -16,6 +16,16 @@ from securefl.core.errors import ConfigError
 from securefl.core.renamed import new_name
 
 T = TypeVar("T")
+_WORDS = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid array": "a list such as [1, 2]",
+    "a valid string": "text in quotes",
+    "a valid boolean": "true or false",
+}
+"""The words of TOML for pydantic's names of types."""
+_NO_TEXT = re.compile(r"[-+.\d]+(e[-+]?\d+)?|inf|true|false|\[.*\]", re.IGNORECASE)
+"""A value that would be a number, a truth value or a list without quotes."""
 _NEAR = 0.59
 """A word is suggested only if its likeness exceeds this number."""
 
@@ -108,10 +118,13 @@ def _sentence(path: str, problems: Sequence[Mapping[str, Any]]) -> str:
             return f"Missing key `{path}`; add it."
         case "value_error":
             return f"{path + ': ' if path else ''}{problems[0]['ctx']['error']}"
-    expected = " or ".join(dict.fromkeys(p["msg"].removeprefix("Input should be ") for p in problems))
+    wanted = dict.fromkeys(p["msg"].removeprefix("Input should be ") for p in problems)
+    expected = " or ".join(_WORDS.get(words, words) for words in wanted)
     came = problems[0]["input"]
     hint = near(came, re.findall("'([^']+)'", expected)) if isinstance(came, str) else ""
-    return f"`{path}`: Expected {expected}, got {came!r}{hint}."
+    quoted = isinstance(came, str) and any(w in expected for w in ("number", "true or false", "list"))
+    advice = " Leave out the quotes." if quoted and _NO_TEXT.fullmatch(came.strip()) else ""
+    return f"`{path}`: Expected {expected}, got {came!r}{hint}.{advice}"
 
 
 def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:

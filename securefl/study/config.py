@@ -69,10 +69,12 @@ class StudySection:
 
     def __post_init__(self) -> None:
         require_name(self.name)
-        if not 1 <= self.rounds <= MOST_ROUNDS or not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"Expected 1 to {MOST_ROUNDS:,} rounds and at least one seed, each once.")
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            raise ValueError(f"Expected rounds from 1 to {MOST_ROUNDS:,}, got {self.rounds}.")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"Expected seeds with at least one seed, each once, got {list(self.seeds)}.")
         if self.target is not None and not 0 < self.target <= 1:
-            raise ValueError(f"Expected 0 < target <= 1, got {self.target}.")
+            raise ValueError(f"Expected 0 < target <= 1, a share such as 0.8, got {self.target}.")
         if not 1 <= self.evaluate_every <= self.rounds:
             raise ValueError(
                 f"Expected evaluate_every from 1 to {self.rounds}, the number of rounds, got "
@@ -362,7 +364,10 @@ def _arms(tables: Any) -> tuple[Arm, ...]:
     # Compared as folder names: names that differ in capitals or signs alone would share a folder.
     names = [slug(arm.name) for arm in arms]
     if len(set(names)) < len(names):
-        raise ConfigError(f"[[arm]] Expected arms with different names, got {[arm.name for arm in arms]}.")
+        raise ConfigError(
+            f"[[arm]] Expected arms with different names, got {[arm.name for arm in arms]}: capitals and "
+            "signs do not count. Rename one."
+        )
     return arms
 
 

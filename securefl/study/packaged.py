@@ -32,10 +32,9 @@ def text_of(study: str) -> str:
     if study in packaged():
         return packaged()[study]
     if Path(study).is_dir():
-        raise ConfigError(
-            f"Expected a file or a packaged study, got the folder {study}. A run in it goes on with: "
-            f"securefl run {Path(study) / 'study.toml'} --out {study}"
-        )
+        inside = sorted(path.name for path in Path(study).glob("*.toml"))
+        what = f"Name one in it: {', '.join(inside)}." if inside else LISTED
+        raise ConfigError(f"Expected a file or a packaged study, got the folder {study}. {what}")
     raise ConfigError(f"Expected a file or a packaged study, got {study!r}{_near(study)}. {LISTED}")
 
 
