@@ -9,10 +9,10 @@ import click
 
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
-from securefl.report.terminal import echo
+from securefl.report.terminal import Group, echo
 
 
-@click.group(epilog="Example:  securefl data list")
+@click.group(cls=Group, epilog="Example:  securefl data list")
 def data() -> None:
     """List and download data sets, and describe your own."""
 

@@ -12,11 +12,13 @@ import click
 from securefl.core.errors import DataError
 from securefl.core.text_safety import excerpt
 from securefl.report import terminal
-from securefl.report.terminal import echo
+from securefl.report.terminal import Group, echo
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 
-@click.group(epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite")
+@click.group(
+    cls=Group, epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite"
+)
 def ledger() -> None:
     """Show the releases in ledgers, and the epsilon of their composition."""
 

@@ -24,10 +24,7 @@ from securefl import __version__
 from securefl.core.errors import SecureFLError
 from securefl.core.reading import near
 from securefl.core.text_safety import escaped
-from securefl.report.terminal import Help, echo
-
-_SENTENCE = 120
-"""The longest help sentence that the list of commands shows whole."""
+from securefl.report.terminal import SENTENCE, Help, echo
 
 
 class _Context(click.Context):
@@ -61,8 +58,8 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            error.message = f"{error.message.rstrip('.')}{near(args[0], self._points())}."
-            raise
+            hint = near(args[0], self._points())
+            raise click.UsageError(f"{error.message.rstrip('.')}{hint}.", ctx) from None
 
     @staticmethod
     def _points() -> dict[str, EntryPoint]:
@@ -85,9 +82,9 @@ def _sentence(point: EntryPoint) -> str:
     source = loader.get_source(point.module) if isinstance(loader, InspectLoader) else None
     for node in ast.parse(source or "").body:
         if isinstance(node, ast.FunctionDef) and node.name == point.attr:
-            return click.Command(None, help=ast.get_docstring(node)).get_short_help_str(_SENTENCE)
+            return click.Command(None, help=ast.get_docstring(node)).get_short_help_str(SENTENCE)
     command: click.Command = point.load()
-    return command.get_short_help_str(_SENTENCE)
+    return command.get_short_help_str(SENTENCE)
 
 
 @click.command(

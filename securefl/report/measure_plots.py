@@ -14,7 +14,7 @@ from securefl.report.style import Look, blank, checked, legend, light_frame
 
 _ACROSS = 3
 """Matrices side by side."""
-_NUMBERS = 12
+_NUMBERS = 6
 """The most classes whose matrix has a number in each cell."""
 
 
@@ -59,7 +59,9 @@ def calibration(table: pd.DataFrame, *, looks: Mapping[str, Look] | None = None)
     """
     data = checked(table, ("name", "probability", "right", "records"))
     names = list(dict.fromkeys(data["name"]))
-    looks = {**style.looks(names), **(looks or {})}
+    given = dict(looks or {})
+    more = [name for name in names if name not in given]
+    shown = given | {name: style.look(len(given) + place) for place, name in enumerate(more)}
     figure = blank(height=4.2)
     axes = figure.subplots()
     light_frame(axes)
@@ -68,7 +70,7 @@ def calibration(table: pd.DataFrame, *, looks: Mapping[str, Look] | None = None)
     for name in names:
         own = data[data["name"] == name].sort_values("probability")
         line = "" if several else "-"
-        look = looks[name]
+        look = shown[name]
         axes.plot(own["probability"], own["right"], line, color=look.colour, marker=look.marker, label=name)
     axes.set_xlabel("probability of the predicted class")
     axes.set_ylabel("share of right classes")

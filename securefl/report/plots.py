@@ -63,7 +63,7 @@ def accuracy(
         draw_floor(axes, part, labelled=axes is panels[0])
     for axes in panels:
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no half rounds in short runs
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # no half rounds in short runs
         if target is not None:
             line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
             axes.axhline(target, label=f"target {target:g}" if axes is panels[-1] else "_nolegend_", **line)

@@ -25,6 +25,10 @@ _LEAST = 16
 """The narrowest that a folded column becomes. Below, a row's cells stand under each other."""
 
 
+SENTENCE = 120
+"""The longest help sentence that a list of commands shows whole."""
+
+
 def columns_of(stream: IO[Any]) -> int | None:
     """The width of a terminal in characters; None if the stream is none."""
     if not stream.isatty():
@@ -71,9 +75,9 @@ def echo(text: object, *, err: bool = False) -> None:
 
 def say(console: Console, line: object) -> None:
     """Print a line for a person on a console, above its progress bars."""
-    # `soft_wrap` leaves a line as it is. On a terminal it would break inside a word.
-    whole = not console.is_terminal
-    console.print(line, highlight=False, markup=False, soft_wrap=whole, overflow="ignore", crop=False)
+    # Wrapped here, and left alone by rich, which would break a word that is longer than the line.
+    whole = wrapped(str(line), console.width if console.is_terminal else None)
+    console.print(whole, highlight=False, markup=False, soft_wrap=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
@@ -142,6 +146,15 @@ class Help(click.HelpFormatter):
                 self.write(wrapped(f"{margin}{name}", self.width) + "\n")
             filled = _filled(text, self.width, head, " " * (len(margin) + start))
             self.write((filled or f"{margin}{name}").rstrip() + "\n")
+
+
+class Group(click.Group):
+    """A group of commands, whose help has the whole first sentence of each."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(SENTENCE)) for name in names])
 
 
 def _filled(text: str, width: int, first: str = "", under: str = "") -> str:

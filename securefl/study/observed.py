@@ -33,7 +33,7 @@ from securefl.study.seeded import World
 from securefl.training.evaluation import constant_accuracy, outputs_on
 from securefl.training.fit import Fit, Trainer, one_by_one, usable
 from securefl.training.learnt import Exportable
-from securefl.training.measures import Measures, measured, worst_decile
+from securefl.training.measures import Measures, accuracy_of, measured, worst_decile
 from securefl.training.task import Problem
 
 FILE: Final = f"{PRIVATE}/measures.json"
@@ -61,7 +61,7 @@ class Observed:
 
     name: the arm, or a name of `NAMES`. kind: "arm", "pooled", "alone" or "constant". models: "global" if
     `measures` are of one model on the server's records; "personal" if they are of each client's own model on
-    records like its own. For clients alone they are the mean over the clients, on the server's records.
+    records like its own. For clients alone it is the mean accuracy over the clients, on the server's records.
     clients: for each tested client, the accuracy on test records like its own.
     at_clients: the mean of these, weighted by the numbers of records.
     """
@@ -252,7 +252,7 @@ def _of_one(world: World, model: _Model, *, name: str, kind: str) -> Observed:
     if len(problem.server_x):
         measures = measured(model(problem.server_x, problem.server_y), problem.server_y, problem.kind)
     tested = [(x, y) for x, y in world.tests if len(x)]
-    each = [measured(model(x, y), y, problem.kind).accuracy for x, y in tested]
+    each = [accuracy_of(model(x, y), y, problem.kind) for x, y in tested]
     return Observed(
         name=name,
         kind=kind,
@@ -269,7 +269,7 @@ def _of_each(world: World, models: Sequence[_Model], *, name: str) -> Observed:
     kind_of = world.problem.kind
     tested = [(model, x, y) for model, (x, y) in zip(models, world.tests, strict=True) if len(x)]
     outputs = [model(x, y) for model, x, y in tested]
-    each = [measured(out, y, kind_of).accuracy for out, (_, _, y) in zip(outputs, tested, strict=True)]
+    each = [accuracy_of(out, y, kind_of) for out, (_, _, y) in zip(outputs, tested, strict=True)]
     measures = Measures()
     if tested:
         measures = measured(np.concatenate(outputs), np.concatenate([y for _, _, y in tested]), kind_of)
@@ -285,24 +285,18 @@ def _of_each(world: World, models: Sequence[_Model], *, name: str) -> Observed:
 
 
 def _of_each_alone(world: World, problem: Problem, vectors: Mapping[int, Float32s | None]) -> Observed:
-    """The mean measures of the clients' models on the server's records, and each on records like its own."""
+    """The mean accuracy of the clients' models on the server's records, and each on records like its own."""
     models = {client: _reading(problem, vector) for client, vector in vectors.items()}
     tested = [(client, *world.tests[client]) for client in models if len(world.tests[client][0])]
-    each = [measured(models[client](x, y), y, problem.kind).accuracy for client, x, y in tested]
-    whole: list[Measures] = []
-    if len(problem.server_x):
-        x, y = problem.server_x, problem.server_y
-        whole = [measured(model(x, y), y, problem.kind) for model in models.values()]
-    numbers = [own.name for own in fields(Measures) if own.name not in ("confusion", "reliability")]
-    means: dict[str, Any] = {
-        name: float(np.mean([getattr(own, name) for own in whole])) for name in numbers if whole
-    }
+    each = [accuracy_of(models[client](x, y), y, problem.kind) for client, x, y in tested]
+    x, y = problem.server_x, problem.server_y
+    whole = [accuracy_of(model(x, y), y, problem.kind) for model in models.values()] if len(x) else [nan]
     return Observed(
         name=NAMES[ALONE],
         kind=ALONE,
         seed=world.seed,
         models="global",
-        measures=Measures(**means),
+        measures=Measures(accuracy=float(np.mean(whole))),
         clients=each,
         at_clients=_weighted(each, [(x, y) for _, x, y in tested]),
     )

@@ -107,7 +107,7 @@ def _of_measures(results: Results, of_arm: Mapping[str, Look]) -> dict[str, run_
         "confusion": run_page.ReportFigure(
             title="Confusion",
             caption="The share of each class's test records by predicted class, after the last round, over "
-            f"all seeds. {WHOSE}",
+            f"all seeds: the darker, the larger. {WHOSE}",
             private=True,
             figure=measure_plots.confusion(results.confusion),
         ),

@@ -52,6 +52,15 @@ def measured(outputs: Floats, targets: NDArray[Any], task: Task) -> Measures:
     return _of_classes(outputs, targets) if task == "classification" else _of_numbers(outputs, targets)
 
 
+def accuracy_of(outputs: Floats, targets: NDArray[Any], task: Task) -> float:
+    """The accuracy alone, for one of many clients: the other measures take a hundred times longer."""
+    if not np.isfinite(outputs).all():
+        return nan
+    if task == "classification":
+        return float((outputs.argmax(axis=1) == targets).mean())
+    return relative_accuracy(torch.as_tensor(outputs), torch.as_tensor(targets))
+
+
 def worst_decile(accuracies: Sequence[float]) -> float:
     """The mean over the tenth of the clients, at least one, whose accuracy is lowest. nan without clients."""
     if not len(accuracies):
@@ -69,7 +78,7 @@ def _of_classes(outputs: Floats, targets: NDArray[Any]) -> Measures:
     classes = np.unique(targets)
     reliability = _reliability(right, confidence)
     return Measures(
-        accuracy=float(right.mean()),
+        accuracy=accuracy_of(outputs, targets, "classification"),
         auc=_area(share, targets, classes),
         f1=float(f1_score(targets, predicted, labels=classes, average="macro", zero_division=0)),
         ece=float(sum(abs(said - held) * count for said, held, count in reliability) / len(right)),
@@ -103,7 +112,7 @@ def _of_numbers(outputs: Floats, targets: NDArray[Any]) -> Measures:
     from sklearn.metrics import r2_score, root_mean_squared_error
 
     return Measures(
-        accuracy=relative_accuracy(torch.as_tensor(outputs), torch.as_tensor(targets)),
+        accuracy=accuracy_of(outputs, targets, "regression"),
         r2=float(r2_score(targets, outputs)) if len(targets) > 1 else nan,
         rmse=float(root_mean_squared_error(targets, outputs)),
     )
