@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.report.terminal import echo
+from securefl.commands.printing import echo
 
 if TYPE_CHECKING:
     from securefl.training.devices import Wanted

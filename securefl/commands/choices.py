@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.matching.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
-from securefl.report.terminal import echo
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.printing import Group, echo
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
-from securefl.report.terminal import Group, echo
 
 
 @click.group(cls=Group, epilog="Example:  securefl data list")

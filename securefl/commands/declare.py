@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from securefl.commands.choices import FILE, chosen_options, require_free, tell_floored, with_options
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
-from securefl.report.terminal import echo
 from securefl.storage.inputs import shown
 
 

@@ -16,7 +16,7 @@ from securefl.commands.choices import (
     with_options,
     within,
 )
-from securefl.report.terminal import echo
+from securefl.commands.printing import echo
 from securefl.storage.inputs import shown
 
 

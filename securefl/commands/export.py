@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
-from securefl.report.terminal import echo
 
 
 @click.command(epilog="Example:  securefl export runs/gas --arm FedAvg -o model.safetensors")

@@ -9,8 +9,8 @@ from typing import Literal
 import click
 
 from securefl.commands.choices import FILE
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
-from securefl.report.terminal import echo
 from securefl.storage.inputs import shown
 
 

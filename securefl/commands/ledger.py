@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.printing import Group, echo
 from securefl.core.errors import DataError
 from securefl.core.text_safety import excerpt
 from securefl.report import terminal
-from securefl.report.terminal import Group, echo
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 

@@ -21,10 +21,10 @@ from importlib.util import find_spec
 import click
 
 from securefl import __version__
+from securefl.commands.printing import SENTENCE, Help, echo
 from securefl.core.errors import SecureFLError
 from securefl.core.reading import near
 from securefl.core.text_safety import escaped
-from securefl.report.terminal import SENTENCE, Help, echo
 
 
 class _Context(click.Context):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.choices import FILE, declared_options, require_free, tell_floored, with_options
+from securefl.commands.printing import echo
 from securefl.core.errors import DataError
-from securefl.report.terminal import echo
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:

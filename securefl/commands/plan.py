@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands import sweep as sweep_command
+from securefl.commands.printing import echo
 from securefl.commands.telling import computed, find, on_workers, plain, with_workers
 from securefl.core.errors import ConfigError
-from securefl.report.terminal import echo, say
+from securefl.report.terminal import say
 from securefl.storage.processes import processors
 from securefl.study.packaged import text_of
 

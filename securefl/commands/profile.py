@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from securefl.commands.choices import FILE
+from securefl.commands.printing import echo
 from securefl.core.errors import DataError
-from securefl.report.terminal import echo
 from securefl.storage.files import require_replaceable, write
 from securefl.storage.inputs import shown
 

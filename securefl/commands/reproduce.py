@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.commands.telling import end_stopped, end_told, printing, with_workers
 from securefl.core.errors import SecureFLError
-from securefl.report.terminal import echo, say
+from securefl.report.terminal import say
 
 if TYPE_CHECKING:
     from securefl.published.table import Table

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.choices import FILE, within
+from securefl.commands.printing import echo
 from securefl.core.errors import DataError
-from securefl.report.terminal import echo
 
 if TYPE_CHECKING:
     from securefl.matching.key_holder import Revealed

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.commands.telling import end_stopped, end_told, printing, warn
 from securefl.core.errors import ConfigError, SecureFLError
-from securefl.report.terminal import echo, say
+from securefl.report.terminal import say
 from securefl.storage.processes import processors
 from securefl.study.packaged import text_of
 

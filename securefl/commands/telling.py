@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
 from securefl.report import terminal
-from securefl.report.terminal import echo, say
+from securefl.report.terminal import say
 from securefl.storage.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
 

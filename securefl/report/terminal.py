@@ -6,15 +6,11 @@ A pipe, a file or a notebook gets each line as it is, so that scripts read whole
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING, Any
-
-import click
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,10 +19,6 @@ _GAP = 2
 """Spaces between the columns of a table."""
 _LEAST = 16
 """The narrowest that a folded column becomes. Below, a row's cells stand under each other."""
-
-
-SENTENCE = 120
-"""The longest help sentence that a list of commands shows whole."""
 
 
 def columns_of(stream: IO[Any]) -> int | None:
@@ -48,10 +40,10 @@ def wrapped(text: str, width: int | None) -> str:
     """
     if width is None:
         return text
-    return "\n".join(_wrapped(line, width) for line in text.split("\n"))
+    return "\n".join(wrapped_line(line, width) for line in text.split("\n"))
 
 
-def _wrapped(line: str, width: int, hang: int = 0) -> str:
+def wrapped_line(line: str, width: int, hang: int = 0) -> str:
     """The line, wrapped. hang: further spaces before all lines but the first."""
     if len(line) <= width:
         return line
@@ -66,11 +58,6 @@ def _wrapped(line: str, width: int, hang: int = 0) -> str:
             break_on_hyphens=False,
         )
     )
-
-
-def echo(text: object, *, err: bool = False) -> None:
-    """Print a text for a person on stdout or stderr. JSON and other text for programs needs `click.echo`."""
-    click.echo(wrapped(str(text), columns_of(sys.stderr if err else sys.stdout)), err=err)
 
 
 def say(console: Console, line: object) -> None:
@@ -113,51 +100,8 @@ def _stacked(head: Sequence[str], row: Sequence[str]) -> list[str]:
     return [row[0], *(f"  {name} {cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell)]
 
 
-class Help(click.HelpFormatter):
-    """Lays out the help of a command. Unlike click's own, it breaks no word, not even at a hyphen."""
-
-    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        head = f"{' ' * self.current_indent}{'Usage: ' if prefix is None else prefix}{prog} "
-        self.write(_filled(args, self.width, head, " " * min(len(head), 8)) or head.rstrip())
-        self.write("\n")
-
-    def write_text(self, text: str) -> None:
-        indent = " " * self.current_indent
-        blocks = []
-        for block in re.split(r"\n\s*\n", text):
-            # click's mark of lines that are not to be joined
-            first, *lines = block.lstrip().split("\n")
-            if first.strip() == "\b":
-                blocks.append("\n".join(_wrapped(f"{indent}{line}", self.width, 4) for line in lines))
-            else:
-                blocks.append(
-                    _filled(" ".join(line.strip() for line in block.split("\n")), self.width, indent, indent)
-                )
-        self.write("\n\n".join(blocks) + "\n")
-
-    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = _GAP) -> None:
-        listed = list(rows)
-        start = min(max(len(name) for name, _ in listed), col_max) + col_spacing
-        margin = " " * self.current_indent
-        for name, text in listed:
-            beside = len(name) <= start - col_spacing
-            head = f"{margin}{name:<{start}}" if beside else " " * (len(margin) + start)
-            if not beside:
-                self.write(wrapped(f"{margin}{name}", self.width) + "\n")
-            filled = _filled(text, self.width, head, " " * (len(margin) + start))
-            self.write((filled or f"{margin}{name}").rstrip() + "\n")
-
-
-class Group(click.Group):
-    """A group of commands, whose help has the whole first sentence of each."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        names = self.list_commands(ctx)
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.commands[name].get_short_help_str(SENTENCE)) for name in names])
-
-
-def _filled(text: str, width: int, first: str = "", under: str = "") -> str:
+def filled(text: str, width: int, first: str = "", under: str = "") -> str:
+    """The text as lines of at most this width, broken between words, behind `first` and then `under`."""
     if len(first) + len(text) <= width:
         return first + text
     return textwrap.fill(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from securefl.commands.flower.check import check
-from securefl.report.terminal import Group
+from securefl.commands.printing import Group
 
 
 @click.group(cls=Group, epilog="Example:  securefl flower check examples/flower_secure_grid")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
-from securefl.report.terminal import echo
 
 REFUSED = 3
 """The exit code if a run would refuse something."""

@@ -12,7 +12,7 @@ from securefl.commands.party.recount import recount
 from securefl.commands.party.rotate import rotate
 from securefl.commands.party.serve import serve
 from securefl.commands.party.status import status
-from securefl.report.terminal import Group
+from securefl.commands.printing import Group
 
 
 @click.group(cls=Group, epilog="Example:  securefl party init P study.toml --client 0")

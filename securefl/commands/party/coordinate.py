@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.commands.telling import play_and_tell
 from securefl.core.text_safety import escaped
-from securefl.report.terminal import echo
 
 if TYPE_CHECKING:
     from securefl.study.interruption import Interruption

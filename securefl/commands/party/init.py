@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.party.agreeing import agreed
+from securefl.commands.printing import echo
 from securefl.commands.telling import find
-from securefl.report.terminal import echo
 
 if TYPE_CHECKING:
     from securefl.algorithm.plan import Plan

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.party.agreeing import agreed
-from securefl.report.terminal import echo
+from securefl.commands.printing import echo
 
 
 @click.command(epilog="Example:  securefl party pin P roster.jsonl")

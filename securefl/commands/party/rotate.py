@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from securefl.report.terminal import echo
+from securefl.commands.printing import echo
 
 
 @click.command(epilog="Example:  securefl party rotate P")

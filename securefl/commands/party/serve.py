@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from securefl.report.terminal import echo
+from securefl.commands.printing import echo
 
 
 @click.command(epilog="Example:  securefl party serve P --allow flower")

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.text_safety import escaped
-from securefl.report.terminal import echo
 
 
 @click.command(epilog="Example:  securefl party status P --json")
