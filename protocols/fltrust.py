@@ -76,7 +76,7 @@ DIRECTION: Final = ValueSpec(
     name="direction",
     reduction="none",
     reveals="the direction of its model update",
-    reveals_encrypted="the cosine of its model update with the server's own (of a server that lies: one entry)",
+    reveals_encrypted="the cosine of its model update with the server's own (if that lies: one entry)",
     depends_on="trained-state",
     max_releases="schedule",
 )
