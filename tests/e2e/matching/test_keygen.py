@@ -221,11 +221,13 @@ def test_a_keygen_that_is_killed_is_made_whole_by_the_same_command(
 def test_two_keygens_at_once_never_mix_their_pairs(role: str, tmp_path: Path) -> None:
     """Both look before either writes: the second is refused, or finds the first one's pair."""
     (secret, kind), (public, _) = ROLES[role]
-    real, inner = document.write, []
+    real = document.write
+    inner: list[subprocess.CompletedProcess[str]] = []
 
     def write(path: Path, content: Any, **more: Any) -> None:
         if not inner:  # the other process runs between this one's check and its first file
-            words = [sys.executable, "-m", "securefl", "keygen", "--role", role, "--out", tmp_path / "K"]
+            out = str(tmp_path / "K")
+            words = [sys.executable, "-m", "securefl", "keygen", "--role", role, "--out", out]
             inner.append(subprocess.run(words, capture_output=True, text=True, check=False, timeout=120))
         real(path, content, **more)
 
