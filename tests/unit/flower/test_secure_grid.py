@@ -147,12 +147,12 @@ def test_too_few_nodes_are_an_error_and_no_wait_without_end(tmp_path: Path) -> N
 
 NEVER: dict[str, tuple[Any, Any, str]] = {
     "small cohorts": (
-        MASKED,
+        replace(MASKED, min_cohort_size=3),
         lambda: FedAvg(fraction_train=0.7),
         "3 to 3 clients in a sum of 'update', as the plan says, got 2 of 3 nodes",
     ),
     "small cohorts of an evaluation": (
-        MASKED,
+        replace(MASKED, min_cohort_size=3),
         lambda: FedAvg(fraction_evaluate=0.7),
         "a sum of 'evaluation', as the plan says, got 2 of 3 nodes",
     ),
