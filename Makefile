@@ -54,6 +54,7 @@ check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the old
 
 bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching.py
+	$(BIN)/python benchmarks/matching_files.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
 	$(BIN)/python benchmarks/fedlog_head.py
