@@ -1,4 +1,4 @@
-"""Partitions of a data set between clients: iid, shards, classes, two of Dirichlet, dominant class, sizes, groups.
+"""Partitions of a data set between clients: iid, shards, classes, Dirichlet, dominant class, sizes, groups.
 
 A partition reads the number of records and the labels or groups of all of them. So the number of clients, and
 each client's number of records of each class, count as public. No epsilon of a study covers them.
@@ -98,7 +98,7 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
 def dirichlet(
     labels: Index, clients: int, alpha: float, rng: np.random.Generator, min_size: int = MIN_SIZE
 ) -> tuple[Index, ...]:
-    """Divide each class between the clients in proportions from Dir(alpha, ..., alpha). Every record is dealt.
+    """Divide each class between the clients in proportions from Dir(alpha, ..., alpha), without a rest.
 
     This is the partition of Li et al. (Federated Learning on Non-IID Data Silos, ICDE 2022) and of Flower's
     DirichletPartitioner. For each class in order, proportions (clients,) are drawn. As in the code of both, a
@@ -214,7 +214,7 @@ class Partition:
         kind: The name of the partition. "natural" makes each group of the data set one client.
         per_client: Shards a client, for "shards". Classes a client, for "classes".
         alpha: Of the Dirichlet distribution over the clients, for "dirichlet".
-        min_size: The fewest records of a client, for "dirichlet", by default 10. 0 permits clients without any.
+        min_size: The fewest records of a client, for "dirichlet", by default 10. 0 permits empty clients.
         concentration: Of FedCor's Dirichlet distribution over the classes, for "fedcor".
         share: Of the dominant class in (0, 1], for "dominant".
         mean, deviation: Records a client, for "normal". They are optional for "dominant".
@@ -239,11 +239,11 @@ class Partition:
         given = {name for name in numbers if getattr(self, name) is not None}
         if self.kind == "dirichlet" and self.concentration is not None:
             raise ValueError(
-                'Expected `alpha` for partition "dirichlet", got `concentration`. The word "dirichlet" has a new '
-                "meaning: each class is divided between the clients by Dir(alpha), as in Flower and Li et al. "
-                '(2022): write { kind = "dirichlet", alpha = '
-                f"{self.concentration:g} }} for that. Its former meaning, FedCor's partition, is "
-                f'{{ kind = "fedcor", concentration = {self.concentration:g} }}, with the same splits as before.'
+                'Expected `alpha` for partition "dirichlet", got `concentration`. The word has a new meaning: '
+                "each class is divided between the clients by Dir(alpha), as in Flower and Li et al. (2022), "
+                f'{{ kind = "dirichlet", alpha = {self.concentration:g} }}. Its former meaning, FedCor\'s '
+                f'partition, is {{ kind = "fedcor", concentration = {self.concentration:g} }}, with the same '
+                "splits as before."
             )
         for name in _NEEDED[self.kind]:
             if name not in given:
@@ -469,7 +469,7 @@ def class_counts(
     probability proportional to the part that was rounded off. Q is drawn again if the problem has no solution
     or leaves a client without a record.
 
-    Raises ConfigError if none of DRAWS draws of Q succeeds: the clients are too few for so small a concentration.
+    Raises ConfigError if none of DRAWS draws of Q succeeds: the clients are too few for the concentration.
     """
     prior = totals / totals.sum()
     for _ in range(DRAWS):
