@@ -239,7 +239,7 @@ class Partition:
         given = {name for name in numbers if getattr(self, name) is not None}
         if self.kind == "dirichlet" and self.concentration is not None:
             raise ValueError(
-                'Expected `alpha` for partition "dirichlet", got `concentration`. The word has a new meaning: '
+                'Expected `alpha` for partition "dirichlet", got `concentration`. It has a new meaning: '
                 "each class is divided between the clients by Dir(alpha), as in Flower and Li et al. (2022), "
                 f'{{ kind = "dirichlet", alpha = {self.concentration:g} }}. Its former meaning, FedCor\'s '
                 f'partition, is {{ kind = "fedcor", concentration = {self.concentration:g} }}, with the same '
