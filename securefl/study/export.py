@@ -29,6 +29,7 @@ from securefl.training.devices import Hardware
 from securefl.training.exported import save
 from securefl.training.learnt import Exportable, Learnt
 from securefl.training.models import ModelConfig
+from securefl.training.own_models import OwnModel
 
 _COVERS: Final = {
     "whole": "Epsilon against the others is that of whoever has this file.",
@@ -151,6 +152,7 @@ def _card(
             "records": here.problem.records,
             "outside": list(here.marks.outside),
         },
+        "records": here.schema.words(),
         "model": _model(learnt),
         "privacy": {
             "unit": privacy.unit,
@@ -189,10 +191,14 @@ def _model(learnt: Learnt) -> dict[str, Any]:
 
 
 def _kind(model: object) -> dict[str, Any]:
-    """The options that build a packaged model; for any other model its name alone."""
+    """What builds a model: the keys of a packaged one, or the name, options and digest of own code."""
+    bare = {"hidden": None, "width": None, "options": {}, "code": None}
     if isinstance(model, ModelConfig):
-        return {"kind": model.kind, "hidden": model.hidden, "width": model.width}
-    return {"kind": str(getattr(model, "name", "own")), "hidden": None, "width": None}
+        return {**bare, "kind": model.kind, "hidden": model.hidden, "width": model.width}
+    if not isinstance(model, OwnModel):
+        return {**bare, "kind": str(getattr(model, "name", "own"))}
+    code = None if model.place is None else model.place.sha256
+    return {**bare, "kind": model.name, "options": dict(model.options), "code": code}
 
 
 def _figure(value: float | None) -> float | str | None:
