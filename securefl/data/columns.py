@@ -186,8 +186,8 @@ def _codes(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.i
             lambda row: DataError(
                 f"{place.at(row)}: expected a category, got no value. "
                 + place.remedy(
-                    "Name the category of empty cells by `missing`, or mark them by `indicator = true`, under "
-                    f"[data.columns.{key_of(place.name)}]."
+                    "Name the category of empty cells by `missing`, or mark them by `indicator = true`, "
+                    f"under [data.columns.{key_of(place.name)}]."
                 )
             ),
         )

@@ -90,7 +90,8 @@ def _require_agreement(about: Described, records: Schema) -> None:
         raise ConfigError(f"[records] Expected features of shape (k,), got {about.shape}.")
     if records.labels and (about.task, len(records.labels)) != ("classification", about.outputs):
         raise ConfigError(
-            f"[records] Expected no labels, or {about.outputs} of a classification, got {len(records.labels)}."
+            f"[records] Expected no labels, or {about.outputs} of a classification, got "
+            f"{len(records.labels)}."
         )
     if about.task == "regression" and len(records.targets) not in (0, about.outputs):
         raise ConfigError(

@@ -31,7 +31,7 @@ from securefl.training.own_models import OwnModel
 from securefl.training.private_layers import make_private
 
 Own = nn.Module | Callable[..., nn.Module]
-"""A module, or a class or function that makes one from some of `shape`, `inputs`, `outputs` and the options."""
+"""A module, or a function that makes one from some of `shape`, `inputs`, `outputs` and the options."""
 Told = Callable[[int], None]
 """A callback: number of finished records."""
 _AT_ONCE: Final = 256
@@ -133,8 +133,8 @@ class Trained(nn.Module):
         if shape == raw == self.about.shape:
             raise RecordsError(
                 f"Expected a table or a list of mappings, got an array (n, {shape[0]}): it may have the columns "
-                f"{', '.join(map(repr, schema.names[:3]))}, ... as they are, or scaled as the model reads them. "
-                "Pass a DataFrame with column names."
+                f"{', '.join(map(repr, schema.names[:3]))}, ... as they are, or scaled as the model reads "
+                "them. Pass a DataFrame with column names."
             )
         return shape == raw
 
@@ -155,14 +155,14 @@ class Trained(nn.Module):
         network = self._given[0]
         if network is None and names_code(features.word):
             raise ConfigError(
-                f"Expected the network {features.word} of the exporter's own code, which computes the features, got "
-                "none. Give load(path, network=...) its module, or the features themselves as an array."
+                f"Expected the network {features.word} of the exporter's own code, which computes the features, "
+                "got none. Give load(path, network=...) its module, or the features themselves as an array."
             )
         network = network or named(features.word)
         if network.name != features.name:
             raise ConfigError(
-                f"Expected features by the network {features.name!r}, as the card says, got {network.name!r}: the "
-                "model would read other features. Install the version or give the network of the card."
+                f"Expected features by the network {features.name!r}, as the card says, got {network.name!r}: "
+                "the model would read other features. Give the network of the card."
             )
         return network.features(rows, cache_folder() / "features", lambda done: None)
 
@@ -303,19 +303,17 @@ def load(path: Path | str, model: Own | None = None, network: nn.Module | None =
         raise DataError(
             f"Expected the whole card of a model in {path}, got {type(error).__name__}: {str(error)[:400]}"
         ) from None
-    if model is None:
-        made = _packaged(path, about, shared=card["part"] == "shared")
-    else:
-        made = _own(model, about)
+    shared = card["part"] == "shared"
+    made = _packaged(path, about, shared=shared) if model is None else _own(model, about)
     if about.changes:
         made = make_private(made)[0]
-    _fill(made, tensors, path, whole=card["part"] != "shared" or not isinstance(model, nn.Module))
+    _fill(made, tensors, path, whole=not shared or not isinstance(model, nn.Module))
     bound_features(made, about.features)
     return Trained(made, card, None if network is None else _network(network, about))
 
 
 def _network(module: nn.Module, about: Described) -> Network:
-    """The caller's network, under the name that the card has if its layers and values are those of the card."""
+    """The caller's network, under the card's name if its layers and values are those of the card."""
     if not isinstance(module, nn.Module) or about.records.features is None:
         raise ConfigError(
             "Expected `network` as a module, for a model whose card names a network of its features, got "
@@ -352,6 +350,8 @@ def _packaged(path: Path, about: Described, *, shared: bool) -> nn.Module:
 
 def _own(model: Own, about: Described) -> nn.Module:
     """A copy of the caller's module, or the module that its class or function makes."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
     if not callable(model):
         raise ConfigError(
             f"Expected `model` as a module or a function that makes one, got {type(model).__name__}."
@@ -363,7 +363,7 @@ def _own(model: Own, about: Described) -> nn.Module:
         anything = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
         wanted = {name: value for name, value in about.options.items() if anything or name in parameters}
     made = OwnModel(factory=model, name=getattr(model, "__name__", "`model`"), options=wanted)
-    return copy.deepcopy(model) if isinstance(model, nn.Module) else made.build(about.shape, about.outputs, 0)
+    return made.build(about.shape, about.outputs, 0)
 
 
 def _fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> None:
