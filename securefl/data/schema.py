@@ -183,7 +183,8 @@ class Schema:
             if name not in found:
                 raise DataError(
                     f"{where}: expected a column {name!r}, which the model reads, got none"
-                    f"{near(name, found)}. The model reads {_listed(self.names)}; the table has {_listed(found)}."
+                    f"{near(name, found)}. The model reads {_listed(self.names)}; "
+                    f"the table has {_listed(found)}."
                 )
         places = [Place(where, name, trained=True) for name in self.names]
         parts = [

@@ -106,18 +106,20 @@ class Trained(nn.Module):
                 tell(start + len(part))
         return found
 
-    def inputs(self, x: object) -> NDArray[Any]:
+    def inputs(self, x: object, tell: Told = lambda done: None) -> NDArray[Any]:
         """Encode records as the model's input, float32 (n, *shape), or int64 for text.
+
+        tell: called with the number of records whose features are computed, if a network computes them.
 
         Raises errors as `outputs` does.
         """
         schema = self.about.records
         try:
             if (frame := frame_of(x, _WHERE)) is not None:
-                return self._featured(schema.encode(frame, _WHERE))
+                return self._featured(schema.encode(frame, _WHERE), tell)
             found = _array(x)
             if self._is_raw(found):
-                return self._encoded(found)
+                return self._encoded(found, tell)
             return _numbers(found, self.about.shape, text=self.about.reads_text)
         except RecordsError:
             raise
@@ -132,22 +134,22 @@ class Trained(nn.Module):
         raw = (len(schema.columns),) if schema.columns is not None else schema.shape
         if shape == raw == self.about.shape:
             raise RecordsError(
-                f"Expected a table or a list of mappings, got an array (n, {shape[0]}): it may have the columns "
-                f"{', '.join(map(repr, schema.names[:3]))}, ... as they are, or scaled as the model reads "
-                "them. Pass a DataFrame with column names."
+                f"Expected a table or a list of mappings, got an array (n, {shape[0]}): it may have the "
+                f"values of {', '.join(map(repr, schema.names[:3]))} as they are, or scaled as the model "
+                "reads them. Pass a DataFrame with column names."
             )
         return shape == raw
 
-    def _encoded(self, found: NDArray[Any]) -> NDArray[Any]:
+    def _encoded(self, found: NDArray[Any], tell: Told) -> NDArray[Any]:
         import pandas as pd
 
         schema = self.about.records
         if schema.columns is None:
-            return self._featured(_numbers(found, schema.shape, text=False))
+            return self._featured(_numbers(found, schema.shape, text=False), tell)
         frame = pd.DataFrame(found.astype(object), columns=list(schema.names))
-        return self._featured(schema.encode(frame, _WHERE))
+        return self._featured(schema.encode(frame, _WHERE), tell)
 
-    def _featured(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def _featured(self, rows: NDArray[Any], tell: Told) -> NDArray[Any]:
         """The features of encoded records, or the records if the study names no network."""
         features = self.about.records.features
         if features is None:
@@ -155,16 +157,17 @@ class Trained(nn.Module):
         network = self._given[0]
         if network is None and names_code(features.word):
             raise ConfigError(
-                f"Expected the network {features.word} of the exporter's own code, which computes the features, "
-                "got none. Give load(path, network=...) its module, or the features themselves as an array."
+                f"Expected the network {features.word} of the exporter's own code, which computes the "
+                "features, got none. Give load(path, network=...) its module (on the command line: --network "
+                "module:name), or pass the features as an array."
             )
         network = network or named(features.word)
         if network.name != features.name:
             raise ConfigError(
-                f"Expected features by the network {features.name!r}, as the card says, got {network.name!r}: "
-                "the model would read other features. Give the network of the card."
+                f"Expected features by the network {features.name!r}, as the card says, got {network.name!r}:"
+                " the model would read other features. Give the network of the card."
             )
-        return network.features(rows, cache_folder() / "features", lambda done: None)
+        return network.features(rows, cache_folder() / "features", tell)
 
     def predict(self, x: object) -> NDArray[Any]:
         """The label of each record, (n,), in the type and words of the table's own labels.
@@ -296,13 +299,7 @@ def load(path: Path | str, model: Own | None = None, network: nn.Module | None =
         DataError: The file is damaged or is not an exported model.
     """
     path = _path(path)
-    tensors, card = read(path)
-    try:
-        about = described(card)
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
-        raise DataError(
-            f"Expected the whole card of a model in {path}, got {type(error).__name__}: {str(error)[:400]}"
-        ) from None
+    tensors, card, about = opened(path)
     shared = card["part"] == "shared"
     made = _packaged(path, about, shared=shared) if model is None else _own(model, about)
     if about.changes:
@@ -310,6 +307,20 @@ def load(path: Path | str, model: Own | None = None, network: nn.Module | None =
     _fill(made, tensors, path, whole=not shared or not isinstance(model, nn.Module))
     bound_features(made, about.features)
     return Trained(made, card, None if network is None else _network(network, about))
+
+
+def opened(path: Path) -> tuple[Tensors, dict[str, Any], Described]:
+    """The values, the card and its description of the model in a file. No code is run.
+
+    Raises ConfigError and DataError as `load` does.
+    """
+    tensors, card = read(path)
+    try:
+        return tensors, card, described(card)
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise DataError(
+            f"Expected the whole card of a model in {path}, got {type(error).__name__}: {str(error)[:400]}"
+        ) from None
 
 
 def _network(module: nn.Module, about: Described) -> Network:
@@ -336,7 +347,8 @@ def _packaged(path: Path, about: Described, *, shared: bool) -> nn.Module:
     if about.kind not in get_args(Kind):
         raise ConfigError(
             f"Expected `model` for {path}, whose model {about.kind!r} is not one of this package: give "
-            "load(path, model=...) the class, or a module of it."
+            "load(path, model=...) the class, or a module of it. On the command line: --model module:name, "
+            "which runs that code."
         )
     if shared:
         raise ConfigError(
