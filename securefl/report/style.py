@@ -1,8 +1,10 @@
 """Style of all figures: colours, markers, frame and legend.
 
 The colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart. Each kind of data
-quality has one colour. Each arm has a colour and a mark, in the order of the arms. Pass the same `looks` to
-every figure of a report, so that an arm looks the same in all of them.
+quality has one colour. Each series (an arm, or a line of a sweep) has a name, a colour and a mark, in the
+order in which pages list the series. Pass the same `looks` to every figure of a page, so that a series
+looks the same in all of them. Pages with a legend of their own draw its key with `swatch`. All pages and
+pictures take colours from here alone.
 """
 
 from __future__ import annotations
@@ -10,14 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass
+from functools import cache
+from typing import Final
 
+import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.markers import MarkerStyle
 
 from securefl.core.errors import DataError
 
-ARM_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+ARM_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#888888")
 QUALITY_COLOURS: Mapping[str, str] = {
     "clean": "#0072B2",
     "noisy": "#E69F00",
@@ -28,6 +35,15 @@ QUALITY_COLOURS: Mapping[str, str] = {
 }
 _OTHER_QUALITY = "#777777"
 _GRID = "#E3E3E3"
+PAGE_INKS: Final[Mapping[str, str]] = {
+    "#000000": "currentColor",
+    "#ffffff": "var(--paper, #ffffff)",
+    "#e3e3e3": "var(--rule, #e3e3e3)",
+    "#999999": "var(--faint, #999999)",
+    "#bbbbbb": "var(--faint, #bbbbbb)",
+    "#555555": "var(--note, #555555)",
+}
+"""By colour of a figure, in lower case: the CSS value in its place on a page, which is light or dark."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
 _WIDTH = 9.0
 
@@ -43,6 +59,29 @@ class Look:
 def look(number: int) -> Look:
     """The look of the series with this number, counted from 0. Numbers below 2,000 have different looks."""
     return Look(_colour(number), MARKERS[number % len(MARKERS)])
+
+
+def swatch(worn: Look, *, fill: str | None = None, dash: tuple[int, ...] = ()) -> Markup:
+    """A line with a series' mark, as SVG for a page's legend beside its figures.
+
+    fill: of the mark, by default the series' colour. dash: lengths on and off, empty for a solid line.
+    """
+    dashes = f' stroke-dasharray="{dash[0] * 1.5:g} {dash[1] * 1.5:g}"' if dash else ""
+    return Markup(  # safe: it has numbers and constants alone
+        f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{worn.colour}" '
+        f'stroke-width="2"{dashes}/><path d="{_shape(worn.marker)}" '
+        f'style="fill:{PAGE_INKS.get((fill or worn.colour).lower(), fill or worn.colour)}" '
+        f'stroke="{worn.colour}"/></svg>'
+    )
+
+
+@cache
+def _shape(marker: str) -> str:
+    """The outline of a matplotlib mark around (18, 6), 9 units wide, as an SVG path."""
+    style = MarkerStyle(marker)
+    outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])
+    points = [f"{x:.2f} {y:.2f}" for x, y in outline * [9, -9] + [18, 6]]
+    return f"M{'L'.join(points)}z"
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
