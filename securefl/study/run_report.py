@@ -167,11 +167,6 @@ def sentences(results: Results) -> tuple[str, str, str]:
     return wording.sentences(results.summary)
 
 
-def price(study: Study, results: Results) -> str:
-    """What a finite epsilon against the study's adversaries cost in accuracy; empty if no arms tell."""
-    return wording.privacy_cost(results.summary, study.privacy.adversaries)
-
-
 def write(
     study: Study,
     results: Results,
@@ -217,7 +212,7 @@ def write(
     page = run_page.ReportData(
         title=study.study.name,
         answer=wording.answer(results.summary),
-        price=price(study, results),
+        price=results.price,
         sentences=sentences(results),
         privacy=privacy,
         config=study.text,
@@ -284,6 +279,7 @@ def as_json(results: Results) -> dict[str, Any]:
     return {
         "arms": arms,
         "sentences": list(wording.sentences(tested)) if tested else [],
+        "privacy_cost": results.price or None,
         "accuracy": MEASURES[results.kind].words,
         "tested": TESTED,
         "accounting": results.accounting,

@@ -32,7 +32,7 @@ class Seen:
     scrolls: what is wider than the window. faint: text of too little contrast. small: text below 9 pixels.
     cut: text of a picture beyond its frame. crossed: texts of a picture on each other. errors: errors and
     warnings of the console, and violations of the content policy. requests: addresses other than the page's.
-    text: all visible text, with all folds open.
+    paper: red, green and blue of the page, 0 to 255. text: all visible text, with all folds open.
     """
 
     scrolls: Sequence[str]
@@ -42,11 +42,12 @@ class Seen:
     crossed: Sequence[str]
     errors: Sequence[str]
     requests: Sequence[str]
+    paper: tuple[int, int, int]
     text: str
 
     @property
     def faults(self) -> dict[str, Sequence[str]]:
-        return {name: own for name, own in vars(self).items() if name != "text" and own}
+        return {name: own for name, own in vars(self).items() if name not in ("paper", "text") and own}
 
 
 def require() -> Path:
@@ -119,5 +120,6 @@ async def _looked(browser: Path, page: Path, width: int, dark: bool, picture: Pa
         answer = await send("Runtime.evaluate", expression=_LOOK, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         found = answer["result"]["value"]
+        found["paper"] = tuple(found["paper"])
     foreign = [url for url in requests if url != page.as_uri() and not url.startswith("data:")]
     return Seen(**found, errors=errors, requests=foreign)

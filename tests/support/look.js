@@ -62,5 +62,5 @@
       if (wide > 2 && high > 0.35 * Math.min(a.height, b.height)) crossed.push(`${one} and ${other}`);
     }));
   }
-  return { scrolls, faint, small, cut, crossed, text: document.body.innerText };
+  return { scrolls, faint, small, cut, crossed, paper: backdrop(document.body).slice(0, 3), text: document.body.innerText };
 })()

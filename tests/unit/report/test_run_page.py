@@ -399,8 +399,8 @@ def test_the_price_of_an_epsilon_is_that_of_the_best_arms_of_each_kind() -> None
     noised = [arm("Head", final=0.86, epsilon=2.0), arm("Worse", final=0.8, epsilon=0.5)]
     assert privacy_cost([*bare, *noised], ["server"]) == (
         "A finite epsilon cost 9.0 points of accuracy: Head ended at 0.860, at an epsilon of 2 against the "
-        "server, and FedProf, the best of 2 arms without one, at 0.950. Their methods differ too, so the noise "
-        "alone may have cost more or less."
+        "server, and FedProf, the best of 2 arms without one, at 0.950. Their methods differ too, so the "
+        "noise alone may have cost more or less."
     )
     same = replace(noised[0], protocol="fedprof", final_accuracy=0.96)
     said = privacy_cost([*bare, same], ["server"])
