@@ -17,7 +17,7 @@ $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
 	touch $@
 
-demo: $(VENV)/.installed  ## encrypted FedProf on digits, with a report
+demo: $(VENV)/.installed  ## FedAvg, encrypted FedProf and a head at epsilon 2 on digits, with a report
 	$(BIN)/securefl demo
 
 test: $(VENV)/.tested  ## all tests but those marked slow
