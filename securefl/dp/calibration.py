@@ -259,8 +259,8 @@ def _training_noise(epsilon: float, delta: float, rate: float, steps: int) -> fl
         if high >= log(_MOST_NOISE):
             raise ConfigError(
                 f"Expected an epsilon that noise can reach, got {epsilon:g}: {steps:,} steps at sampling "
-                f"rate {rate:g} cost {excess(high) + epsilon:.2g} even at noise multiplier {_MOST_NOISE:g}. Ask "
-                "for a larger epsilon, or train fewer steps."
+                f"rate {rate:g} cost {excess(high) + epsilon:.2g} even at noise multiplier {_MOST_NOISE:g}. "
+                "Ask for a larger epsilon, or train fewer steps."
             )
         high = min(high + 1.0, log(_MOST_NOISE))
     low = high
@@ -294,8 +294,8 @@ def _rounded_up(multiplier: float) -> float:
 
     Parties on different machines compute it, each for itself. Their last bits may differ; five digits do not.
     """
-    digits = 4 - floor(log10(multiplier))
-    return ceil(multiplier * 10**digits) / 10**digits
+    scale = 10.0 ** (4 - floor(log10(multiplier)))
+    return ceil(multiplier * scale) / scale
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:

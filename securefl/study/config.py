@@ -294,8 +294,8 @@ def _require_one_target(privacy: PrivacySection, training: DPSGDSection | None) 
     if privacy.epsilon is not None and privacy.epsilon != target:
         raise ConfigError(
             f"[dpsgd] Expected epsilon = {privacy.epsilon:g}, that of [privacy], got {target:g}: both are "
-            "the epsilon of all that a client releases in a run, training included. Write it once. To fix the "
-            "part of training, give `noise_multiplier` in its place."
+            "the epsilon of all that a client releases in a run, training included. Write it once. To fix "
+            "the part of training, give `noise_multiplier` in its place."
         )
     if privacy.budget < target:
         raise ConfigError(
