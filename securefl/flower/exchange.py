@@ -13,7 +13,7 @@ long as the party runs under another user.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic, sleep
 from typing import Final
 
@@ -180,14 +180,18 @@ def found(
     post = Post(grid, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause)
     end, known = clock() + deadline, dict[int, str]()
     while True:
-        new = [node for node in grid.get_node_ids() if node not in known]
-        hello = RecordDict({_RECORD: ConfigRecord({})})
-        for node, content in post.asked(HELLO, {str(node): (node, hello) for node in new}).items():
-            known[int(node)] = _name(content)
+        known |= greeted(post, [node for node in grid.get_node_ids() if node not in known])
         nodes = _by_party(known, names)
         if len(nodes) == len(names) or clock() >= end:
             return nodes
         pause(_PAUSE)
+
+
+def greeted(post: Post, nodes: Iterable[int]) -> dict[int, str]:
+    """Ask these nodes for their parties. Returns the party of each that answers; empty if it names none."""
+    hello = RecordDict({_RECORD: ConfigRecord({})})
+    said = post.asked(HELLO, {str(node): (node, hello) for node in nodes})
+    return {int(node): _name(content) for node, content in said.items()}
 
 
 SIMULATION: Final = "query.securefl_simulation"
