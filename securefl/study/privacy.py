@@ -18,6 +18,7 @@ from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.core.renamed import formerly
 from securefl.dp.calibration import check_training, multiplier_beside, sigma
+from securefl.linear.registry import encrypts_baseline
 from securefl.linear.registry import require as require_scores
 from securefl.mechanisms import registry as mechanisms
 from securefl.mechanisms.base import KEY_HOLDER_ADDS
@@ -230,6 +231,7 @@ class PrivacySection:
         return Plan(
             sum=self.sum,
             scores=self.scores,
+            encrypted_baseline=encrypts_baseline(self.scores, self.parameters),
             noise=NO_NOISE if self.epsilon == inf else self.noise,
             noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised), spent),
             dropout=self.dropout or 0.0,
