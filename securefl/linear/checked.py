@@ -323,7 +323,7 @@ def framed(checks: Checks, body: bytes) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Declared:
+class Declared(Guarded):
     """A query's weights as the server declares them. `told` is their digest, which clients get."""
 
     told: bytes

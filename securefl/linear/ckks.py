@@ -1,4 +1,4 @@
-"""`scores = "ckks"` with an encrypted baseline: one ciphertext per client, opened alone in one turn, unchecked.
+"""`scores = "ckks"` with an encrypted baseline: one ciphertext per client, opened alone, without checks.
 
 A malicious server reads the key within a few hundred openings (`evaluator`). `checked_ckks` is the scheme for
 plaintext weights.

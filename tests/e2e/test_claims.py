@@ -209,7 +209,7 @@ def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, t
     learns = "blinded integers, uniform to it"
     if scores == "clear" or "fedprof" not in arm:
         learns = "nothing: it takes no part"
-    elif scores == "pads":
+    elif scores in ("ckks", "pads"):
         learns = "who takes part, and the weights of each query, such as the server's baseline"
     elif scores == "dealt-pads":
         learns = "who takes part, and shares of the weights, uniform to it"
