@@ -23,6 +23,7 @@ from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.core.renamed import formerly
 from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
+from securefl.linear.registry import encrypts_baseline
 from securefl.linear.registry import require as require_scores
 from securefl.mechanisms import registry as mechanisms
 from securefl.mechanisms.base import KEY_HOLDER_ADDS
@@ -306,6 +307,7 @@ class PrivacySection:
         return Plan(
             sum=self.sum,
             scores=self.scores,
+            encrypted_baseline=encrypts_baseline(self.scores, self.parameters),
             noise=NO_NOISE if self.epsilon == inf else self.noise,
             noise_multiplier=self._multiplier(self._noised(rounds, specs), spent),
             dropout=self.dropout or 0.0,
