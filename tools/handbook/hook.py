@@ -1,0 +1,52 @@
+"""The hook of mkdocs: pages that are made from the code, the version, and search without a server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from handbook import commands, keys, names
+
+import securefl
+
+SITE = Path(__file__).parents[2] / "site"
+
+
+def made() -> Iterator[tuple[str, str]]:
+    """The pages that are made from the code: path below docs, and Markdown."""
+    yield "reference/keys.md", keys.page()
+    yield "reference/commands.md", commands.page()
+    yield "reference/names.md", names.index()
+    for face in names.faces():
+        yield f"reference/{names.file_name(face)}", names.page(face)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Build into a folder of this version."""
+    config.site_dir = str(SITE / securefl.__version__)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for path, text in made():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """List the versions that stand side by side, and lead a visitor of the folder to the newest."""
+    versions = sorted((path.name for path in SITE.iterdir() if (path / "index.html").is_file()), reverse=True)
+    listed = [{"version": name, "title": name, "aliases": []} for name in versions]
+    (SITE / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
+    newest = versions[0]
+    (SITE / "index.html").write_text(
+        f'<!doctype html><meta charset="utf-8"><title>securefl</title>'
+        f'<meta http-equiv="refresh" content="0; url={newest}/index.html"><a href="{newest}/index.html">securefl {newest}</a>\n',
+        encoding="utf-8",
+    )
