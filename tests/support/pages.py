@@ -57,10 +57,11 @@ def blocks(page: str) -> list[Block]:
 
 def differs(shown: str, expected: str) -> str:
     """How an output differs from the one that the page shows; empty if it does not."""
-    parts = [re.escape(part) for part in expected.strip().split("…")]
-    # A line of its own may stand for no line at all.
-    pattern = r"[\s\S]*?".join(parts).replace("\\\n[\\s\\S]*?\\\n", r"\n[\s\S]*?")
-    if re.fullmatch(pattern, shown.strip()):
+    lines = expected.strip().splitlines()
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "…" else ".*".join(map(re.escape, line.rstrip().split("…"))) + r" *\n" for line in lines
+    )
+    if re.fullmatch(pattern, shown.strip() + "\n" if shown.strip() else ""):
         return ""
     return f"expected\n{expected.strip()}\n\ngot\n{shown.strip()}"
 
