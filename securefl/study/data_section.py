@@ -53,9 +53,10 @@ class DataSection:
     source: a data set's name, `module:name` of a function, or a file or folder beside the study. A path in
     the folder of data sets begins with `$SECUREFL_DATA/`. A caller in Python that passes records leaves it
     out. clients: N, by default the number in the records (partition "natural"). partition: how records are
-    dealt to clients, see `Partition`. records: the number of training records in all, drawn by the seed, by default all. holdout: the share of a client's records that
-    it tests on and never trains on. test_clients: clients beyond `clients` that take part in no round; the
-    server tests on their records, in place of the data set's test part. download: fetch missing files first.
+    dealt to clients, see `Partition`. records: the number of training records in all, drawn by the seed, by
+    default all. holdout: the share of a client's records that it tests on and never trains on. test_clients:
+    clients beyond `clients` that take part in no round; the server tests on their records, in place of the
+    data set's test part. download: fetch missing files first.
 
     For a person's own records:
     target: the column to predict, or the columns of a regression. classes: the labels in order, or their

@@ -30,7 +30,9 @@ from securefl.commands.main import cli
 from securefl.core.errors import SecureFLError
 
 ROOT = Path(__file__).parents[2]
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<head>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<head>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,8 @@ def differs(shown: str, expected: str) -> str:
     """How an output differs from the one that the page shows; empty if it does not."""
     lines = expected.strip().splitlines()
     pattern = "".join(
-        r"(?:.*\n)*?" if line == "…" else ".*".join(map(re.escape, line.rstrip().split("…"))) + r" *\n" for line in lines
+        r"(?:.*\n)*?" if line == "…" else ".*".join(map(re.escape, line.rstrip().split("…"))) + r" *\n"
+        for line in lines
     )
     if re.fullmatch(pattern, shown.strip() + "\n" if shown.strip() else ""):
         return ""

@@ -45,9 +45,20 @@ def page() -> str:
         "",
     ]
     for own in commands():
-        lines += [f"## `{own.name}` {{#{own.anchor}}}", "", *_help(own.command), *_usage(own), *_options(own.command)]
+        lines += [
+            f"## `{own.name}` {{#{own.anchor}}}",
+            "",
+            *_help(own.command),
+            *_usage(own),
+            *_options(own.command),
+        ]
         if own.command.epilog:
-            lines += ["```", *(inspect.cleandoc(own.command.epilog).removeprefix("Example:").split("\n\n")), "```", ""]
+            lines += [
+                "```",
+                *(inspect.cleandoc(own.command.epilog).removeprefix("Example:").split("\n\n")),
+                "```",
+                "",
+            ]
     return "\n".join(line.rstrip() if line.startswith("|") else line for line in lines)
 
 

@@ -9,17 +9,20 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from handbook import commands, keys, names
+from handbook import codes, commands, keys, names, sources
 
 import securefl
 
 SITE = Path(__file__).parents[2] / "site"
 
 
-def made() -> Iterator[tuple[str, str]]:
-    """The pages that are made from the code: path below docs, and Markdown."""
+def made() -> Iterator[tuple[str, str | bytes]]:
+    """The pages that are made from the code: path below docs, and Markdown; or a picture's bytes."""
+    yield from sources.pages()
+    yield "reference/exit-codes.md", codes.page()
     yield "reference/keys.md", keys.page()
     yield "reference/commands.md", commands.page()
     yield "reference/names.md", names.index()
@@ -39,14 +42,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Lead links of a page of docs/ to the site's own pages of files outside docs/."""
+    if page.file.generated_by:
+        return markdown
+    return sources.linked(markdown, f"docs/{page.file.src_uri}")
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """List the versions that stand side by side, and lead a visitor of the folder to the newest."""
     versions = sorted((path.name for path in SITE.iterdir() if (path / "index.html").is_file()), reverse=True)
     listed = [{"version": name, "title": name, "aliases": []} for name in versions]
     (SITE / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
-    newest = versions[0]
+    first = f"{versions[0]}/index.html"
     (SITE / "index.html").write_text(
-        f'<!doctype html><meta charset="utf-8"><title>securefl</title>'
-        f'<meta http-equiv="refresh" content="0; url={newest}/index.html"><a href="{newest}/index.html">securefl {newest}</a>\n',
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>securefl</title>'
+        f'<meta http-equiv="refresh" content="0; url={first}"><a href="{first}">securefl {versions[0]}</a></html>\n',
         encoding="utf-8",
     )

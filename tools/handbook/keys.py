@@ -29,8 +29,14 @@ from securefl.training.own_models import OwnModelSection
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 _SWEEP = {
-    "grid": ("table of lists", "The values of each swept key, a dotted path in quotes. Every combination is a cell."),
-    "list": ("list of tables", "Cells whose keys change together: one entry a table, beside each cell of the grid."),
+    "grid": (
+        "table of lists",
+        "The values of each swept key, a dotted path in quotes. Every combination is a cell.",
+    ),
+    "list": (
+        "list of tables",
+        "Cells whose keys change together: one entry a table, beside each cell of the grid.",
+    ),
     "panels": ("list of texts", "Swept keys that divide the plot into panels. The axis stays the epsilon."),
     "choice": ("table", "How one value of a key is chosen on validation records, see `[sweep.choice]`."),
 }
@@ -38,7 +44,7 @@ _SWEEP = {
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of a study: its heading as TOML has it, its place in a parsed study, and the class that reads it.
+    """A table of a study: its heading in TOML, its place in a parsed study, and the class that reads it.
 
     place: dotted. A part that begins with `=` must be the value of `protocol`, and `*` stands for any key.
     """
@@ -74,7 +80,9 @@ def tables() -> Iterator[Table]:
         if name == "model":
             yield Table(heading="[model] of your own", place="model", kind=OwnModelSection)
     for point in sorted(entry_points(group="securefl.protocols"), key=lambda one: one.name):
-        yield from _with_inner(Table(heading=f"[[arm]] {point.name}", place=f"arm.={point.name}", kind=point.load()))
+        yield from _with_inner(
+            Table(heading=f"[[arm]] {point.name}", place=f"arm.={point.name}", kind=point.load())
+        )
     yield Table(heading="[sweep.choice]", place="sweep.choice", kind=Trials)
 
 
@@ -100,7 +108,9 @@ def _keys(table: Table) -> Iterator[Key]:
         if not field.init:
             continue
         if field.name not in said:
-            raise LookupError(f"{table.kind.__module__}.{table.kind.__name__} does not say what `{field.name}` means.")
+            raise LookupError(
+                f"{table.kind.__module__}.{table.kind.__name__} does not say what `{field.name}` means."
+            )
         example, source = example_of(table.place, field.name)
         yield Key(
             table=table,
@@ -169,7 +179,11 @@ def default_words(field: Field[Any]) -> str:
     if default is None or default in ((), {}):
         return "It may be left out."
     if is_dataclass(default):
-        default = {own.name: getattr(default, own.name) for own in fields(default) if getattr(default, own.name) is not None}
+        default = {
+            own.name: getattr(default, own.name)
+            for own in fields(default)
+            if getattr(default, own.name) is not None
+        }
     return f"By default `{toml_value(default)}`."
 
 
@@ -191,7 +205,10 @@ def _bare(key: str) -> str:
 def studies() -> Mapping[str, dict[str, Any]]:
     """The tables of all packaged studies, and of those below docs/examples, by name."""
     found = {name: tomllib.loads(text) for name, text in packaged().items()}
-    return found | {f"docs/examples/{path.name}": tomllib.loads(path.read_text("utf-8")) for path in sorted(EXAMPLES.glob("*.toml"))}
+    return found | {
+        f"docs/examples/{path.name}": tomllib.loads(path.read_text("utf-8"))
+        for path in sorted(EXAMPLES.glob("*.toml"))
+    }
 
 
 def example_of(place: str, key: str) -> tuple[str, str]:
@@ -236,7 +253,12 @@ def page() -> str:
         lines += [f"## {table.heading}", "", *_intro(table.kind)]
         for key in keys(table):
             lines += _entry(key)
-    lines += ["## [sweep]", "", "The cells of a sweep. `securefl sweep STUDY` runs the study once for each.", ""]
+    lines += [
+        "## [sweep]",
+        "",
+        "The cells of a sweep. `securefl sweep STUDY` runs the study once for each.",
+        "",
+    ]
     for name, (kind, meaning) in _SWEEP.items():
         lines += [f"### `{name}` {{#sweep-{name}}}", "", f"{kind}. {meaning}", ""]
     return "\n".join(lines)

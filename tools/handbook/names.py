@@ -45,7 +45,14 @@ def index() -> str:
     for face in faces():
         module = importlib.import_module(face)
         links = ", ".join(f"[`{name}`]({file_name(face)}#{name})" for name in sorted(names(face)))
-        lines += [f"## [`{face}`]({file_name(face)})", "", (module.__doc__ or "").strip().splitlines()[0], "", links, ""]
+        lines += [
+            f"## [`{face}`]({file_name(face)})",
+            "",
+            (module.__doc__ or "").strip().splitlines()[0],
+            "",
+            links,
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -87,7 +94,7 @@ def markdown(text: str) -> str:
 def _example(source: list[str], at: int, lines: list[str]) -> int:
     lines += ["", "```pycon"]
     while at < len(source) and source[at].strip():
-        lines.append(source[at].strip() if not source[at].strip().startswith("...") else source[at].strip())
+        lines.append(source[at].strip())
         at += 1
     lines += ["```", ""]
     return at
@@ -97,7 +104,11 @@ def _section(name: str, source: list[str], at: int, lines: list[str]) -> int:
     lines += ["", f"**{name}**", ""]
     while at < len(source) and (source[at].startswith("    ") or not source[at].strip()):
         line = source[at]
-        entry = _ENTRY.fullmatch(line.strip()) if line.startswith("    ") and not line.startswith("     ") else None
+        entry = (
+            _ENTRY.fullmatch(line.strip())
+            if line.startswith("    ") and not line.startswith("     ")
+            else None
+        )
         if not line.strip():
             lines.append("")
         elif entry is not None:
@@ -114,4 +125,9 @@ def _section(name: str, source: list[str], at: int, lines: list[str]) -> int:
 def _safe(text: str) -> str:
     """Text whose angle brackets outside code are no HTML, and whose stars are no emphasis."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else html.escape(part, quote=False).replace("*", "\\*").replace("_", "\\_") for part in parts)
+    return "".join(
+        part
+        if part.startswith("`")
+        else html.escape(part, quote=False).replace("*", "\\*").replace("_", "\\_")
+        for part in parts
+    )

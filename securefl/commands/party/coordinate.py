@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.exit_codes import ExitCode
 from securefl.commands.telling import play_and_tell
 from securefl.core.text_safety import escaped
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from securefl.study.interruption import Interruption
     from securefl.study.progress import Bars
     from securefl.study.results import Results
-
-TOO_FEW = 5
-"""The exit code if a round could not begin, since too few of its parties were present in time."""
 
 
 @click.command(
@@ -104,7 +102,7 @@ def coordinate(
     except TooFewParties as error:
         click.echo(escaped(f"securefl: {error}"), err=True)
         click.echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
-        raise click.exceptions.Exit(TOO_FEW) from None
+        raise click.exceptions.Exit(ExitCode.TOO_FEW) from None
 
 
 def _again(folder: Path, home: Path, options: Mapping[str, object], sockets: Sequence[str]) -> str:
