@@ -37,7 +37,7 @@ package: $(VENV)/.tested  ## sdist and wheel, and the demo from the wheel in a c
 	$(BIN)/pytest tests/e2e/test_wheel.py
 
 docs: $(VENV)/.tested  ## the documentation site, in site/VERSION
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 check: $(VENV)/.tested  ## lint, format, types
