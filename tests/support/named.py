@@ -32,9 +32,9 @@ def lies(page: str) -> list[str]:
 
 def _checks(quoted: str) -> Iterator[Callable[[str], bool]]:
     if re.match(r"securefl [a-z]", quoted):
-        yield _is_command
+        yield is_command
     elif re.match(r"make [a-z][\w-]*$", quoted):
-        yield _is_target
+        yield is_target
     elif re.match(r"--[a-z]", quoted):
         yield _is_option
     elif re.match(r"securefl(\.\w+)+$", quoted):
@@ -47,7 +47,8 @@ def _checks(quoted: str) -> Iterator[Callable[[str], bool]]:
         yield lambda text: text.split(" = ")[0] in _keys()
 
 
-def _is_command(text: str) -> bool:
+def is_command(text: str) -> bool:
+    """Whether a command of ours has this name and these options."""
     command: click.Command = commands.cli
     for word in text.split()[1:]:
         if not isinstance(command, click.Group):
@@ -60,7 +61,8 @@ def _is_command(text: str) -> bool:
     return {word.split("=")[0] for word in text.split() if re.match(r"--[a-z]", word)} <= known
 
 
-def _is_target(text: str) -> bool:
+def is_target(text: str) -> bool:
+    """Whether the Makefile has this target."""
     return f"\n{text.split()[1]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
@@ -123,3 +125,18 @@ def _is_section(text: str) -> bool:
         in {name for table in own for name in table.kind.__dataclass_fields__}
         | {"grid", "list", "panels", "choice", "name", "protocol"}
     )
+
+
+def is_key(path: str) -> bool:
+    """Whether a dotted path is a section or a key of a study, of an app's terms, or of Flower's own file."""
+    first, *_, last = path.split(".") if "." in path else (path, path)
+    if first in ("superlink", "plan", "arm"):
+        return first in ("superlink", "arm") or last in _keys() | {"plan"} or path.startswith("plan.weights.")
+    tables = [table for table in keys.tables() if table.place.split(".")[0] == first]
+    if path == first:
+        return bool(tables) or first in _keys() | {"sweep", "terms"}
+    if first == "sweep":
+        return True
+    within = {name for table in tables for name in table.kind.__dataclass_fields__}
+    # Below `columns` stands a name that the person chose.
+    return last in within or ".columns." in f".{path}." or path.split(".")[1] == "options"
