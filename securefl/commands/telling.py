@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.progress import Bars
     from securefl.study.round_events import Callback
-
-UNLEARNT = 4
-"""The exit code if the command finished, but an arm learnt nothing or stopped early (`alarms`)."""
 
 
 def find(study: str) -> Study:
@@ -202,11 +200,11 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 def end_told(warnings: Iterable[str], learnt: bool) -> None:
-    """Print warnings, and end the command with `UNLEARNT` if an arm learnt nothing."""
+    """Print warnings, and end the command with `ExitCode.UNLEARNT` if an arm learnt nothing."""
     warn(warnings)
     if not learnt:
         echo("An arm learnt nothing, or stopped early: the exit code is 4. See above.", err=True)
-        raise click.exceptions.Exit(UNLEARNT)
+        raise click.exceptions.Exit(ExitCode.UNLEARNT)
 
 
 def tell(
@@ -220,7 +218,7 @@ def tell(
         said["private"] |= more()
         click.echo(json.dumps({**said, "report": str(page)}, indent=2))
         return
-    for sentence in run_report.sentences(found):
+    for sentence in filter(None, (*run_report.sentences(found), found.price)):
         echo(sentence)
     if rows := run_report.measure_rows(found):
         echo_measures(rows)
@@ -230,7 +228,7 @@ def tell(
 
 def echo_measures(rows: Sequence[MeasureRow]) -> None:
     """Print the measures of the arms' models and of the observer's own, without those that nobody has."""
-    from securefl.report.run_page import number_text
+    from securefl.report.pages import number_text
     from securefl.study.observed import WHOSE
 
     names = {

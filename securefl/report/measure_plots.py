@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from securefl.report import style
-from securefl.report.style import Look, blank, checked, legend, light_frame
+from securefl.report.style import WIDE, Look, blank, checked, legend, light_frame
 
 _ACROSS = 3
 """Matrices side by side."""
@@ -18,7 +18,7 @@ _NUMBERS = 6
 """The most classes whose matrix has a number in each cell."""
 
 
-def confusion(table: pd.DataFrame) -> Figure:
+def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
     """A matrix for each model: the share of a class's records (row) by predicted class (column).
 
     table: columns name, true, predicted, records; records are summed over seeds.
@@ -26,8 +26,9 @@ def confusion(table: pd.DataFrame) -> Figure:
     """
     data = checked(table, ("name", "true", "predicted", "records"))
     names = list(dict.fromkeys(data["name"]))
-    rows, across = ceil(len(names) / _ACROSS), min(len(names), _ACROSS)
-    figure = blank(height=0.4 + 3.1 * rows)
+    across = min(len(names), _ACROSS if width >= WIDE else 1)
+    rows = ceil(len(names) / across)
+    figure = blank(height=0.4 + 3.1 * rows, width=width)
     panels = figure.subplots(rows, across, squeeze=False).flat
     for axes in panels:
         axes.set_visible(False)
@@ -50,7 +51,9 @@ def confusion(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def calibration(table: pd.DataFrame, *, looks: Mapping[str, Look] | None = None) -> Figure:
+def calibration(
+    table: pd.DataFrame, *, looks: Mapping[str, Look] | None = None, width: float = WIDE
+) -> Figure:
     """Reliability diagram: the share of right classes against the probability that the model gave them.
 
     table: columns name, probability, right, records: a row for each model, seed and bin. Bins of several
@@ -62,7 +65,7 @@ def calibration(table: pd.DataFrame, *, looks: Mapping[str, Look] | None = None)
     given = dict(looks or {})
     more = [name for name in names if name not in given]
     shown = given | {name: style.look(len(given) + place) for place, name in enumerate(more)}
-    figure = blank(height=4.2)
+    figure = blank(height=4.2, width=width)
     axes = figure.subplots()
     light_frame(axes)
     axes.plot([0, 1], [0, 1], color="#8a8a8a", linestyle=":", linewidth=1.4, label="as good as it says")

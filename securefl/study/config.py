@@ -26,7 +26,7 @@ from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import read_text, toml
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
-from securefl.study.privacy import PrivacySection
+from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import Batched, slots_for
 from securefl.training.devices import Wanted
@@ -57,7 +57,8 @@ class ProtocolOptions(Protocol):
 class StudySection:
     """The section [study].
 
-    name: for people. seeds: every arm runs once under each seed. target: the accuracy to be reached.
+    name: for people. rounds: the number of rounds of each arm. seeds: every arm runs once under each seed.
+    target: the accuracy to be reached.
     evaluate_every: models are tested in rounds whose number this divides, and in the last one.
     """
 
@@ -216,7 +217,7 @@ class Study:
     corruption: Corruption = field(default_factory=Corruption)
     network: Faults = field(default_factory=Faults)
     cost: CostSection = field(default_factory=CostSection)
-    dpsgd: DPSGD | None = None
+    dpsgd: DPSGDSection | None = None
     runtime: RuntimeSection = field(default_factory=RuntimeSection)
     measures: MeasuresSection = field(default_factory=MeasuresSection)
     text: str = ""
@@ -233,6 +234,12 @@ class Study:
     def claims(self) -> bool:
         """Whether a run of the study may claim a finite epsilon."""
         return self.dpsgd is not None or (self.privacy.epsilon or inf) < inf
+
+    @property
+    def private(self) -> DPSGD | None:
+        """The private training, if the study asks for it. If its noise follows from a target, see
+        `DPSGDSection.training`."""
+        return None if self.dpsgd is None else self.dpsgd.training
 
     @property
     def packaged(self) -> bool:
@@ -254,7 +261,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "corruption": Corruption,
     "network": Faults,
     "cost": CostSection,
-    "dpsgd": DPSGD,
+    "dpsgd": DPSGDSection,
     "runtime": RuntimeSection,
     "measures": MeasuresSection,
 }
@@ -289,6 +296,7 @@ def parse(
         table.setdefault("model", {})
     if brought.data is not None:
         table.setdefault("data", {})
+    table = with_one_epsilon(table)
     kinds, sections, arms = dict(_SECTIONS), dict[str, Any](), tuple[Arm, ...]()
     # In the order of the text, so that the first error is the first that its author meets there.
     for place, (name, own) in enumerate(table.items()):
@@ -310,6 +318,7 @@ def parse(
             f"Missing section {', '.join(f'[{name}]' for name in missing)}. Add it; `securefl studies demo` "
             "prints a study with every needed one."
         )
+    _require_one_target(sections["privacy"], sections.get("dpsgd"))
     return Study(**sections, arms=arms, text=text, home=home, brought=brought)
 
 
@@ -328,6 +337,24 @@ def _before_unknown(later: Sequence[str]) -> Iterator[None]:
         if not unknown:
             raise
         raise ConfigError(" ".join([str(error), *unknown])) from None
+
+
+def _require_one_target(privacy: PrivacySection, training: DPSGDSection | None) -> None:
+    """Raises ConfigError for a target beside another epsilon, or a smaller budget, in [privacy]."""
+    target = None if training is None else training.epsilon
+    if target is None:
+        return
+    if privacy.epsilon is not None and privacy.epsilon != target:
+        raise ConfigError(
+            f"[dpsgd] Expected epsilon = {privacy.epsilon:g}, that of [privacy], got {target:g}: both are "
+            "the epsilon of all that a client releases in a run, training included. Write it once. To fix "
+            "the part of training, give `noise_multiplier` in its place."
+        )
+    if privacy.budget < target:
+        raise ConfigError(
+            f"[dpsgd] Expected epsilon of at most {privacy.budget:g}, the `budget` in [privacy], got "
+            f"{target:g}: clients would stop before the last round. Ask for less, or raise the budget."
+        )
 
 
 def with_new_names(table: dict[str, Any]) -> dict[str, Any]:

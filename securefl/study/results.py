@@ -23,6 +23,7 @@ from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.engine.attendance import spans
 from securefl.report import run_page
 from securefl.report.plots import evaluated
+from securefl.report.sentences import privacy_cost
 from securefl.study.accounted import sentence
 from securefl.study.alarms import Alarm, alarms, floor
 from securefl.study.arm import ArmRun, arm_folder
@@ -71,6 +72,7 @@ class Results:
     reliability: name, kind, seed, models, probability, right, records: a row for each bin of calibration.
     kind: the learning task, which decides what "accuracy" means (`MEASURES`).
     accounting: sentences on the runs that the epsilons cover: one alone, or all over the same records.
+    price: what a finite epsilon cost in accuracy, in a sentence; empty if no arms tell.
     """
 
     metrics: pd.DataFrame
@@ -86,6 +88,7 @@ class Results:
     reliability: pd.DataFrame
     kind: Task
     accounting: str
+    price: str
 
     @property
     def learnt(self) -> bool:
@@ -97,11 +100,12 @@ def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] =
     """The tables of these runs, and of what the observer measured."""
     metrics = pd.DataFrame([row for run in runs for row in _metrics(run)])
     names = dict.fromkeys(run.arm.name for run in runs)
+    summary = tuple(_summary(study, name, metrics, runs, observed) for name in names)
     return Results(
         metrics,
         pd.concat([_participation(run) for run in runs], ignore_index=True),
         pd.DataFrame([row for run in runs for row in _figures(run)], columns=_FIGURES),
-        tuple(_summary(study, name, metrics, runs, observed) for name in names),
+        summary,
         tuple(_ledger(run) for run in runs),
         attendance(runs),
         abstentions(runs),
@@ -111,6 +115,7 @@ def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] =
         _reliability(observed),
         runs[0].world.problem.kind,
         sentence(study),
+        privacy_cost(summary, study.privacy.adversaries),
     )
 
 
