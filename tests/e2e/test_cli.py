@@ -102,7 +102,7 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     assert (code, err) == (0, "")
     found = json.loads(out, parse_constant=refuse)
     assert set(found) == {
-        *("arms", "sentences", "privacy_cost", "accuracy", "tested", "accounting", "ledgers"),
+        *("arms", "sentences", "privacy_cost", "accuracy", "tested", "measures", "accounting", "ledgers"),
         *("private", "report"),
     }
     assert [arm["name"] for arm in found["arms"]] == ["FedAvg", "FedProf"]
