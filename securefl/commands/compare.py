@@ -55,7 +55,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         click.echo(
             escaped(f"{own.label}: {report.accuracy(own)} after {own.rounds} rounds, {own.models} models")
         )
-    for line in (*map(report.tested, found.tests), *report.untested(found), *found.notes):
+    for line in (*map(report.gap_words, found.gaps), *report.untested(found), *found.notes):
         click.echo(escaped(line))
     if out is not None:
         click.echo(f"Page: {out}")

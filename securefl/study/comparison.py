@@ -89,7 +89,7 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Test:
+class Gap:
     """Two series over paired seeds. points: the mean difference of final accuracy, first less second, in
     points. p: of Wilcoxon's signed-rank test, two-sided, corrected by Holm's rule over all tests; None where
     none was made, for the reason `why`."""
@@ -110,7 +110,7 @@ class Comparison:
     runs: Sequence[Finished]
     series: Sequence[Series]
     differences: Mapping[str, Sequence[Any]]
-    tests: Sequence[Test]
+    gaps: Sequence[Gap]
     notes: Sequence[str]
     metrics: pd.DataFrame
 
@@ -148,7 +148,7 @@ def compared(folders: Sequence[Path]) -> Comparison:
         runs=runs,
         series=series,
         differences=differences,
-        tests=_tests([_Pairs.of(one, other) for one, other in _opponents(runs, series)], apart),
+        gaps=_tests([_Pairs.of(one, other) for one, other in _opponents(runs, series)], apart),
         notes=_notes(runs, series, apart),
         metrics=pd.concat(labelled, ignore_index=True),
     )
@@ -352,9 +352,9 @@ class _Pairs:
         """The pairs that the test counts. It leaves out seeds that ended level."""
         return int(np.sum(self.gaps != 0))
 
-    def told(self, p: float | None, why: str = "") -> Test:
+    def told(self, p: float | None, why: str = "") -> Gap:
         gaps = self.gaps
-        return Test(
+        return Gap(
             first=self.first.label,
             second=self.second.label,
             pairs=len(gaps),
@@ -363,7 +363,7 @@ class _Pairs:
             why=why,
         )
 
-    def without_power(self, needed: int, tests: int) -> Test:
+    def without_power(self, needed: int, tests: int) -> Gap:
         count = len(self.gaps)
         tied = f", {count - self.unequal} of them level," if self.unequal < count else ""
         among = f" among {tests} tests" if tests > 1 else ""
@@ -381,7 +381,7 @@ def least_pairs(tests: int) -> int:
     return math.floor(math.log2(2 * tests / LEVEL)) + 1
 
 
-def _tests(pairs: Sequence[_Pairs], apart: str) -> list[Test]:
+def _tests(pairs: Sequence[_Pairs], apart: str) -> list[Gap]:
     """Wilcoxon's signed-rank tests of all pairs that have power, corrected by Holm's rule."""
     if apart:
         return [own.told(None, apart) for own in pairs]

@@ -16,7 +16,7 @@ from securefl.report.pages import Picture, number_text
 from securefl.report.run_page import TESTED
 from securefl.report.style import looks
 from securefl.storage.files import write
-from securefl.study.comparison import NOT_SET, Comparison, Series, Test
+from securefl.study.comparison import NOT_SET, Comparison, Gap, Series
 from securefl.study.publication import PERSONAL
 from securefl.training.evaluation import MEASURES, Measure
 
@@ -60,7 +60,7 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def tested(own: Test) -> str:
+def gap_words(own: Gap) -> str:
     """A sentence on the difference of two series, with the test's p if there is one."""
     if math.isnan(own.points):
         return f"{own.first} and {own.second} share no seed with a final accuracy."
@@ -75,7 +75,7 @@ def tested(own: Test) -> str:
 
 def untested(found: Comparison) -> list[str]:
     """Sentences on why differences have no p, each once."""
-    return [f"No test: {why}." for why in dict.fromkeys(own.why for own in found.tests if own.why)]
+    return [f"No test: {why}." for why in dict.fromkeys(own.why for own in found.gaps if own.why)]
 
 
 def accuracy(own: Series) -> str:
@@ -108,7 +108,7 @@ def page(found: Comparison, reproduce: str) -> str:
             differing=differing(found),
             picture=picture,
             differences=[(key, [*map(shown, values)]) for key, values in found.differences.items()],
-            tests=[*map(tested, found.tests)],
+            tests=[*map(gap_words, found.gaps)],
             untested=untested(found),
             notes=found.notes,
             rows=[
@@ -180,9 +180,9 @@ def as_json(found: Comparison) -> dict[str, Any]:
                 "pairs": own.pairs,
                 "points": _known(own.points),
                 "p": own.p,
-                "sentence": tested(own),
+                "sentence": gap_words(own),
             }
-            for own in found.tests
+            for own in found.gaps
         ],
     }
 
