@@ -93,9 +93,10 @@ async def _looked(browser: Path, page: Path, width: int, dark: bool, picture: Pa
         tab = await running.create_tab("about:blank")
 
         async def send(command: str, **how: Any) -> dict[str, Any]:
-            answer: dict[str, Any] = await tab.send_command(command, params=how)
+            answer = await tab.send_command(command, params=how)
             assert "error" not in answer, answer
-            return answer["result"]
+            result: dict[str, Any] = answer["result"]
+            return result
 
         for event in (
             "Runtime.exceptionThrown",
