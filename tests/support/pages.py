@@ -97,9 +97,10 @@ def run_page(page: Path) -> list[str]:
     """Run every block of a page in the working folder. Returns what differs from the page, with its lines."""
     found: list[str] = []
     names: dict[str, Any] = {"__name__": "page"}
-    printed = ""
+    printed: str | None = None
     for block in blocks(page.read_text(encoding="utf-8")):
         where = f"{page.name}:{block.line}"
+        before, printed = printed, None
         if block.title:
             Path(block.title).parent.mkdir(parents=True, exist_ok=True)
             Path(block.title).write_text(block.body, encoding="utf-8")
@@ -112,10 +113,9 @@ def run_page(page: Path) -> list[str]:
             with contextlib.redirect_stdout(stream):
                 exec(compile(block.body, where, "exec"), names)
             printed = stream.getvalue()
-        elif block.language == "text" and printed:
-            if said := differs(printed, block.body):
+        elif block.language == "text" and before is not None:
+            if said := differs(before, block.body):
                 found.append(f"{where}: {said}")
-            printed = ""
         elif block.language == "pycon":
             found += _doctest(block, where)
     return found
