@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from support.pages import ROOT, Block, blocks, differs, run_page
 
 KINDS = ("tutorials", "how-to", "explanation", "coming-from")
 PAGES = sorted(path for kind in KINDS for path in (ROOT / "docs" / kind).glob("*.md"))
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE = {"tutorials/three-machines.md": "tests/e2e/test_three_machines.py"}
 """Pages whose blocks another test runs, and the file of that test."""
 RUN = {"console", "py", "pycon"}
 
@@ -36,7 +37,7 @@ def test_each_block_does_what_the_page_says(
 ) -> None:
     assert unhandled(page.read_text(encoding="utf-8")) == []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert run_page(page) == []
 
 
