@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support import pages
 from support.pages import ROOT, Block, blocks, differs, run_page
+
+from securefl.mechanisms import registry as mechanisms
 
 KINDS = ("tutorials", "how-to", "explanation", "coming-from")
 PAGES = sorted(path for kind in KINDS for path in (ROOT / "docs" / kind).glob("*.md"))
@@ -27,6 +33,25 @@ def unhandled(page: str) -> list[Block]:
     return found
 
 
+@contextmanager
+def pip_installs_beside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`pip install .` builds the reader's package and installs it into a folder, not into our environment."""
+    run = pages.shell
+
+    def shell(command: str) -> str:
+        if command != "pip install .":
+            return run(command)
+        options = ("-q", "--no-deps", "--no-build-isolation", "--no-index", "--target", "installed")
+        subprocess.run([sys.executable, "-m", "pip", "install", *options, "."], check=True)
+        monkeypatch.syspath_prepend(folder / "installed")
+        mechanisms._from_outside.cache_clear()
+        return ""
+
+    monkeypatch.setattr(pages, "shell", shell)
+    yield
+    mechanisms._from_outside.cache_clear()
+
+
 def _name(page: Path) -> str:
     return f"{page.parent.name}/{page.name}"
 
@@ -38,7 +63,8 @@ def test_each_block_does_what_the_page_says(
     assert unhandled(page.read_text(encoding="utf-8")) == []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert run_page(page) == []
+    with pip_installs_beside(tmp_path, monkeypatch):
+        assert run_page(page) == []
 
 
 def test_a_page_that_another_test_runs_is_named_there() -> None:

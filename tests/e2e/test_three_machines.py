@@ -1,4 +1,4 @@
-"""The page tutorials/three-machines.md: a folder for each machine, a process for each party, their own sockets."""
+"""The page tutorials/three-machines.md: a folder for each machine, a process and a socket for each party."""
 
 from __future__ import annotations
 

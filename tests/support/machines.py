@@ -1,6 +1,7 @@
 """Several machines on one: a folder each, with `scp` and `ssh -L` between them, for a page of docs/.
 
-A block `console` with `title="on NAME"` is run in the folder of the machine NAME, which stands for /srv/ward there.
+A block `console` with `title="on NAME"` is run in the folder of the machine NAME, which the page calls
+/srv/ward.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HOME = "/srv/ward"
 
 
 class Machines:
-    """The machines of a page. Serving parties are processes; their sockets reach another machine if ssh forwards them."""
+    """The machines of a page. A party that serves is a process. `ssh -L` leads a machine to its socket."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

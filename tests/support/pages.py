@@ -19,6 +19,7 @@ import io
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,11 @@ def shell(command: str) -> str:
     if words[0] != "securefl" or set(words) & {"|", ">", "&", "&&", ";"}:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
+    before = set(sys.modules)
     done_here = CliRunner().invoke(cli, words[1:])
+    for name in set(sys.modules) - before:  # the next command reads the reader's modules again
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(Path.cwd())):
+            del sys.modules[name]
     if isinstance(done_here.exception, SecureFLError):  # as `main` prints it
         return done_here.output + f"securefl: {done_here.exception}\n"
     if done_here.exception is not None and not isinstance(done_here.exception, SystemExit):
