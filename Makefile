@@ -17,7 +17,7 @@ $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
 	touch $@
 
-demo: $(VENV)/.installed  ## encrypted FedProf on digits, with a report
+demo: $(VENV)/.installed  ## FedAvg, encrypted FedProf and a head at epsilon 2 on digits, with a report
 	$(BIN)/securefl demo
 
 test: $(VENV)/.tested  ## all tests but those marked slow
@@ -37,7 +37,7 @@ package: $(VENV)/.tested  ## sdist and wheel, and the demo from the wheel in a c
 	$(BIN)/pytest tests/e2e/test_wheel.py
 
 docs: $(VENV)/.tested  ## the documentation site, in site/VERSION
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 check: $(VENV)/.tested  ## lint, format, types
@@ -58,6 +58,7 @@ check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the old
 
 bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching.py
+	$(BIN)/python benchmarks/matching_files.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
 	$(BIN)/python benchmarks/fedlog_head.py

@@ -211,9 +211,8 @@ def tell(
         said["private"] |= more()
         click.echo(json.dumps({**said, "report": str(page)}, indent=2))
         return
-    for sentence in run_report.sentences(found):
+    for sentence in filter(None, (*run_report.sentences(found), found.price, found.accounting)):
         click.echo(sentence)
-    click.echo(found.accounting)
     click.echo(f"Report: {page}")
 
 

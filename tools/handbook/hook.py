@@ -12,17 +12,16 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from handbook import codes, commands, keys, names, sources
+from handbook import codes, commands, keys, names, parties, sources
 
 import securefl
-
-SITE = Path(__file__).parents[2] / "site"
 
 
 def made() -> Iterator[tuple[str, str | bytes]]:
     """The pages that are made from the code: path below docs, and Markdown; or a picture's bytes."""
     yield from sources.pages()
     yield "reference/exit-codes.md", codes.page()
+    yield "explanation/who-learns-what.md", parties.page()
     yield "reference/keys.md", keys.page()
     yield "reference/commands.md", commands.page()
     yield "reference/names.md", names.index()
@@ -32,7 +31,7 @@ def made() -> Iterator[tuple[str, str | bytes]]:
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Build into a folder of this version."""
-    config.site_dir = str(SITE / securefl.__version__)
+    config.site_dir = str(Path(config.site_dir) / securefl.__version__)
     return config
 
 
@@ -51,12 +50,14 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 def on_post_build(config: MkDocsConfig) -> None:
     """List the versions that stand side by side, and lead a visitor of the folder to the newest."""
-    versions = sorted((path.name for path in SITE.iterdir() if (path / "index.html").is_file()), reverse=True)
+    site = Path(config.site_dir).parent
+    versions = sorted((path.name for path in site.iterdir() if (path / "index.html").is_file()), reverse=True)
     listed = [{"version": name, "title": name, "aliases": []} for name in versions]
-    (SITE / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
+    (site / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
     first = f"{versions[0]}/index.html"
-    (SITE / "index.html").write_text(
+    (site / "index.html").write_text(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>securefl</title>'
-        f'<meta http-equiv="refresh" content="0; url={first}"><a href="{first}">securefl {versions[0]}</a></html>\n',
+        f'<meta http-equiv="refresh" content="0; url={first}">'
+        f'<a href="{first}">securefl {versions[0]}</a></html>\n',
         encoding="utf-8",
     )

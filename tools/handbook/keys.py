@@ -265,8 +265,9 @@ def page() -> str:
 
 
 def _intro(kind: type[Any]) -> list[str]:
-    text = inspect.cleandoc(kind.__doc__ or "")
-    return [" ".join(text.split("\n\n")[0].split()), ""]
+    first = " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+    # "The section [study]." says no more than the heading above it.
+    return [] if re.fullmatch(r"The section \[\w+\]\.", first) else [first, ""]
 
 
 def _entry(key: Key) -> list[str]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import html
 import importlib
 import re
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from public import documented, faces, names, signature
 
 _SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields):")
