@@ -136,12 +136,8 @@ def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
             cost = compose(first, plan.delta)
             raise ConfigError(
                 f"Expected round 1 to cost a client at most the budget {plan.budget:g} against the "
-<<<<<<< HEAD
-                f"{party}, got epsilon {above(cost, plan.budget)}. Raise the budget, or add noise."
-=======
-                f"{party}, got epsilon {cost:.4g}. Raise the budget, or add noise"
+                f"{party}, got epsilon {above(cost, plan.budget)}. Raise the budget, or add noise"
                 f"{_where_noise_is(sent)}."
->>>>>>> site
             )
 
 
