@@ -56,7 +56,7 @@ def participation(
     narrow = width < WIDE
     panels = figure.subplots(len(arms), 1, sharex=narrow, sharey=not narrow, squeeze=False)[:, 0]
     if narrow:
-        return _narrow_participation(figure, panels, data, colours)
+        return _narrow_participation(figure, list(panels), data, colours)
     for axes, arm in zip(panels, arms, strict=True):
         _participation_panel(axes, data[data["arm"] == arm], qualities, colours)
         axes.set_title(arm, fontsize=11, loc="left")

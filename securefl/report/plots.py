@@ -65,12 +65,18 @@ def accuracy(
         for place, arm in enumerate(arms_of(part)):
             curve = _Curve.of(part[part["arm"] == arm], target)
             _draw(axes, curve, _label(arm, curve.reached, target), looks[arm], place, least)
-        axes.set_title("; ".join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
+        between = "; " if width >= WIDE else "\n"
+        axes.set_title(between.join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
     for axes in panels:
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no half rounds in short runs
         if target is not None:
-            line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
+            line: dict[str, Any] = {
+                "color": "#555555",
+                "linestyle": (0, (4, 3)),
+                "linewidth": 1.0,
+                "zorder": 0,
+            }
             axes.axhline(target, label=f"target {target:g}" if axes is panels[-1] else "_nolegend_", **line)
         axes.set_ylabel(label if axes is panels[0] or width < WIDE else "")
     if arms:

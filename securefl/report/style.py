@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 from functools import cache
+from textwrap import fill
 from typing import Final
 
 import numpy as np
@@ -121,7 +122,9 @@ def legend(figure: Figure, labels: Sequence[str]) -> None:
     # The line sample and the gap take 8 letters in each column.
     room = int(_LETTERS_PER_INCH * figure.get_figwidth())
     columns = max(1, min(4, room // (8 + max(map(len, labels)))))
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    made = figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    for text in made.get_texts():
+        text.set_text(fill(text.get_text(), room - 8))
 
 
 def plain_logarithmic(axis: Axis) -> None:

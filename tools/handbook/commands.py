@@ -69,7 +69,7 @@ def _help(command: click.Command) -> list[str]:
 
 
 def _examples(epilog: str) -> list[str]:
-    text = re.sub(r"\b?\s*Examples?:\s*", "", inspect.cleandoc(epilog).replace("\b", ""), count=1)
+    text = re.sub(r"\s*Examples?:\s*", "", inspect.cleandoc(epilog).replace("\b", ""), count=1)
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
