@@ -1,4 +1,4 @@
-"""tutorials/three-machines.md and how-to/lost-disk.md: a folder for each machine, a process for each party."""
+"""Three machines, and one that lost its disk: a folder for each machine, a process for each party."""
 
 from __future__ import annotations
 

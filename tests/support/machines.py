@@ -96,13 +96,14 @@ class Machines:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         )
-        self._serving[Path.cwd()] = process
         assert process.stdout is not None
         printed = ""
         for line in process.stdout:
             printed += line
             if " serves on " in line:
-                break
+                self._serving[Path.cwd()] = process
+                return printed
+        process.communicate()  # it was refused
         return printed
 
     def _end(self, machine: Path) -> None:
