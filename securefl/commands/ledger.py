@@ -124,6 +124,8 @@ def runs(path: Path, as_json: bool) -> None:
 def epsilon(events: Path, delta: float, as_json: bool) -> None:
     """Compute the epsilon of a list of events in a JSON file, by privacy loss distributions and by RDP.
 
+    The file is a list of events. A number of rounds is an event with "repeat":
+
     \b
     {"event": "gaussian", "noise_multiplier": z, "count": n}
     {"event": "poisson_gaussian", "sampling_probability": q, "noise_multiplier": z, "count": n}

@@ -12,6 +12,7 @@ import re
 import runpy
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -32,7 +33,7 @@ class Machines:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._serving: list[subprocess.Popen[str]] = []
+        self._serving: dict[Path, subprocess.Popen[str]] = {}
         self._forwarded: list[socket.socket] = []
 
     def run(self, page: str) -> list[str]:
@@ -55,9 +56,8 @@ class Machines:
         """End the parties as Ctrl-C does, and the forwarding."""
         for listener in self._forwarded:
             listener.shutdown(socket.SHUT_RDWR)
-        for process in self._serving:
-            process.terminate()
-            process.communicate(timeout=60)
+        for machine in list(self._serving):
+            self._end(machine)
 
     def _printed(self, command: str) -> str:
         words = shlex.split(command)
@@ -67,6 +67,9 @@ class Machines:
         if words[0] == "ssh":
             here, there = words[words.index("-L") + 1].split(":")
             self._forward(self._path(here), self._path(f"{words[-1]}:{there}"))
+            return ""
+        if words[0] == "pkill":
+            self._end(Path.cwd())
             return ""
         if words[:3] == ["securefl", "party", "serve"]:
             return self._serve(words[1:])
@@ -93,14 +96,21 @@ class Machines:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         )
-        self._serving.append(process)
         assert process.stdout is not None
         printed = ""
         for line in process.stdout:
             printed += line
             if " serves on " in line:
-                break
+                self._serving[Path.cwd()] = process
+                return printed
+        process.communicate()  # it was refused
         return printed
+
+    def _end(self, machine: Path) -> None:
+        """End the machine's party, and wait until it has."""
+        process = self._serving.pop(machine)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
 
     def _forward(self, here: Path, there: Path) -> None:
         listener = socket.socket(socket.AF_UNIX)
@@ -119,7 +129,7 @@ def _accept(listener: socket.socket, there: Path) -> None:
 
 
 def _carry(near: socket.socket, there: Path) -> None:
-    with near, socket.socket(socket.AF_UNIX) as far:
+    with contextlib.suppress(OSError), near, socket.socket(socket.AF_UNIX) as far:  # nobody serves there
         far.connect(str(there))
         back = threading.Thread(target=_pump, args=(far, near), daemon=True)
         back.start()
