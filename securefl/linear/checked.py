@@ -419,6 +419,53 @@ class CheckedServer(Guarded):
 # The key holder -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class Signed:
+    """What the key holder gets of one client."""
+
+    h0: bytes
+    signature: bytes
+    c1: bytes = field(repr=False)
+
+
+def verified(
+    question: Question,
+    client: str,
+    public: PublicKey,
+    signed: Signed,
+    *,
+    check: Verify = verify,
+    sender: str,
+) -> tuple[bytes, list[Residues]]:
+    """The statement that a client signed, and its c1 as polynomials in NTT form.
+
+    Raises RemoteProtocolError(sender) if the client did not sign it for this question, or if it is no c1.
+    """
+    said = question.statement(client, signed.h0, hash_of(_C1, signed.c1))
+    try:
+        check(public, Signature(signed.signature), said)
+    except CryptoError as error:
+        raise _refusal(f"{client}: {error}", sender) from None
+    parts = _unpacked_half(signed.c1, question.checks, sender=sender)
+    for part in parts:
+        gate.not_transparent(np.stack([part, part]), sender=sender)
+    return said, parts
+
+
+def key_factors(weights: Coefficients, keys: KeyPair, checks: Checks, ring: Ring) -> list[Residues]:
+    """The weights' polynomials times the secret key, in NTT form: once a query, not once a client."""
+    p = agreed(keys.public, checks.terms.parameters).parameters
+    (secret,) = _transformed(keys.coefficients()[None, :], p, ring)
+    return [_multiplied(part, secret, p) for part in _transformed(weights, p, ring)]
+
+
+def share_of(
+    factors: Sequence[Residues], parts: Sequence[Residues], terms: LinearTerms, rng: random.Random
+) -> int:
+    """(V c1 s)_0 with flooding, mod Q."""
+    return flooded(_coefficient(factors, parts, terms.parameters), terms, rng)
+
+
 class CheckedKeyHolder(Guarded):
     """The key holder's part of one exchange: one flooded share for each client and query.
 
@@ -449,12 +496,12 @@ class CheckedKeyHolder(Guarded):
         check: Verify = verify,
         rng: random.Random | None = None,
     ) -> None:
-        p = agreed(keys.public, checks.terms.parameters).parameters
+        agreed(keys.public, checks.terms.parameters)
+        self._keys = keys
         self._checks, self._names, self._cohort, self._server = checks, names, cohort, server
         self._key = keys.public.session
         self._member, self._openings, self._ring, self._verify = member, openings, ring, check
         self._rng = rng or random.SystemRandom()
-        self._secret = _transformed(keys.coefficients()[None, :], p, ring)[0]
         self._answered: dict[str, tuple[bytes, bytes]] = {}
 
     def open(self, request: bytes, *, report: Callable[[str, str], None], sender: str = "server") -> bytes:
@@ -511,7 +558,7 @@ class CheckedKeyHolder(Guarded):
         report: Callable[[str, str], None],
         sender: str,
     ) -> bytes:
-        checks, p = self._checks, self._checks.terms.parameters
+        checks = self._checks
         salt, sent = head[INDEX : INDEX + SALT], head[INDEX + SALT :]
         weights = unpacked(sent, checks)
         if (wrong := form(weights, checks)) is not None:
@@ -522,7 +569,7 @@ class CheckedKeyHolder(Guarded):
         # could be that of other weights.
         told = commitment(checks, name, salt, sent)
         question = Question(checks=checks, key=self._key, name=name, told=told)
-        factors = [_multiplied(part, self._secret, p) for part in _transformed(weights, p, self._ring)]
+        factors = key_factors(weights, self._keys, checks, self._ring)
         shares = []
         for one in entries:
             try:
@@ -536,17 +583,13 @@ class CheckedKeyHolder(Guarded):
         checks, p = self._checks, self._checks.terms.parameters
         try:
             client, public = self._member(entry.number)
-            said = question.statement(client, entry.h0, entry.h1)
-            self._verify(public, Signature(entry.signature), said)
         except CryptoError as error:
             raise _refusal(f"Client {entry.number}: {error}", sender) from None
-        parts = _unpacked_half(entry.c1, checks, sender=sender)
-        for part in parts:
-            gate.not_transparent(np.stack([part, part]), sender=sender)
+        signed = Signed(entry.h0, entry.signature, entry.c1)
+        said, parts = verified(question, client, public, signed, check=self._verify, sender=sender)
 
         def reply() -> bytes:
-            share = flooded(_coefficient(factors, parts, p), checks.terms, self._rng)
-            return gate.pack_integer(share, p.modulus)
+            return gate.pack_integer(share_of(factors, parts, checks.terms, self._rng), p.modulus)
 
         once = hashlib.sha256(said).digest()
         return self._openings.once(once, 1, checks.terms.scores, reply, sender=sender)
