@@ -124,7 +124,7 @@ STRONG_DECLARED: Final = Parameters(
     data_scale=2**78,
     weight_scale=2**46,
 )
-"""Bits [60, 60, 60, 30], with plaintext weights: for files, whose default bounds are wider than `strong` holds."""
+"""Bits [60, 60, 60, 30], for plaintext weights in files: the default bounds are wider than `strong` holds."""
 
 COMPACT: Final = Parameters(
     name="compact",

@@ -19,6 +19,7 @@ import random
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.keys import PublicKey
+from securefl.core.linear import Floats
 from securefl.core.signing import SIGNATURE_BYTES, SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
@@ -35,7 +36,6 @@ from securefl.linear.checked import (
 )
 from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.pad_terms import DIGEST, KEY, SALT
-from securefl.core.linear import Floats
 
 QUERY = ""
 """The digest of the weights is one for all clients, whatever name each has."""
