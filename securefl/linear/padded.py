@@ -156,7 +156,7 @@ class Pads:
     """The scheme with words masked by pads that the key holder knows. Arguments as for `Ckks`."""
 
     key_holder_learns: ClassVar[str] = (
-        "who takes part, and the weights of each query, such as the server's baseline"
+        "how many are asked and answer, not which; the weights of each query, such as the server's baseline"
     )
     dealt: ClassVar[bool] = False
 
@@ -189,7 +189,9 @@ class Pads:
 class DealtPads(Pads):
     """The scheme in which the key holder sees shares of the weights. Arguments as for `Ckks`."""
 
-    key_holder_learns: ClassVar[str] = "who takes part, and shares of the weights, uniform to it"
+    key_holder_learns: ClassVar[str] = (
+        "how many are asked and answer, not which; shares of the weights, uniform to it"
+    )
     dealt: ClassVar[bool] = True
 
 

@@ -213,7 +213,7 @@ class LinearScheme(Protocol):
         >>> from securefl.linear import scheme_of
         >>> scheme = scheme_of("pads", parameters="strong", asks=1, clients=10)
         >>> scheme.key_holder_learns
-        "who takes part, and the weights of each query, such as the server's baseline"
+        "how many are asked and answer, not which; the weights of each query, such as the server's baseline"
 
     Raises nothing.
     """

@@ -25,6 +25,7 @@ from securefl.algorithm.clients import (
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, PerClient, Value, ValueSpec
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
+from securefl.core.linear import LinearBounds
 from securefl.core.messages import REFUSED, OpenReply
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.dp.moments import MeanVariance
@@ -55,7 +56,10 @@ class Profiles:
 
     def compute(self, context: ClientContext) -> Value:
         parts = features(own(context.client), ANCHOR, BOUNDS).split(self.variant)
-        return Value(hidden=parts.hidden, clear=parts.clear, bounds=BOUNDS.linear(LENGTH, self.variant))
+        return Value(hidden=parts.hidden, clear=parts.clear)
+
+    def linear_bounds(self, broadcast: Any, public: Any) -> LinearBounds:
+        return BOUNDS.linear(LENGTH, self.variant)
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,25 @@ def test_concealed_numbers_are_the_clear_ones_within_the_bound(word: str, varian
     assert_right(answers, bound, {0, 1, 2, 3})
     assert not log.traffic.rejected_from
     assert not log.abstained
+
+
+@pytest.mark.parametrize("word", ["pads", "dealt-pads"])
+def test_the_key_holder_of_pads_learns_how_many_answer_and_not_which(word: str) -> None:
+    """What it is sent names no client, and has the same length whichever they are."""
+    lengths = []
+    for cohort in ((0, 1), (2, 3), (1, 2, 3)):
+        seen: list[bytes] = []
+
+        def watch(sender: str, to: str, data: bytes, seen: list[bytes] = seen) -> bytes:
+            if to == "key-holder":
+                seen.append(data)
+            return data
+
+        run(word, watch, cohort=cohort)
+        assert seen
+        assert not any(b"client-" in data for data in seen)
+        lengths.append([len(data) for data in seen])
+    assert lengths[0] == lengths[1] != lengths[2]
 
 
 @EVERY_WORD
@@ -342,7 +365,7 @@ def test_a_profile_without_a_hidden_part_does_not_leave_its_client(word: str) ->
 
     answers, log, _ = run(word, watch, profiles=InTheClear())
     assert answers.per_client == {"profile": {}}
-    assert "in the bounds that this client declares" in log.abstained["client-0000"]
+    assert "0 values in the clear, got 7: it is not sent" in log.abstained["client-0000"]
     assert "client-0000" not in sent
 
 

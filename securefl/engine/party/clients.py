@@ -24,7 +24,7 @@ from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
 from securefl.engine.drive import Driver
 from securefl.engine.exchange import Client, Contribute
 from securefl.engine.observer import Log
-from securefl.engine.party.computing import Computing, Records, Streams, Task, of_kind, of_size
+from securefl.engine.party.computing import Computing, Records, Streams, Task, of_size
 from securefl.engine.party.contributing import Contributing
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.registry import require_mechanism
@@ -317,7 +317,7 @@ class ClientParty:
                     header=order.header,
                     wants=order.order.wants,
                     order=order,
-                    conceal={name: of_kind(own) for name, own in order.conceal.items()},
+                    conceal=order.conceal,
                 )
             case ComputeAndConceal():
                 number = self._numbers[order.client]
