@@ -36,8 +36,8 @@ def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) 
 
     key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. client:
     OUT/client.key, OUT/client.pub, which --params strong and compact with a declared baseline need. Compare
-    the fingerprints with the people you send the public files to. If the command fails, it leaves no file. If it
-    is killed between its two files, the same command makes the missing public file of the secret one.
+    the fingerprints with the people you send the public files to. If the command fails, it leaves no file. If
+    it is killed between its two files, the same command makes the missing public file of the secret one.
 
     --openings limits the number of scores, and sets the size of the flooding noise. It does not protect the
     key of an encrypted baseline from an evaluator that breaks the protocol: with a few hundred openings of

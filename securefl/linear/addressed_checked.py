@@ -23,17 +23,8 @@ from securefl.core.linear import Floats
 from securefl.core.signing import SIGNATURE_BYTES, SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
-from securefl.linear.checked import (
-    CheckedServer,
-    Checks,
-    Coefficients,
-    Declared,
-    Question,
-    Signed,
-    commitment,
-    form,
-    unpacked,
-)
+from securefl.linear.checked import CheckedServer, Declared, Question, Signed, commitment
+from securefl.linear.checks import Checks, Coefficients, form, unpacked
 from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.pad_terms import DIGEST, KEY, SALT
 

@@ -16,7 +16,8 @@ from securefl.he.ring import Ring
 from securefl.linear import words
 from securefl.linear.addressed_checked import QUERY
 from securefl.linear.addressed_told import declared
-from securefl.linear.checked import Checks, Declared, encoded, packed
+from securefl.linear.checked import Declared
+from securefl.linear.checks import Checks, encoded, packed
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import weights_of
 from securefl.linear.words import Words

@@ -1,8 +1,9 @@
 """The evaluator of a matching: it scores sealed profiles against a baseline and learns no score.
 
-It is trusted to follow the protocol. Under a homomorphic key a malicious evaluator gets the whole key within
-a few hundred openings of requests that it made up, and with it every profile. Under pads there is no such
-key: it chooses which one word of each profile the key holder reads, and learns nothing itself.
+It is trusted to follow the protocol. With a declared baseline a malicious one has a score of each profile
+read and nothing else, unless one of the clients helps it (`linear.checked`). With an encrypted baseline it
+gets the whole key within a few hundred openings of requests that it made up. Under pads there is no such key:
+it chooses which one word of each profile the key holder reads, and learns nothing itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProt
 from securefl.core.keys import SecretKey
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, unseal
-from securefl.linear.checked import Checks, Declared
+from securefl.linear.checked import Declared
+from securefl.linear.checks import Checks
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.pad_terms import PadTerms

@@ -94,8 +94,9 @@ class KeyHolder:
     def generate(cls, *, openings: int = 1000, parameters: Word | None = None) -> KeyHolder:
         """Fresh keys for at most `openings` scores in all. Under ciphertexts a larger number costs precision.
 
-        The number limits the volume. It does not protect a homomorphic key from a malicious evaluator, which
-        gets it within a few hundred openings. Under pads there is none.
+        The number limits the volume. It does not protect the key of an encrypted baseline from a malicious
+        evaluator, which gets it within a few hundred openings. Openings with a declared baseline are checked.
+        Under pads there is no such key.
 
         parameters: "pads" or "pads-128" make no homomorphic key. None, or another word: keys for every word.
         """

@@ -26,7 +26,8 @@ from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import seal
 from securefl.linear import addressed_checked, addressed_pads, addressed_told
 from securefl.linear.addressed_pads import message_bytes, received
-from securefl.linear.checked import Checks, Declared, Question
+from securefl.linear.checked import Declared, Question
+from securefl.linear.checks import Checks
 from securefl.linear.evaluator import Baseline, LinearEvaluator
 from securefl.linear.pad_terms import KEY, PLACE, PadTerms
 from securefl.linear.pads import Masked, weights_of

@@ -13,7 +13,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG_DECLARED, STRONG_ENCRYPTED, Parameters
 from securefl.linear import addressed_checked, addressed_pads, addressed_told
-from securefl.linear.checked import Checks
+from securefl.linear.checks import Checks
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
 from securefl.matching.document import LARGEST_HEADER, LIMITS, header_bytes

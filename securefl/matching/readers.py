@@ -14,7 +14,8 @@ from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.ring import Ring
 from securefl.linear import addressed_checked, addressed_pads, addressed_told
-from securefl.linear.checked import Checks, Question, key_factors, share_of, verified
+from securefl.linear.checked import Question, key_factors, share_of, verified
+from securefl.linear.checks import Checks
 from securefl.linear.opener import Opener, Score, addressed_score
 from securefl.linear.pad_terms import KEY, PadTerms
 from securefl.linear.terms import LinearTerms

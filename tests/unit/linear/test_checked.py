@@ -26,14 +26,13 @@ from securefl.linear import checked
 from securefl.linear.checked import (
     CheckedKeyHolder,
     CheckedServer,
-    Checks,
-    Coefficients,
     Declared,
     Halves,
     Question,
     framed,
     hash_of,
 )
+from securefl.linear.checks import Checks, Coefficients
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
