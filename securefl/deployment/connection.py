@@ -61,8 +61,8 @@ def _listener(connection: socket.socket, path: Path, peer: Callable[[socket.sock
         return peer(connection)
     except OSError as error:  # macOS does not name the user of a process that is gone
         raise refusal(
-            f"Expected the kernel to name the user who listens at {path}, got {error}: nothing was sent. Start "
-            "the party again: securefl party serve."
+            f"Expected the kernel to name the user who listens at {path}, got {error}: nothing was sent. "
+            "Start the party again: securefl party serve."
         ) from None
 
 

@@ -239,7 +239,7 @@ def test_a_kernel_that_does_not_name_the_listener_gets_nothing(tmp_path: Path) -
         listener.bind(str(home / "s"))
         listener.listen()
         with (
-            pytest.raises(RemoteProtocolError, match="name the user who listens.*nothing was sent"),
+            pytest.raises(RemoteProtocolError, match=r"name the user who listens.*nothing was sent"),
             reached(home / "s", timeout=1, peer=gone),
         ):
             pass
