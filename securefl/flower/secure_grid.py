@@ -47,7 +47,7 @@ from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.deployment.server_session import ServerSession, ServerSide
+from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.updates import EVALUATION, UPDATE, Mean, Updates, as_public
 from securefl.engine.attendance import Absence, Presence
 from securefl.flower.exchange import CODE, GridExchange, found
@@ -194,7 +194,7 @@ class SecureGrid(Grid):
         names = sorted(set(server.pinned.members) - {SERVER})
         nodes = found(grid, names, deadline=patience, clock=monotonic, pause=sleep)
         exchange = GridExchange(grid, nodes, deadline=deadline)
-        self._asking = ServerSession(server, updates.spec(), updates.digest, exchange)
+        self._engine = RemoteEngine(server, updates.spec(), updates.digest, exchange)
         self._clients = {
             nodes[name]: number for number, name in enumerate(server.pinned.clients) if name in nodes
         }
@@ -210,7 +210,7 @@ class SecureGrid(Grid):
         self._made: list[Message] = []
         self._local: dict[str, Array] | None = None
         self._mark(self._strategy)
-        self._asking.admit()
+        self._engine.enter()
 
     def _mark(self, strategy: Strategy) -> None:
         """Wrap the strategy's configure methods, to note the messages that it makes."""
@@ -291,7 +291,7 @@ class SecureGrid(Grid):
 
     def _asked(self, name: str, posted: list[Message]) -> list[Message]:
         self._next(name)
-        self._asking.admit()
+        self._engine.enter()
         content, own = posted[0].content, self._strategy
         came = content.array_records[own.arrayrecord_key]
         local = self._kept(came)
@@ -317,7 +317,7 @@ class SecureGrid(Grid):
             public=as_public(task.encoded()),
             sums=(Sum(self._updates.spec()[name], self._updates.size(self._plan, name, layout.size)),),
         )
-        answers = self._asking.query(query, number=self._round, stage=self._stage)
+        answers, _ = self._engine.query(query, self._engine.at(self._round, self._stage))
         absent = self._absent(posted, answers.survivors)
         if not answers.survivors:
             return absent
@@ -330,7 +330,7 @@ class SecureGrid(Grid):
         """Log who took part. Returns an error reply of each other client, with the public reason."""
         # Without them Flower would log one result and no failure, whoever was missing.
         chosen = self._chosen(posted)
-        presence = self._asking.attended(self._round, chosen)
+        presence = self._engine.attended(self._round, chosen)
         missed = presence.absent or presence.short or len(survivors) < len(chosen)
         stages = ", with its evaluation" if self._stage else ""
         _log.log(WARNING if missed else INFO, "%s%s", presence.line(), stages)
@@ -384,8 +384,8 @@ class SecureGrid(Grid):
         if self._round > self._plan.max_rounds:
             _log.warning("Round %d: the plan's schedule of %d is over.", self._round, self._plan.max_rounds)
             return ()
-        retired = self._asking.server.account.retired(self._round)
-        missing = {number for number in chosen if client_name(number) in self._asking.missing}
+        retired = self._engine.server.account.retired(self._round)
+        missing = {number for number in chosen if client_name(number) in self._engine.missing}
         return self._whole(sorted(set(chosen) - retired - missing))
 
     def _whole(self, cohort: list[int]) -> tuple[int, ...]:

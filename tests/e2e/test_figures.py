@@ -111,7 +111,7 @@ def test_peers() -> None:
 
 HEADS = ("prototypes", "ridge", "LDA")
 RULE = "the rule's"
-PARTITIONS = {"3 shards": "kind shards, per_client 3", "Dirichlet 0.3": "kind dirichlet, concentration 0.3"}
+PARTITIONS = {"3 shards": "kind shards, per_client 3", "FedCor 0.3": "kind fedcor, concentration 0.3"}
 NO_SETTING = ("arm", "seed", "final_accuracy", "epsilon_true", "bytes_up")
 
 
