@@ -43,6 +43,11 @@ Word = str | int | float | bool
 class Column:
     """The public declaration of a column. See the table above.
 
+    range: [low, high] of its numbers. They are clipped to it and scaled to [0, 1].
+    categories: its words or whole numbers, each once. A cell becomes one value a category.
+    missing: what an empty cell is taken for. Without it an empty cell is refused.
+    indicator: whether a further value says that the cell was empty.
+
     Raises ValueError if the declaration contradicts itself.
     """
 

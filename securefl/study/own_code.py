@@ -264,8 +264,8 @@ def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple
         place=place,
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)
-    if study.dpsgd is not None:
-        _require_private(model, train, outputs, study.dpsgd)
+    if study.private is not None:
+        _require_private(model, train, outputs, study.private)
     return model, _model_marks(model, train, outputs, seed)
 
 

@@ -103,7 +103,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         server_x=made.test.x,
         server_y=made.test.y,
         seed=model_seed,
-        private=study.dpsgd,
+        private=study.private,
         hardware=hardware,
         planned=partial(
             study.privacy.plan, study.study.rounds, records=owned, clients=clients, leaving=leaving

@@ -9,33 +9,29 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from math import inf
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from matplotlib.markers import MarkerStyle
 
 from securefl.accounting.figures import asked_for, says_infinite, short, with_reason
-from securefl.report import run_page
+from securefl.report import run_page, style
+from securefl.report.inline import inline_svg
+from securefl.report.pages import number_text
 from securefl.storage.files import write as write_file
 from securefl.study import run_report
 from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import EPSILON, Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.tradeoff import Series, done, filters, student
-from securefl.sweep.tradeoff_plots import Drawing, Ink, drawings
+from securefl.sweep.tradeoff_plots import Ink, drawings
 from securefl.training.evaluation import MEASURES, Measure
 
 _TEMPLATE = "sweep.html.j2"
@@ -132,7 +128,15 @@ def render(
         asked=[asked_for(value) for value in asked],
         rows=[row for own in series for row in _rows(own)],
         figures=[
-            (drawing, Markup(inline_svg(drawing, series)))  # escaped by ElementTree
+            (
+                drawing,
+                inline_svg(
+                    drawing.figure,
+                    name=drawing.name,
+                    title=drawing.title,
+                    labels={f"series-{own.number}": own.label for own in series},
+                ),
+            )
             for drawing in drawings(
                 series, epsilon_swept=EPSILON in sweep.keys, legend=False, measure=measure_of(sweep, out)
             )
@@ -231,13 +235,13 @@ def _rows(series: Series) -> list[Row]:
 def _numbers(own: pd.DataFrame) -> list[str]:
     known = own["final_accuracy"].dropna()
     mean, half = student(known)
-    band = "" if np.isnan(half) else f" ± {run_page.number_text(half, 3)}"
+    band = "" if np.isnan(half) else f" ± {number_text(half, 3)}"
     if len(known) == 2:  # a confidence interval of two values is meaningless
-        band = f" ({', '.join(run_page.number_text(value, 3) for value in known)})"
+        band = f" ({', '.join(number_text(value, 3) for value in known)})"
     megabytes = [float(own[name].mean()) / 1e6 for name in ("bytes_up", "bytes_down")]
     return [
-        run_page.number_text(mean, 3) + band,
-        run_page.number_text(float(own["best_accuracy"].mean()), 3),
+        number_text(mean, 3) + band,
+        number_text(float(own["best_accuracy"].mean()), 3),
         f"{float(own['rounds'].mean()):.3g}",
         _rounds(own),
         *(f"{size:.3g}" for size in megabytes),
@@ -257,67 +261,6 @@ def _rounds(own: pd.DataFrame) -> str:
 
 
 def swatch(series: Series) -> Markup:
-    """The line and mark of a series, as SVG for a legend beside its figures."""
+    """The line and mark of a series, for a legend beside its figures."""
     ink = Ink.of(series)
-    dash = f' stroke-dasharray="{ink.dash[0] * 1.5:g} {ink.dash[1] * 1.5:g}"' if ink.dash else ""
-    return Markup(  # safe: it has numbers and constants alone
-        f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{ink.colour}" '
-        f'stroke-width="2"{dash}/><path d="{_shape(ink.marker)}" fill="{ink.fill}" '
-        f'stroke="{ink.colour}"/></svg>'
-    )
-
-
-@cache
-def _shape(marker: str) -> str:
-    """The outline of a matplotlib mark around (18, 6), 9 units wide, as an SVG path."""
-    style = MarkerStyle(marker)
-    outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])
-    points = [f"{x:.2f} {y:.2f}" for x, y in outline * [9, -9] + [18, 6]]
-    return f"M{'L'.join(points)}z"
-
-
-def inline_svg(drawing: Drawing, series: Sequence[Series]) -> str:
-    """A figure as an <svg> element for a page with several figures.
-
-    Ids must be unique in the page, so each gets the figure's name as a suffix; the script finds a series by
-    the beginning of its ids. Text stays text. The groups of a series get its label as their title, which a
-    browser shows under the pointer.
-    """
-    buffer = io.StringIO()
-    # With a fixed salt and no date, the same figures give the same bytes.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "securefl"}):
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        drawing.figure.savefig(buffer, format="svg", metadata=nothing)
-    root = ElementTree.fromstring(buffer.getvalue())
-    labels = {own.number: own.label for own in series}
-    _localise(root, drawing.name, labels)
-    # Without these two the page sets the size, and the view box keeps the aspect ratio.
-    for name in ("width", "height"):
-        root.attrib.pop(name)
-    root.attrib |= {"role": "img", "aria-label": drawing.title}
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _localise(element: ElementTree.Element, name: str, labels: Mapping[int, str]) -> None:
-    element.tag = element.tag.rpartition("}")[2]
-    for child in list(element):
-        if child.tag.rpartition("}")[2] in ("metadata", "style"):
-            element.remove(child)  # matplotlib's style would apply to the whole page
-        else:
-            _localise(child, name, labels)
-    for key, value in list(element.attrib.items()):
-        del element.attrib[key]
-        element.attrib[key.rpartition("}")[2]] = _local(key, value, name)
-    found = re.match(r"series-(\d+)-", element.get("id", ""))
-    if found:
-        title = ElementTree.Element("title")
-        title.text = labels[int(found[1])]
-        element.insert(0, title)
-
-
-def _local(key: str, value: str, name: str) -> str:
-    if key == "id":
-        return f"{value}-{name}"
-    if key.endswith("href"):
-        return f"{value}-{name}"
-    return re.sub(r"url\(#([^)]+)\)", rf"url(#\1-{name})", value)
+    return style.swatch(style.look(series.look), fill=ink.fill, dash=ink.dash)
