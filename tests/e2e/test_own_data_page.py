@@ -75,7 +75,7 @@ def test_a_table_becomes_predictions_by_the_commands_of_the_page(
 ) -> None:
     """The commands and the study stand on the page as the benchmark types them; here on fewer records."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_report, "figures", lambda study, results: {})
+    monkeypatch.setattr(run_report, "figures", lambda *_: [])
     assert "".join(f"securefl {words}\n" for words in own_table.COMMANDS) in PAGE
     own_table.write(tmp_path, 3_000, 8.0)  # fewer records carry less noise
     assert LOANS.replace("3000", "300").replace("= 1.0", "= 8.0") == Path("loans.toml").read_text()
