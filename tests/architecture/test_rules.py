@@ -65,7 +65,7 @@ REPR = {
     "securefl/published/beside.py": "the digits of a number",
     "securefl/api/running.py": "for people",
     "securefl/storage/database.py": "the digits of a number",
-    "securefl/study/own_code.py": "how torch prints a brought model, whose fields are not ours",
+    "securefl/training/networks.py": "how torch prints a brought model, whose fields are not ours",
     "securefl/deployment/folder.py": "for people",
     "securefl/sweep/check.py": "groups cells in one process",
     "securefl/sweep/page.py": "groups cells in one process",

@@ -309,7 +309,10 @@ def test_the_terminal_says_for_whom_warnings_are(tmp_path: Path) -> None:
 def test_a_folder_of_before_is_refused_with_what_to_do(tmp_path: Path) -> None:
     securefl.run(text(FEDAVG), out=tmp_path / "run")
     (tmp_path / "run" / PRIVATE / "arms").rename(tmp_path / "run" / "arms")
-    for words in (["report", str(tmp_path / "run")], ["export", str(tmp_path / "run"), "-o", "x"]):
+    for words in (
+        ["report", str(tmp_path / "run")],
+        ["export", str(tmp_path / "run"), "-o", "x.safetensors"],
+    ):
         told = CliRunner().invoke(cli, words)
         assert isinstance(told.exception, ConfigError)
         assert "Move them: mkdir -m 700" in str(told.exception)
