@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from securefl.report import style
-from securefl.report.style import Look, arms_of, blank, checked, legend, light_frame
+from securefl.report.style import FEW_SEEDS, Look, arms_of, blank, checked, legend, light_frame, plain_ticks
 
 Floats = NDArray[np.float64]
 SHARE = "accuracy (share, 0 to 1)"
@@ -38,10 +38,10 @@ def accuracy(
     """Accuracy over rounds, one line per arm; with several seeds the mean, and how far the seeds lie apart.
 
     metrics: columns arm, round, accuracy and, where there are several, seed. A round of an arm is left out
-    unless every seed that played it has an accuracy. Two seeds are drawn as points, more as a band of one
-    deviation between `least` and 1. If there is a column models, arms of "global" and of "personal" models
-    have a panel each: their accuracies do not compare. target: drawn as a line; the round at which each arm's
-    (mean) curve first reaches it is marked, and named in the legend. label: of the axis.
+    unless every seed that played it has an accuracy. Fewer than five seeds are drawn as points, more as
+    a band of one deviation between `least` and 1. If there is a column models, arms of "global" and of
+    "personal" models have a panel each: their accuracies do not compare. target: drawn as a line; the round
+    at which each arm's (mean) curve first reaches it is marked, and named in the legend. label: of the axis.
     Raises DataError for missing columns or an empty frame.
     """
     # Dropped before arms are listed: a line through nan would have gaps, and an arm without values no line.
@@ -97,10 +97,10 @@ def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: 
     axes.plot(
         rounds, mean, color=ink, marker=look.marker, markevery=where, markersize=5, linewidth=1.8, label=label
     )
-    if len(curve.seeds) == 2:
+    if 1 < len(curve.seeds) < FEW_SEEDS:
         for values in curve.seeds:
             axes.plot(rounds, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
-    elif len(curve.seeds) > 2:
+    elif len(curve.seeds) >= FEW_SEEDS:
         deviation = np.nanstd(curve.seeds, axis=0)
         low, high = np.maximum(mean - deviation, least), np.minimum(mean + deviation, 1.0)
         # A band over one round has no width and is invisible, so error bars show it.
@@ -160,6 +160,7 @@ def bytes_and_time(
     for axes, ends in zip(panels, totals.values(), strict=True):
         if min(ends) > 0 and max(ends) / min(ends) > 20:
             axes.set_xscale("log")
+            plain_ticks(axes.xaxis)
     panels[0].set_xlabel("sent and received so far, all clients (MB)")
     panels[1].set_xlabel("time so far in the cost model (minutes)")
     panels[0].set_ylabel(label)
@@ -185,8 +186,8 @@ def _seeds_words(data: pd.DataFrame) -> str:
     match data["seed"].nunique() if "seed" in data.columns else 1:
         case 1:
             return ""
-        case 2:
-            return "mean of 2 seeds; points: each seed"
+        case seeds if seeds < FEW_SEEDS:
+            return f"mean of {seeds} seeds; points: each seed"
         case seeds:
             return f"mean of {seeds} seeds; band: one standard deviation"
 

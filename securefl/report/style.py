@@ -19,8 +19,10 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from securefl.core.errors import DataError
 
@@ -45,6 +47,8 @@ PAGE_INKS: Final[Mapping[str, str]] = {
 }
 """By colour of a figure, in lower case: the CSS value in its place on a page, which is light or dark."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
+FEW_SEEDS: Final = 5
+"""With fewer seeds a figure shows each seed as a point: a band of so few says more than is known."""
 _WIDTH = 9.0
 
 
@@ -108,6 +112,14 @@ def light_frame(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers, such as 2 and 0.5, in place of powers of ten."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.10g}"))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
 
 
 def legend(figure: Figure, labels: Sequence[str]) -> None:

@@ -48,18 +48,18 @@ def page(found: Sweep, out: Path, failed: Mapping[str, str] | None = None) -> st
 def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
-    names = [d.name for d in drawings(series, epsilon_swept=True, legend=True)]
+    names = [d.name for d in drawings(series, legend=True)]
     assert names == ["accuracy_epsilon", "rounds_epsilon", "accuracy_bytes"]
-    assert [d.name for d in drawings(series, epsilon_swept=False, legend=True)] == ["accuracy_bytes"]
-    axes = drawings(series, epsilon_swept=True, legend=False)[0].figure.axes[0]
+    assert [d.name for d in drawings(series, legend=True)] == ["accuracy_bytes"]
+    axes = drawings(series, legend=False)[0].figure.axes[0]
     assert axes.get_xscale() == "log"
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "4", "no noise"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "4", "infinite"]
     ticks = axes.get_xticks()
     assert ticks[2] > ticks[1] == 4.0
     lines = {line.get_gid(): line for line in axes.lines if line.get_gid()}
     assert np.asarray(lines["series-0-line-0"].get_ydata()) == pytest.approx([0.22, 0.24])
-    assert np.asarray(lines["series-0-no-noise-0"].get_ydata()) == pytest.approx([0.26])
-    at = float(np.asarray(lines["series-0-no-noise-0"].get_xdata())[0])
+    assert np.asarray(lines["series-0-infinite-0"].get_ydata()) == pytest.approx([0.26])
+    at = float(np.asarray(lines["series-0-infinite-0"].get_xdata())[0])
     assert 4.0 < at < ticks[2], "left of the middle, as the first of four"
     assert lines["series-1-line-0"].get_markerfacecolor() == "white", "holds no epsilon"
     assert lines["series-0-line-0"].get_markerfacecolor() != "white"
@@ -137,7 +137,7 @@ def test_the_page_warns_and_says_whose_accuracy_it_is(swept: Sweep, tmp_path: Pa
 def test_two_seeds_are_points_and_bands_end_where_accuracy_does(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path, seeds=2)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
-    axes = drawings(series, epsilon_swept=True, legend=False)[0].figure.axes[0]
+    axes = drawings(series, legend=False)[0].figure.axes[0]
     marks = {artist.get_gid(): artist for artist in (*axes.lines, *axes.collections) if artist.get_gid()}
     assert "series-0-line-seeds-0" in marks
     assert not any("band" in str(gid) or "bar" in str(gid) for gid in marks)
