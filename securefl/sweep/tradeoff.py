@@ -172,10 +172,10 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
             head = {name: own[name].iloc[0] for name in ("cell", *sweep.keys, "arm", "protocol")}
             rows.append({**head, "seed": seed, **row, "endless": words[arm]})
     # A nullable integer: with another type, a missing round would turn the whole column into floats.
-    return _with_levels(pd.DataFrame(rows).astype({"rounds_to_target": "Int64"})) if rows else pd.DataFrame()
+    return with_levels(pd.DataFrame(rows).astype({"rounds_to_target": "Int64"})) if rows else pd.DataFrame()
 
 
-def _with_levels(summary: pd.DataFrame) -> pd.DataFrame:
+def with_levels(summary: pd.DataFrame) -> pd.DataFrame:
     """The summary with the true epsilon as the one asked for, in rows whose noise was given instead."""
     true = summary.groupby(["cell", "arm"])["epsilon_true"].transform("max")
     level = true.map(_rounded_up)

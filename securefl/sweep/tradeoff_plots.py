@@ -96,8 +96,8 @@ def accuracy_against_epsilon(series: Sequence[Series], measure: Measure, narrow:
         caption=f"Accuracy after the last round: {measure.words}. Mean over the seeds with a 95 % band "
         f"(Student's t); fewer than {FEW_SEEDS} seeds are drawn as points. The axis is the largest epsilon "
         "that a client's ledger states against the adversaries after the run, whatever made it finite: noise "
-        "on statistics or updates, or private training. On the right: no finite epsilon. Open marks and dashed "
-        f"lines: noise was added, and epsilon is infinite all the same.{_personal(series)}",
+        "on statistics or updates, or private training. On the right: no finite epsilon. Open marks and "
+        f"dashed lines: noise was added, and epsilon is infinite all the same.{_personal(series)}",
         figure=figure,
         legend=_looks(series),
     )

@@ -62,7 +62,7 @@ def test_panels_of_one_first_word_are_averaged_and_counted_apart() -> None:
     ]
     assert sentences(found) == [
         "Best at few, or within 0.01 of it: a at ε 1.",
-        "Best at many, or within 0.01 of it: b without noise.",
+        "Best at many, or within 0.01 of it: b where epsilon is infinite.",
         "Within 0.01 of the best of its setting, of 3 settings: b in 2, a in 1.",
     ]
 
