@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.choices import FILE, declared_options, require_free, tell_floored, with_options
+from securefl.commands.exit_codes import ExitCode
 from securefl.core.errors import DataError
 from securefl.storage.inputs import shown
 
@@ -83,7 +84,7 @@ def match(
             # Places of `error.refused` are among the readable files. `paths` maps them to those among all.
             _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
             click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
-            raise SystemExit(2) from None
+            raise SystemExit(ExitCode.USAGE) from None
     document.write(out, scores.to_document())
     refused |= {paths[one.place]: one.why for one in scores.refused}
     # Scores are in the order of the remaining profiles, so labels and places correspond one to one.
@@ -93,7 +94,7 @@ def match(
     click.echo(f"{shown(out)}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
     _tell_refused(profiles, refused)
     if refused:
-        raise SystemExit(3)
+        raise SystemExit(ExitCode.REFUSED)
 
 
 @contextmanager

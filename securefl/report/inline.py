@@ -59,7 +59,8 @@ def _localise(element: ElementTree.Element, name: str, labels: Mapping[str, str]
 
 
 def _local(key: str, value: str, name: str) -> str:
-    if key == "id" or key.endswith("href"):
+    # A picture in a figure, such as a heat map, is a "data:" reference, and none to an id.
+    if key == "id" or (key.endswith("href") and value.startswith("#")):
         return f"{value}-{name}"
     if key == "style":
         # Attributes of SVG take no `var()`, but styles do.

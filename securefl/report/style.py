@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from securefl.core.errors import DataError
 
@@ -36,7 +36,7 @@ QUALITY_COLOURS: Mapping[str, str] = {
     "pixel": "#CC79A7",
 }
 _OTHER_QUALITY = "#777777"
-_GRID = "#E3E3E3"
+GRID = "#E3E3E3"
 PAGE_INKS: Final[Mapping[str, str]] = {
     "#000000": "currentColor",
     "#ffffff": "var(--paper, #ffffff)",
@@ -49,7 +49,11 @@ PAGE_INKS: Final[Mapping[str, str]] = {
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
 FEW_SEEDS: Final = 5
 """With fewer seeds a figure shows each seed as a point: a band of so few says more than is known."""
-_WIDTH = 9.0
+WIDE: Final = 9.0
+NARROW: Final = 4.4
+"""Inches of a picture's width: for a screen, and for a telephone's page."""
+_LETTERS_PER_INCH = 13.3
+"""Letters of a legend in an inch."""
 
 
 @dataclass(frozen=True)
@@ -102,31 +106,31 @@ def _colour(number: int) -> str:
     return f"#{round(255 * red):02X}{round(255 * green):02X}{round(255 * blue):02X}"
 
 
-def blank(*, height: float) -> Figure:
-    """An empty figure of this height in inches. All figures have the same width."""
-    return Figure(figsize=(_WIDTH, height), dpi=110, layout="constrained")
+def blank(*, height: float, width: float = WIDE) -> Figure:
+    """An empty figure of this height and width in inches."""
+    return Figure(figsize=(width, height), dpi=110, layout="constrained")
 
 
 def light_frame(axes: Axes) -> None:
     """Draw only the axes and faint horizontal lines."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-
-
-def plain_ticks(axis: Axis) -> None:
-    """Label a logarithmic axis with plain numbers, such as 2 and 0.5, in place of powers of ten."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.10g}"))
-    axis.set_minor_locator(NullLocator())
-    axis.set_minor_formatter(NullFormatter())
 
 
 def legend(figure: Figure, labels: Sequence[str]) -> None:
     """Draw the legend below the figure, in as many columns as fit."""
-    # The width fits about 120 characters of this size. The line sample and the gap take 8 in each column.
-    columns = max(1, min(4, 120 // (8 + max(map(len, labels)))))
+    # The line sample and the gap take 8 letters in each column.
+    room = int(_LETTERS_PER_INCH * figure.get_figwidth())
+    columns = max(1, min(4, room // (8 + max(map(len, labels)))))
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+
+
+def plain_logarithmic(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers, such as 0.02 and 500."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=7))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def checked(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

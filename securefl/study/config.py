@@ -56,7 +56,8 @@ class ProtocolOptions(Protocol):
 class StudySection:
     """The section [study].
 
-    name: for people. seeds: every arm runs once under each seed. target: the accuracy to be reached.
+    name: for people. rounds: the number of rounds of each arm. seeds: every arm runs once under each seed.
+    target: the accuracy to be reached.
     evaluate_every: models are tested in rounds whose number this divides, and in the last one.
     """
 

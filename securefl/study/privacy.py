@@ -23,6 +23,7 @@ from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.core.renamed import formerly
 from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
+from securefl.linear.registry import encrypts_baseline
 from securefl.linear.registry import require as require_scores
 from securefl.mechanisms import registry as mechanisms
 from securefl.mechanisms.base import KEY_HOLDER_ADDS
@@ -133,6 +134,17 @@ class PrivacySection:
     A study states every choice that its guarantee depends on; only the key size has a silent default.
 
     Attributes:
+        sum: how updates and statistics are summed: "clear", or the scheme by which the server learns totals
+            only: "masked", "ckks" or "two-server".
+        scores: how the server obtains one number per client, such as a profile's divergence: "clear", or the
+            scheme by which it learns that number alone.
+        noise: who adds the noise of values with a sensitivity: "none", "local" (each client), "distributed"
+            (each client a share, in a hidden sum), "central" (the server, which is trusted) or "key-holder"
+            (of a two-server sum).
+        unit: what epsilon protects: one "record" of a client, or a whole "client".
+        adjacency: in what neighbouring data differ: one unit added or removed ("add-remove"), replaced
+            ("replace-one"), or its value replaced by zeros ("zero-out").
+        delta: of epsilon.
         budget: the largest epsilon of a client, `inf` for none.
         adversaries: the parties that the budget must hold against.
         non_private: names of values that clients may send without noise. Epsilon is then infinite.
@@ -306,6 +318,7 @@ class PrivacySection:
         return Plan(
             sum=self.sum,
             scores=self.scores,
+            encrypted_baseline=encrypts_baseline(self.scores, self.parameters),
             noise=NO_NOISE if self.epsilon == inf else self.noise,
             noise_multiplier=self._multiplier(self._noised(rounds, specs), spent),
             dropout=self.dropout or 0.0,

@@ -24,6 +24,7 @@ from markupsafe import Markup
 from securefl.accounting.figures import asked_for, says_infinite, short, with_reason
 from securefl.report import run_page, style
 from securefl.report.inline import inline_svg
+from securefl.report.pages import number_text
 from securefl.storage.files import write as write_file
 from securefl.study import run_report
 from securefl.sweep.best import caveats, headline, sentences
@@ -260,13 +261,13 @@ def _rows(series: Series) -> list[Row]:
 def _numbers(own: pd.DataFrame) -> list[str]:
     known = own["final_accuracy"].dropna()
     mean, half = student(known)
-    band = "" if np.isnan(half) else f" ± {run_page.number_text(half, 3)}"
+    band = "" if np.isnan(half) else f" ± {number_text(half, 3)}"
     if len(known) == 2:  # a confidence interval of two values is meaningless
-        band = f" ({', '.join(run_page.number_text(value, 3) for value in known)})"
+        band = f" ({', '.join(number_text(value, 3) for value in known)})"
     megabytes = [float(own[name].mean()) / 1e6 for name in ("bytes_up", "bytes_down")]
     return [
-        run_page.number_text(mean, 3) + band,
-        run_page.number_text(float(own["best_accuracy"].mean()), 3),
+        number_text(mean, 3) + band,
+        number_text(float(own["best_accuracy"].mean()), 3),
         f"{float(own['rounds'].mean()):.3g}",
         _rounds(own),
         *(f"{size:.3g}" for size in megabytes),

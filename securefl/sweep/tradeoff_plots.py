@@ -21,14 +21,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
-from securefl.report.style import FEW_SEEDS, light_frame, look, plain_ticks
+from securefl.report.style import FEW_SEEDS, NARROW, WIDE, light_frame, look, plain_logarithmic
 from securefl.sweep.tradeoff import Point, Series
 from securefl.training.evaluation import MEASURES, Measure
 
-_WIDTH, _HEIGHT = 9.0, 4.6
-_NARROW, _NARROW_HEIGHT = 4.4, 3.7
-"""Inches of a figure for a narrow screen, on which the texts of a wide one would be illegible."""
-_WIDE: Final = 20
+_HEIGHT, _NARROW_HEIGHT = 4.6, 3.7
+
+
+_FAR: Final = 20
 """Numbers that differ by a larger factor would crowd at the ends of a linear axis."""
 _SHORT: Final = 0.004
 """How far an epsilon may be from the number that labels it: noise for 2 may cost 1.995."""
@@ -74,7 +74,7 @@ def drawings(
     made.append(accuracy_against_bytes(series, measure, narrow))
     for drawing in made:
         if legend:
-            _legend(drawing.figure, drawing.legend)
+            add_legend(drawing)
     return made
 
 
@@ -112,9 +112,9 @@ def accuracy_against_key(series: Sequence[Series], measure: Measure, narrow: boo
         points = [p for p in own.points("final_accuracy") if not isnan(p.mean)]
         draw(made[own.panel], own, lambda _, at: at, points, Range(measure.least, 1.0))
     for axes in made.values():
-        if values[0] > 0 and values[-1] / values[0] > _WIDE:
+        if values[0] > 0 and values[-1] / values[0] > _FAR:
             axes.set_xscale("log")
-            plain_ticks(axes.xaxis)
+            plain_logarithmic(axes.xaxis)
     along(made, key)
     return Drawing(
         name=f"accuracy_{key.replace('.', '_')}",
@@ -204,9 +204,9 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure, narrow: b
         xs += [float(x) for x in means["moved"]]
     # If bytes differ by more than a factor of twenty, marks would crowd at the ends of a linear axis.
     for axes in made.values():
-        if min(xs) > 0 and max(xs) / min(xs) > _WIDE:
+        if min(xs) > 0 and max(xs) / min(xs) > _FAR:
             axes.set_xscale("log")
-            plain_ticks(axes.xaxis)
+            plain_logarithmic(axes.xaxis)
         elif min(xs) == max(xs):
             axes.set_xlim(0, 2 * max(xs) or 1)
     along(made, "sent and received in the whole run, all clients (MB)")
@@ -267,12 +267,14 @@ def _holds(series: Sequence[Series]) -> str:
     return f" per {units.pop()} at delta {deltas.pop():g}"
 
 
-def _legend(figure: Figure, series: Sequence[Series]) -> None:
+def add_legend(drawing: Drawing) -> None:
+    """Draw the legend below the axes."""
+    figure, series = drawing.figure, drawing.legend
     found = [axes.get_legend_handles_labels() for axes in figure.axes]
     handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
     labels = [own.line for own in series if own.line in handles]
-    # About 120 characters of this size fit the width; handle and gap take 8 in each column.
-    columns = max(1, min(4, 120 // (8 + max(map(len, labels)))))
+    # About 13 letters of this size fit an inch; handle and gap take 8 in each column.
+    columns = max(1, min(4, int(13.3 * figure.get_figwidth()) // (8 + max(map(len, labels)))))
     figure.set_figheight(figure.get_figheight() + 0.21 * -(-len(labels) // columns))
     figure.legend(
         [handles[label] for label in labels],
@@ -303,7 +305,7 @@ def panelled(
     if small:
         across, high = 2, -(-len(there) // 2)
         grid = {panel: divmod(number, 2) for number, panel in enumerate(there)}
-    least = (_NARROW, _NARROW_HEIGHT) if narrow else (_WIDTH, _HEIGHT)
+    least = (NARROW, _NARROW_HEIGHT) if narrow else (WIDE, _HEIGHT)
     size = (max(least[0], 0 if narrow else _OF_PANEL[0] * across), max(least[1], _OF_PANEL[1] * high))
     figure = Figure(figsize=size if several else least, dpi=110, layout="constrained")
     places = figure.subplots(high, across, sharex=several, sharey=several, squeeze=False)
