@@ -44,8 +44,8 @@ def above(epsilon: float, bound: float) -> str:
 
 
 def asked_for(epsilon: float) -> str:
-    """Format the epsilon for which noise was calibrated; "no noise" for infinity."""
-    return "no noise" if isinf(epsilon) else f"{epsilon:g}"
+    """Format the epsilon for which noise was calibrated; "none" for infinity."""
+    return "none" if isinf(epsilon) else f"{epsilon:g}"
 
 
 def plain(number: float) -> float | str:
