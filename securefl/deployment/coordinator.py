@@ -24,6 +24,7 @@ from securefl.deployment.folder import STUDY
 from securefl.deployment.gathering import AT_ONCE, Patience
 from securefl.deployment.party_setup import work_of
 from securefl.deployment.pinning import pinned_of
+from securefl.deployment.plan_file import PlanFile
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.spending import Spent
 from securefl.deployment.visits import SendAndReceive
@@ -140,9 +141,23 @@ def _asked_for(plan: Plan, specs: Sequence[ValueSpec]) -> str:
     )
 
 
+def _servers(folder: Path) -> PlanFile:
+    """The plan file of a server's folder. Raises ConfigError for another party's."""
+    content = plan_file.read(folder)
+    if content.name != SERVER:
+        raise ConfigError(
+            f"Expected the server's folder, got that of {content.name}: {folder}. Name the folder that "
+            "`securefl party init --server` made."
+        )
+    return content
+
+
 def others_of(folder: Path) -> tuple[str, ...]:
-    """The parties that this folder's server contacts: its roster's clients, and the key holder if listed."""
-    members = pinned_of(folder, plan_file.read(folder)).members
+    """The parties that this folder's server contacts: its roster's clients, and the key holder if listed.
+
+    Raises ConfigError if the folder is another party's, or has no pinned roster.
+    """
+    members = pinned_of(folder, _servers(folder)).members
     return tuple(name for name in sorted(members) if name != SERVER)
 
 
@@ -200,10 +215,8 @@ def run_deployed(
         DataError: if a file of the run folder is damaged or lost.
         Interrupted: after the round at hand, if `stop` was asked to stop.
     """
-    content = plan_file.read(folder)
+    content = _servers(folder)
     study = config.read(folder / STUDY)
-    if content.name != SERVER:
-        raise ConfigError(f"Expected the server's folder, got that of {content.name}: {folder}.")
     if len(study.arms) != 1 or len(study.study.seeds) != 1:
         raise ConfigError(
             f"Expected a study of one arm and one seed, got {len(study.arms)} arms and "

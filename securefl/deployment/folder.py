@@ -73,6 +73,9 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
     Either all files are made or none. Raises ConfigError if the folder or counter is not new, or the study
     has no such party, and DataError if the records do not fit the study.
     """
+    for place in (folder, *([] if part.counter is None else [part.counter])):
+        if place.exists() and not place.is_dir():
+            raise ConfigError(f"Expected a new folder, got {place}, which is a file. Choose another name.")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"Expected a new folder, got {folder}, which has files. {_instead(folder, part)}")
     if part.counter is not None:

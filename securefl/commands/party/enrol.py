@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.party.folder_argument import party_folder
+
 
 @click.command(epilog="Example:  securefl party enrol P >> roster.jsonl")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@party_folder
 def enrol(folder: Path) -> None:
     """Print a party's line of the roster: JSON with its name, two public keys and their fingerprint.
 

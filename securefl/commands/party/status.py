@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from securefl.commands.party.folder_argument import party_folder
 from securefl.core.text_safety import escaped
 
 
 @click.command(epilog="Example:  securefl party status P --json")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@party_folder
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def status(folder: Path, as_json: bool) -> None:
     """Show a party's releases with their epsilon, its sessions, its missing values, and its refusals.
