@@ -10,15 +10,17 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner, Result
 from support.coordinated import Federation, federation
 from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, names, part, pin
 from support.private_studies import client_level
 
 from securefl.accounting import store
+from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
-from securefl.deployment import keys, pinning
+from securefl.deployment import keys, pinning, sockets
 from securefl.deployment import spending as spendings
 from securefl.deployment.gathering import TooFewParties
 from securefl.deployment.messages import Enter, decode_envelope
@@ -254,6 +256,68 @@ def test_who_dies_in_a_round_loses_it_and_the_next_one_waits(tmp_path: Path) -> 
         "round 1: 1 of 3 answered; client-0001 silent since round 1; client-0002 silent since round 1; no "
         "sum was opened: "
     )
+
+
+# Too few are left ------------------------------------------------------------------------------------------
+
+BUDGETED = client_level(rounds=4, budget="6.0").text.replace("clients = 6", "clients = 3")
+
+
+def typed(own: Federation, *words: str) -> Result:
+    """`securefl party coordinate`, with the parties of this process in place of sockets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sockets, "SocketExchange", lambda paths, deadline: own.exchange)
+        return CliRunner().invoke(cli, ["party", "coordinate", str(own.root / SERVER), *words])
+
+
+def test_a_run_whose_clients_are_over_budget_ends_with_the_reason(tmp_path: Path) -> None:
+    """No later round can have enough, so none is played, nobody is waited for, and no ledger is asked."""
+    enrolled(tmp_path, BUDGETED)
+    run = tmp_path / "run"
+    with federation(tmp_path, BUDGETED) as own:
+        done = typed(own, "--out", str(run), "--wait", "3600")
+        sent = orders(own)
+        again = typed(own, "--out", str(run), "--wait", "3600")
+    assert sent == [], "a resumed run asks nobody either"
+    said = (
+        "Ended after round 2 of 4: no later round can open a sum, which needs 2 of 3 clients. Out: "
+        "client-0000, client-0001, client-0002 (over budget). Go on with a new study, under another plan: "
+        "the ledgers keep what they spent."
+    )
+    for result in (done, again):
+        assert result.exit_code == 0, result.output
+        assert result.stderr.splitlines().count(said) == 1, result.stderr
+    assert (run / "report.html").is_file()
+    assert status(tmp_path / "client-0000")["releases"] == {"committed": 2, "reserved": 0}
+
+
+def test_a_run_with_too_many_removed_clients_ends_with_the_reason_and_its_own_exit_code(
+    tmp_path: Path,
+) -> None:
+    """Two of three were removed by lines of keys that nobody keeps: they refuse or are silent for ever."""
+    roster = enrolled(tmp_path, MASKED)
+    of = made(MASKED)
+    kept = roster.read_text().splitlines()
+    for name in ("client-0001", "client-0002"):
+        folders.init(tmp_path / "void", of, part(of, name, tmp_path / "void-counters"))
+        void = line_of(keys.read(tmp_path / "void", name).member())
+        shutil.rmtree(tmp_path / "void")
+        kept = [*(line for line in kept if name not in line), void]
+    roster.write_text("\n".join(kept))
+    for name in (SERVER, "client-0000"):
+        pin(tmp_path / name, roster)
+    with federation(tmp_path, MASKED) as own:
+        own.stop("client-0002")
+        done = typed(own, "--out", str(tmp_path / "run"), "--wait", "0")
+    assert done.exit_code == 5
+    *_, reason, go_on = done.stderr.splitlines()
+    assert reason == (
+        "securefl: Expected 2 clients, of which 1 are present for round 1 within 0 s. Absent: client-0001 "
+        "(refused the order), client-0002 (silent). The round did not count, and nothing was charged. Start "
+        "the silent parties; the owner of one that refuses reads why in `securefl party status`. Then go on."
+    )
+    assert go_on.startswith("Stopped; finished rounds are kept. Go on with: securefl party coordinate ")
+    assert status(tmp_path / "client-0000")["releases"] == {"committed": 0, "reserved": 0}
 
 
 # Parties that refuse --------------------------------------------------------------------------------------
