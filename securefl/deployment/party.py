@@ -37,7 +37,7 @@ from securefl.deployment.messages import (
     encode_envelope,
 )
 from securefl.deployment.roster import PinnedRoster, differences
-from securefl.deployment.session_store import BLANK, NO_VALUE, SessionStore
+from securefl.deployment.session_store import BLANK, CUT, NO_VALUE, SessionStore
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -282,7 +282,7 @@ def handled(party: Party, turn: Turn) -> TurnReply:
 
 
 def _noted(party: Party) -> list[str]:
-    """For its owner: the peers' messages that it refused and why it abstained, since the last call."""
+    """For its owner, since the last call: what it refused of peers, why it abstained, what it cut."""
     own, drive = party.log.take(), party.drive
     rejected_from: dict[str, str] = {} if drive is None else drive.traffic.rejected_from
     reasons = [f"{sender}: {why}" for sender, why in rejected_from.items()]
@@ -291,6 +291,7 @@ def _noted(party: Party) -> list[str]:
         *reasons,
         *(f"{NO_VALUE}: {why}" for why in own.abstained.values()),
         *(f"{BLANK}: {why}" for why in own.blank.values()),
+        *(f"{CUT}: {why}" for why in own.cut.values()),
     ]
 
 

@@ -185,7 +185,7 @@ def test_the_command_shows_a_party_of_an_app(tmp_path: Path) -> None:
     assert "client-0001, a party of an app" in shown.stdout
     assert "sent no value: Expected a result of the app" in shown.stdout
     said = json.loads(CliRunner().invoke(cli, ["party", "status", str(home), "--json"]).stdout)
-    assert set(said) == {"name", "terms", "epsilon", "releases", "sessions", "missing", "refusals"}
+    assert set(said) == {"name", "terms", "epsilon", "releases", "sessions", "missing", "cut", "refusals"}
     assert said["terms"] == {
         "unit": "record",
         "adjacency": "add-remove",
