@@ -71,7 +71,7 @@ def test_a_value_within_its_bound_is_not_noted(tmp_path: Path) -> None:
 
 
 def played(monkeypatch: pytest.MonkeyPatch, times: float) -> tuple[list[tuple[str, bytes]], list[int]]:
-    """What the server gets of a run in which client 1 has its bound, so many times, and each diary's notes."""
+    """What the server gets if client 1 has its bound so many times, and the number of each diary's notes."""
     replies: list[tuple[str, bytes]] = []
 
     def recording(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message:
@@ -120,6 +120,7 @@ def _is_turn(data: bytes) -> bool:
 SUM = {"name": "s", "reduction": "sum", "reveals": "a sum", "grid": Grid(step=1.0, bound=8.0)}
 CLEAR = Plan(delta=1e-5, max_rounds=1, non_private=("s",))
 NOISED = Plan(delta=1e-5, max_rounds=1, noise="local", noise_multiplier=1.0, adjacency="add-remove")
+BOUNDED = {"sensitivity": {("record", "add-remove"): 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -129,30 +130,9 @@ NOISED = Plan(delta=1e-5, max_rounds=1, noise="local", noise_multiplier=1.0, adj
         (CLEAR, {}, Value(clear=np.array([0.0, -8.1])), 1.0, True, True),
         (CLEAR, {}, Value(clear=np.array([0.0, -8.1])), 1.0, False, False),  # it abstains
         (CLEAR, {}, Value(clear=np.array([np.nan, 9.0])), 1.0, True, False),  # it answers as without records
-        (
-            NOISED,
-            {"sensitivity": {("record", "add-remove"): 1.0}},
-            Value(integers=np.array([8])),
-            1.0,
-            0,
-            False,
-        ),
-        (
-            NOISED,
-            {"sensitivity": {("record", "add-remove"): 1.0}},
-            Value(integers=np.array([9])),
-            1.0,
-            0,
-            True,
-        ),
-        (
-            NOISED,
-            {"sensitivity": {("record", "add-remove"): 1.0}},
-            Value(integers=np.array([2**62])),
-            0.5,
-            0,
-            True,
-        ),
+        (NOISED, BOUNDED, Value(integers=np.array([8])), 1.0, False, False),
+        (NOISED, BOUNDED, Value(integers=np.array([9])), 1.0, False, True),
+        (NOISED, BOUNDED, Value(integers=np.array([2**62])), 0.5, False, True),
         (CLEAR, {"reduction": "none"}, Value(clear=np.array([99.0])), 1.0, True, False),
     ],
 )
@@ -160,4 +140,4 @@ def test_which_values_are_cut(
     plan: Plan, spec: dict[str, Any], value: Value, weight: float, speaks: bool, cut: bool
 ) -> None:
     declared = ValueSpec(**{**SUM, **spec})  # type: ignore[arg-type]
-    assert is_cut(plan, declared, value, weight, speaks=bool(speaks)) is cut
+    assert is_cut(plan, declared, value, weight, speaks=speaks) is cut
