@@ -45,6 +45,10 @@ from securefl.engine.party.clients import ClientParty
 _LOG = logger(__name__)
 Make = Callable[[Mapping[int, ClientState]], Party]
 """Makes a session's party from its stored client state. All sessions share ledger, journal and keys."""
+_OLD_ROSTER = (
+    " If the other parties have a newer roster, pin it: securefl party pin. If this folder is from a backup, "
+    "its keys may be void: put the newest folder back, or make new keys: securefl party rotate."
+)
 _MOST_LOST = 1024
 """The most turns between two that arrive. More would let a lie about a number use all numbers up."""
 
@@ -249,7 +253,8 @@ class PartySession:
         )
         if found:
             raise RemoteProtocolError(
-                f"Expected this party's plan and roster for {enter.study!r}, got others. {'; '.join(found)}.",
+                f"Expected this party's plan and roster for {enter.study!r}, got others. {'; '.join(found)}."
+                f"{_OLD_ROSTER if self._pinned.digest != enter.roster else ''}",
                 sender=SERVER,
             )
         return self._pinned.session(self._plan, enter.nonce)

@@ -12,6 +12,7 @@ from securefl.accounting.store import Terms
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.release import PARTIES
 from securefl.deployment import keys, plan_file
+from securefl.deployment.pinning import newest_keys
 from securefl.deployment.roster import fingerprint
 from securefl.deployment.session_store import BLANK, CUT, DIARY, NO_VALUE, SessionStore
 from securefl.storage.counter import Counter
@@ -35,7 +36,7 @@ def status(folder: Path) -> dict[str, Any]:
                             value" or "answered as without records"; `why` has the remedy; `at`; `times`
     cut                     the last ten reasons why a value of it was cut to a bound before it was sent
     refusals                the last ten, with reason, time, and how often each came
-    counter                 its folder, and in `wrong` why it cannot be used; empty if it can
+    counter                 its folder, and in `wrong` why it or the folder cannot be used; empty if they can
 
     A party of an app of one's own (`UpdateParty`) has keys, roster and counter elsewhere. Its state has name,
     terms, epsilon, releases, sessions, missing, cut and refusals.
@@ -52,7 +53,7 @@ def status(folder: Path) -> dict[str, Any]:
         "arm": content.arm,
         "seed": content.seed,
         "roster": content.roster,
-        "counter": {"folder": content.counter, "wrong": _wrong(content)},
+        "counter": {"folder": content.counter, "wrong": _wrong(folder, content)},
     }
     if content.client is not None:
         found |= _spent(folder, content.name, content.terms.ledger())
@@ -98,9 +99,10 @@ def _noted(folder: Path) -> dict[str, Any]:
         }
 
 
-def _wrong(content: plan_file.PlanFile) -> str:
+def _wrong(folder: Path, content: plan_file.PlanFile) -> str:
     try:
         Counter(Path(content.counter)).place()
+        newest_keys(folder, content)
     except SecureFLError as error:
         return str(error)
     return ""

@@ -17,9 +17,10 @@ def enrol(folder: Path) -> None:
     Send the line to the maker of the roster, and tell them the fingerprint over another channel, such as a
     telephone. Otherwise an attacker that changes the line on its way can impersonate the party.
     """
-    from securefl.deployment import keys, plan_file
+    from securefl.deployment import plan_file
+    from securefl.deployment.pinning import newest_keys
     from securefl.deployment.roster import fingerprint, line_of
 
-    own = keys.read(folder, plan_file.read(folder).name).member()
+    own = newest_keys(folder, plan_file.read(folder)).member()
     click.echo(line_of(own))
     click.echo(f"{own.name}: fingerprint {fingerprint(own)}", err=True)
