@@ -68,8 +68,7 @@ def run() -> None:
     from terms import PLAN, UPDATES
 
     from securefl.core.release import SERVER
-    from securefl.deployment import keys, roster
-    from securefl.deployment.server_session import ServerSession, ServerSide
+    from securefl.deployment import RemoteEngine, ServerSide, keys, roster
     from securefl.storage.journal import Journal
     from securefl.storage.own_record import OwnRecord
 
@@ -80,14 +79,14 @@ def run() -> None:
         record = OwnRecord(SERVER, journal, keys.read(server, SERVER))
         pinned = roster.read(server / "roster.jsonl")
         side = ServerSide(plan=PLAN, pinned=pinned, record=record, study="NVFlare")
-        session = ServerSession(side, UPDATES.spec(), UPDATES.digest, partial(exchange, sites))
+        engine = RemoteEngine(side, UPDATES.spec(), UPDATES.digest, partial(exchange, sites))
         model = start()
         for number in range(1, ROUNDS + 1):
-            model = averaged(session, model, number)
+            model = averaged(engine, model, number)
     np.save(folder / "secure.npy", model)
 
 
-def averaged(session: Any, model: Any, number: int) -> Any:
+def averaged(engine: Any, model: Any, number: int) -> Any:
     """The model after a round: plus the mean of the sites' updates, which is all that the server learns."""
     import numpy as np
     from task import SITES
@@ -96,12 +95,12 @@ def averaged(session: Any, model: Any, number: int) -> Any:
     from securefl.algorithm import CohortQuery, Sum
     from securefl.deployment.updates import UPDATE
 
-    session.admit()
+    engine.enter()
     size = UPDATES.size(PLAN, UPDATE, len(model))
     query = CohortQuery(
         cohort=tuple(range(len(SITES))), broadcast=model, sums=(Sum(UPDATES.spec()[UPDATE], size),)
     )
-    answers = session.query(query, number=number)
+    answers, _ = engine.query(query, engine.at(number))
     if not answers.survivors:
         raise RuntimeError(f"Round {number}: no sum was opened. The parties' logs and `diary` say why.")
     mean = UPDATES.read(PLAN, UPDATE, answers.totals[UPDATE], len(model))

@@ -134,11 +134,17 @@ class Run:
         return file
 
     def test_records(self, seed: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The x and y for measuring accuracy: the server's records under a seed, by default the first."""
+        """The x and y for measuring accuracy: the server's records under a seed, by default the first.
+
+        x is the model's input. y has labels, or values in the table's units, as `Trained.predict` gives them.
+        """
         chosen = _seed(self.study, seed)
         splits = split_key.of_run(self.study, self.folder, began=True).splits(self.study, chosen)
-        problem = world.build(self.study, chosen, Hardware(), splits=splits).problem
-        return problem.server_x, problem.server_y
+        here = world.build(self.study, chosen, Hardware(), splits=splits)
+        x, y = here.problem.server_x, here.problem.server_y
+        if here.problem.kind == "regression":
+            return x, here.schema.in_units(y)
+        return x, here.schema.classes(here.problem.outputs)[y]
 
     def _taken(self, arm: str | None, seed: int | None, client: int | None) -> Taken:
         names = [own.name for own in self.study.arms]

@@ -17,6 +17,7 @@ from securefl.commands.choices import (
     tell_floored,
     with_options,
 )
+from securefl.commands.exit_codes import ExitCode
 from securefl.core.errors import DataError
 from securefl.storage.inputs import shown
 
@@ -149,7 +150,7 @@ def _match(
             # Places of `error.refused` are among the readable files. `paths` maps them to those among all.
             _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
             click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
-            raise SystemExit(2) from None
+            raise SystemExit(ExitCode.USAGE) from None
     document.write(out, scores.to_document())
     refused |= {paths[one.place]: one.why for one in scores.refused}
     # Scores are in the order of the remaining profiles, so labels and places correspond one to one.
@@ -159,7 +160,7 @@ def _match(
     click.echo(f"{shown(out)}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
     _tell_refused(profiles, refused)
     if refused:
-        raise SystemExit(3)
+        raise SystemExit(ExitCode.REFUSED)
 
 
 @contextmanager

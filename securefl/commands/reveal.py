@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.choices import FILE, within
+from securefl.commands.exit_codes import ExitCode
 from securefl.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -82,4 +83,4 @@ def _tell(found: Revealed, params: Word, as_json: bool) -> None:
     for label, why in found.refused.items():
         click.echo(f"securefl: {label} refused: {why}", err=True)
     if found.refused:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.ERROR)

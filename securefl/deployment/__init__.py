@@ -10,14 +10,13 @@ session_store     a party's store of sessions, refusals, fingerprints of records
 computing         training or evaluation in another process, by the app that carries a party's envelopes
 updates           model updates of a caller's own app, and the mean of their sum
 local             the party of such updates, and a local deployment of all parties for simulations
-server_session    a server's session with parties that share no study with it
 framing           a length and an envelope on a Unix socket, and a relay's end of a connection
 peers             who is at the other end of a socket, and who could have put a socket at a path
 connection        a relay's side of a party's socket: it checks who listens, and sends a request
 limits            a server's places and memory, shared fairly between users
 server            a party's side of its socket: access by user, and one request at a time in one thread
 files             a party's files on disk, which one process holds
-engine            the engine that runs a server's queries over waves
+engine            the engine that runs a server's queries over waves: a study's, and an app's updates
 transport         the server's transport over `exchange({party: bytes}) -> {party: bytes}`
 
 A party of a study has a folder:
@@ -42,7 +41,7 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as 
 if TYPE_CHECKING:
     from securefl.deployment.connection import send
     from securefl.deployment.coordinator import run_deployed
-    from securefl.deployment.engine import RemoteEngine
+    from securefl.deployment.engine import RemoteEngine, ServerSide
     from securefl.deployment.gathering import TooFewParties
     from securefl.deployment.local import LocalDeployment
     from securefl.deployment.party import PartySession
@@ -58,6 +57,7 @@ __all__ = [
     "PinnedRoster",
     "RemoteEngine",
     "SendAndReceive",
+    "ServerSide",
     "SocketExchange",
     "TooFewParties",
     "Updates",
@@ -71,6 +71,7 @@ _HOMES = {
     "PinnedRoster": "securefl.deployment.roster",
     "RemoteEngine": "securefl.deployment.engine",
     "SendAndReceive": "securefl.deployment.visits",
+    "ServerSide": "securefl.deployment.engine",
     "SocketExchange": "securefl.deployment.sockets",
     "TooFewParties": "securefl.deployment.gathering",
     "Updates": "securefl.deployment.updates",

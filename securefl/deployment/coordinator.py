@@ -19,10 +19,9 @@ from securefl.core.logs import to_stderr
 from securefl.core.release import PARTIES, SERVER
 from securefl.deployment import keys, plan_file
 from securefl.deployment import spending as spendings
-from securefl.deployment.engine import RemoteEngine
+from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.folder import STUDY
 from securefl.deployment.gathering import AT_ONCE, Patience
-from securefl.deployment.messages import Enter
 from securefl.deployment.party_setup import work_of
 from securefl.deployment.pinning import pinned_of
 from securefl.deployment.roster import PinnedRoster
@@ -91,12 +90,13 @@ class OwnMachines:
                 f"Expected a roster of the study's {clients} clients, got {len(self._pinned.clients)}. Agree "
                 "on a study of as many clients, or pin a roster of the study's."
             )
+        plan, study = arm_context.plan, arm_context.study
         record = OwnRecord(SERVER, arm_context.journal, self._identity)
         self._context = arm_context
         contributions = _specs(arm_context)
-        self._patience.say(_asked_for(arm_context.plan, list(contributions.values())))
+        self._patience.say(_asked_for(plan, list(contributions.values())))
         server = ServerParty(
-            arm_context.plan,
+            plan,
             contributions,
             record,
             clients=clients,
@@ -104,23 +104,14 @@ class OwnMachines:
             proven_cheaters=arm_context.proven_cheaters,
             retries_left=arm_context.retries_left,
         )
-        work = work_of(arm_context.study, arm_context.arm, arm_context.world.seed)
         return RemoteEngine(
-            server,
-            record,
-            arm_context.ledger,
-            plan=arm_context.plan,
-            contributions=contributions,
-            pinned=self._pinned,
-            enter=Enter.of(
-                arm_context.plan,
-                arm_context.study.study.name,
-                work,
-                self._pinned,
-                arm_context.nonce,
-                self._identity,
-            ),
-            exchange=self._exchange,
+            ServerSide(plan=plan, pinned=self._pinned, record=record, study=study.study.name),
+            contributions,
+            work_of(study, arm_context.arm, arm_context.world.seed),
+            self._exchange,
+            server=server,
+            books=arm_context.ledger,
+            nonce=arm_context.nonce,
             patience=self._patience,
         )
 

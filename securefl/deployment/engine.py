@@ -1,14 +1,20 @@
-"""The engine of a deployment: it runs a server's cohort queries with parties on other machines."""
+"""The engine of a deployment: it runs a server's cohort queries with parties on other machines.
+
+One class serves a study's queries and the updates of an app of one's own. A study waits for its parties
+(`away`), and an app asks them to enter (`enter`). Both then query and book on one path.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueSpec
+from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, ReleaseKey
 from securefl.core.wire import Header
@@ -18,7 +24,7 @@ from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.transport import RemoteTransport
 from securefl.deployment.visits import SendAndReceive, Visits, lasting_keys
 from securefl.engine.account import Asked
-from securefl.engine.attendance import Absence
+from securefl.engine.attendance import Absence, Attendance, Presence, Seen
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.server import ServerParty
@@ -26,6 +32,34 @@ from securefl.mechanisms.charges import charge_of
 from securefl.storage.own_record import OwnRecord
 
 SILENT: Final = "It did not answer, or not in time."
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSide:
+    """The server's own data: its copy of the plan, its pinned roster, its record and keys. Raises nothing.
+
+        >>> import securefl
+        >>> from securefl.deployment import PinnedRoster, ServerSide
+        >>> from securefl.storage.journal import Journal
+        >>> from securefl.storage.own_record import OwnRecord
+        >>> from securefl.sums import Identity
+        >>> keys = {name: Identity.generate(name) for name in ("server", "client-0000")}
+        >>> pinned = PinnedRoster({name: own.member() for name, own in keys.items()})
+        >>> record = OwnRecord("server", Journal(), keys["server"])
+        >>> ServerSide(plan=securefl.Plan(delta=1e-5, max_rounds=1), pinned=pinned, record=record).study
+        'Flower'
+
+    Attributes:
+        plan, pinned: every party has the same.
+        record: of the server's acts, with its lasting keys, as the roster lists them.
+        study: the name that the owners of parties read in their diaries.
+    """
+
+    plan: Plan
+    pinned: PinnedRoster
+    record: OwnRecord
+    study: str = "Flower"
 
 
 class RemoteEngine:
@@ -34,69 +68,81 @@ class RemoteEngine:
         >>> import tempfile, securefl
         >>> from pathlib import Path
         >>> from securefl.deployment import RemoteEngine, LocalDeployment, Updates, send
-        >>> from securefl.deployment.messages import Enter
-        >>> from securefl.engine.server import ServerParty
         >>> plan, own = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1), Updates()
         >>> d = Path(tempfile.mkdtemp())
         >>> with LocalDeployment(plan, own, clients=2, folder=d) as house:
-        ...     pinned, record = house.server.pinned, house.server.record
-        ...     enter = Enter.of(plan, "demo", own.digest, pinned, bytes(32), record.enrolled)
         ...     reach = lambda sent: {n: send(house.where(n), data, timeout=9) for n, data in sent.items()}
-        ...     engine = RemoteEngine(
-        ...         ServerParty(plan, own.spec(), record, clients=2), record,
-        ...         securefl.Ledger(":memory:", plan.terms()), plan=plan, contributions=own.spec(),
-        ...         pinned=pinned,
-        ...         enter=enter, exchange=reach,
-        ...     )
-        ...     engine.kept
-        {}
+        ...     engine = RemoteEngine(house.server, own.spec(), own.digest, reach)
+        ...     engine.enter()
+        ...     sorted(engine.missing)
+        []
 
     Args:
-        server: of the session's plan, with the keys in the roster.
-        record: the server's own.
-        books: the server's ledger. It holds the clients' charges as reservations, since no client's ledger is
-            on this machine. It may overstate a client's spending, but never understates it.
+        side: of this server.
         contributions: the specs of the values that clients may be asked for, by name.
-        pinned: the server's roster.
-        enter: the request with which parties enter.
+        work: digest of the parties' computation, 32 bytes (see `messages.Enter`).
         exchange: gives parties requests, and returns the replies that came in time.
+        server: of the same plan, such as one that goes on with a run; by default a new one.
+        books: the server's ledger. It holds the clients' charges as reservations, since no client's ledger is
+            on this machine. It may overstate a client's spending, but never understates it. By default it is
+            in memory, for this session alone.
+        nonce: 32 bytes that no session had before; by default from the operating system.
         patience: how `away` waits for parties.
 
     Before each round, parties that have not entered or fell silent are asked to enter. Until they have, they
     get no other request.
 
     Raises:
-        ConfigError: the roster has other keys of the server than `record`, or `record` has no lasting keys.
+        ConfigError: the roster has other keys of the server than `side.record`, or that has no lasting keys.
     """
 
     def __init__(
         self,
-        server: ServerParty,
-        record: OwnRecord,
-        books: Ledger,
-        *,
-        plan: Plan,
+        side: ServerSide,
         contributions: Mapping[str, ValueSpec],
-        pinned: PinnedRoster,
-        enter: Enter,
+        work: bytes,
         exchange: SendAndReceive,
+        *,
+        server: ServerParty | None = None,
+        books: Ledger | None = None,
+        nonce: bytes | None = None,
         patience: Patience = AT_ONCE,
     ) -> None:
-        self.server = server
-        self._record, self._books, self._plan, self._contributions = record, books, plan, contributions
-        self._clients = pinned.clients
+        pinned, keys = side.pinned, lasting_keys(side.record)
+        nonce = secrets.token_bytes(32) if nonce is None else nonce
+        request = Enter.of(side.plan, side.study, work, pinned, nonce, keys)
+        self._plan, self._record, self._contributions = side.plan, side.record, contributions
+        self._clients, self._exchange = pinned.clients, exchange
+        self.session = pinned.session(side.plan, nonce)
+        self.books = Ledger(":memory:", side.plan.terms()) if books is None else books
         names = [*pinned.clients, *({KEY_HOLDER} & set(pinned.members))]
-        session = pinned.session(plan, enter.nonce)
-        self._exchange = exchange
-        self._visits = Visits(exchange, enter, session, lasting_keys(record))
+        self._visits = Visits(exchange, request, self.session, keys)
         self._gathering = Gathering(self._visits, names, patience)
-        self._round = self._gathered = 0
-        server.enter(pinned.directory(session))
+        self._asked_to_enter = False
+        self._round, self._seen, self._attendance = 0, list[Seen](), Attendance()
+        self.server = server or ServerParty(
+            side.plan, contributions, side.record, clients=len(pinned.clients)
+        )
+        self.server.enter(pinned.directory(self.session))
 
     @property
     def kept(self) -> Mapping[int, ClientState]:
         """Empty: client states are on the clients' own machines."""
         return {}
+
+    # Entering -----------------------------------------------------------------------------------------
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The parties that have not entered, or fell silent since."""
+        return self._gathering.names - self._gathering.here
+
+    def enter(self) -> None:
+        """Ask the parties outside the session to enter, once. Logs a warning for one that refuses."""
+        self._gathering.ask()
+        self._asked_to_enter = True
+        for name, why in self._gathering.rejected_from.items():
+            _log.warning("%s does not take part: %s", name, why)
 
     def away(self, number: int) -> frozenset[int]:
         """Let parties enter, and wait until round `number` can begin. Returns the clients that are away.
@@ -106,8 +152,14 @@ class RemoteEngine:
         server = self.server
         resting = server.account.retired(number) | server.proven_cheaters
         self._gathering.gather(number, server.fewest, set(map(client_name, resting)))
-        self._gathered = number
-        return frozenset(k for k, name in enumerate(self._clients) if name not in self._gathering.here)
+        self._asked_to_enter = True
+        return frozenset(k for k, name in enumerate(self._clients) if name in self.missing)
+
+    # Querying -----------------------------------------------------------------------------------------
+
+    def at(self, number: int, stage: int = 0) -> Header:
+        """The place of a query in this session: in round `number`, at this stage of it."""
+        return Header(session=self.session, round=number, attempt=0, stage=stage)
 
     def query(
         self, query: CohortQuery, header: Header, network: Network | None = None
@@ -119,10 +171,11 @@ class RemoteEngine:
         counted = len(self.server.account.new)
         waves = RemoteTransport(self._exchange, self._visits)
         answers = self.server.query(query, header, waves)
-        self._note(header, self.server.account.new[counted:])
+        self._book(header, self.server.account.new[counted:])
         log.add(self.server.log.take())
         log.traffic.add(waves.traffic)
         seen, absent = self.server.seen, self._gathering.absent
+        self._seen.append(seen)
         self.server.seen = replace(seen.outside(absent), asked=seen.asked | set(absent))
         for name in waves.silent:
             log.report(name, SILENT)
@@ -131,17 +184,18 @@ class RemoteEngine:
 
     def _begin(self, header: Header, log: Log) -> None:
         """Begin a round with the parties that are in the session."""
-        if header.round > self._gathered:
+        if not self._asked_to_enter:
             self._gathering.ask()
+        self._asked_to_enter = False
         # Recorded before any message of the round, so that a restarted run knows that the round began.
         self._record.secret(header.session, header.round)
-        self._round = header.round
+        self._round, self._seen = header.round, []
         log.traffic.rejected_from |= self._gathering.rejected_from
         for name, why in self._gathering.absent.items():
             if why is Absence.SILENT:
                 log.report(name, SILENT)
 
-    def _note(self, header: Header, asked: Sequence[Asked]) -> None:
+    def _book(self, header: Header, asked: Sequence[Asked]) -> None:
         """Reserve the charges of these queries in the server's ledger."""
         wants = [
             (
@@ -152,4 +206,20 @@ class RemoteEngine:
             for k in dict.fromkeys(clients)
         ]
         if wants:
-            self._books.reserve(wants)
+            self.books.reserve(wants)
+
+    def attended(self, number: int, chosen: Iterable[int] = ()) -> Presence:
+        """Who took part in round `number`, by all its queries so far. Call it at the end of each round.
+
+        A study does not call it: its records have what the server saw (`study.attended`).
+
+        chosen: the clients that the round was meant for, also those that no query asked since they are
+            outside the session or over budget. Rounds come in order.
+        """
+        retired = set(map(client_name, self.server.account.retired(number)))
+        absent = self._gathering.absent
+        seen = Seen.together(self._seen if number == self._round else ()).outside(absent)
+        meant = set(map(client_name, chosen)) & set(absent)
+        return self._attendance.round(
+            number, replace(seen, asked=seen.asked | meant), over_budget=retired - seen.asked
+        )

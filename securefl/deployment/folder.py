@@ -38,7 +38,9 @@ from securefl.study.config import Arm, Study, note_home
 from securefl.study.split_key import Keeper
 
 STUDY = "study.toml"
-SOCKET = Path("run") / "party.sock"
+RUN = "run"
+"""The folder of sockets."""
+SOCKET = Path(RUN) / "party.sock"
 
 
 @dataclass(frozen=True, kw_only=True)

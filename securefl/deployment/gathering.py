@@ -21,6 +21,8 @@ from securefl.study.interruption import Stop
 
 _POLL: Final = 1.0
 """Seconds between two requests to enter."""
+_NAMED: Final = 8
+"""The number of parties that a line names."""
 _log = logger(__name__)
 
 
@@ -67,10 +69,12 @@ class Gathering:
         names: of the clients, and of the key holder if the session has one.
 
     Attributes:
+        names: the same.
         absent: each other party, and what its answer to the newest request to enter showed.
     """
 
     def __init__(self, visits: Visits, names: Sequence[str], patience: Patience) -> None:
+        self.names = frozenset(names)
         self._visits, self._names, self._patience = visits, names, patience
         self.absent: dict[str, Absence] = {}
         self.rejected_from: dict[str, str] = {}
@@ -106,6 +110,8 @@ class Gathering:
         # All are asked again: a party that answered in the last round may have died since, and a round
         # without it might open no sum. For a party in the session the request changes nothing.
         self._visits.leave(self._names)
+        if not self._begun:
+            patience.say(f"Asking {_some(sorted(self.names))} to enter.")
         while True:
             self.ask()
             lacking = self._lacking(fewest, resting)
@@ -139,16 +145,20 @@ class Gathering:
         return " and ".join(parts)
 
     def _awaited(self, resting: Collection[str]) -> str:
-        return ", ".join(
-            name if why is Absence.SILENT else f"{name} ({why.value})"
-            for name, why in sorted(self.absent.items())
-            if name not in resting
-        )
+        return self._absentees({name for name in self.absent if name not in resting})
+
+    def _absentees(self, which: Collection[str]) -> str:
+        return _some([f"{name} ({self.absent[name].value})" for name in sorted(which)])
 
     def _sentence(self, number: int, lacking: str) -> str:
-        parts = [f"{name} ({why.value})" for name, why in sorted(self.absent.items())]
         return (
             f"Expected {lacking} for round {number} within {self._patience.seconds:g} s. Absent: "
-            f"{', '.join(parts)}. The round did not count, and nothing was charged. Start the silent "
-            "parties; the owner of one that refuses reads why in `securefl party status`. Then go on."
+            f"{self._absentees(self.absent)}. The round did not count, and nothing was charged. Start the "
+            "silent parties; the owner of one that refuses reads why in `securefl party status`. Then go on."
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -29,10 +29,10 @@ from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import files
 from securefl.deployment.computing import Outside
+from securefl.deployment.engine import ServerSide
 from securefl.deployment.party import PartySession
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.server import PartyThread, Relay, Served, listening, serve
-from securefl.deployment.server_session import ServerSide
 from securefl.deployment.session_store import BLANK
 from securefl.deployment.updates import Updates
 from securefl.engine.party import Party

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.logs import logger
@@ -16,6 +17,8 @@ from securefl.deployment.connection import send
 from securefl.deployment.framing import MOST
 
 _log = logger(__name__)
+ENTERING: Final = 10.0
+"""Seconds for a request to enter. A party answers it without training."""
 
 
 class SocketExchange:
@@ -29,29 +32,47 @@ class SocketExchange:
     Args:
         sockets: the path of each party's socket. A party without one is silent.
         deadline: seconds for one request and its reply. One of them includes the training.
+        entering: the same for a request to enter, at most `deadline`. A party that trains for an earlier
+            request answers later, and is asked again.
         most: the longest reply in bytes.
 
     Raises:
-        ValueError: the deadline is not positive and finite.
+        ValueError: a deadline is not positive and finite.
     """
 
-    def __init__(self, sockets: Mapping[str, Path | str], *, deadline: float, most: int = MOST) -> None:
-        if not 0 < deadline < float("inf"):
-            raise ValueError(f"Expected a deadline of some seconds for each request, got {deadline}.")
-        self._sockets, self._deadline, self._most = dict(sockets), deadline, most
+    def __init__(
+        self,
+        sockets: Mapping[str, Path | str],
+        *,
+        deadline: float,
+        entering: float = ENTERING,
+        most: int = MOST,
+    ) -> None:
+        for seconds in (deadline, entering):
+            if not 0 < seconds < float("inf"):
+                raise ValueError(f"Expected a deadline of some seconds for each request, got {seconds}.")
+        self._sockets, self._most = dict(sockets), most
+        self._deadline, self._entering = deadline, min(entering, deadline)
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """The replies to these requests, by party."""
+        return self._replies(requests, self._deadline)
+
+    def enter(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The replies to these requests to enter, by party."""
+        return self._replies(requests, self._entering)
+
+    def _replies(self, requests: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
         known = [name for name in requests if name in self._sockets]
         if not known:
             return {}
         with ThreadPoolExecutor(len(known)) as pool:
-            replies = pool.map(lambda name: self._sent(name, requests[name]), known)
+            replies = pool.map(lambda name: self._sent(name, requests[name], seconds), known)
             return {name: reply for name, reply in zip(known, replies, strict=True) if reply is not None}
 
-    def _sent(self, name: str, request: bytes) -> bytes | None:
+    def _sent(self, name: str, request: bytes, seconds: float) -> bytes | None:
         try:
-            return send(self._sockets[name], request, timeout=self._deadline, most=self._most)
+            return send(self._sockets[name], request, timeout=seconds, most=self._most)
         except RemoteProtocolError as error:
             _log.info("%s: no reply: %s", name, error)
             return None

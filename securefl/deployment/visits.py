@@ -8,6 +8,7 @@ effect, and a party does not lose its place to a stranger in the server's place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -25,6 +26,17 @@ SendAndReceive = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
 """Sends each party its request, and returns the replies that came in time, by party. It sets the deadline."""
 
 
+@runtime_checkable
+class Hurried(Protocol):
+    """A SendAndReceive with a shorter deadline for requests to enter, which order no training.
+
+    Without it a party that takes connections and never answers would hold up each round for the deadline of
+    a whole training.
+    """
+
+    def enter(self, requests: Mapping[str, bytes], /) -> Mapping[str, bytes]: ...
+
+
 class Visits:
     """The parties of one session that have entered it, each with its visit and the number of its next turn.
 
@@ -35,7 +47,8 @@ class Visits:
     """
 
     def __init__(self, exchange: SendAndReceive, enter: Enter, session: bytes, server: Identity) -> None:
-        self._exchange, self._request = exchange, encode_envelope(enter)
+        self._exchange = exchange.enter if isinstance(exchange, Hurried) else exchange
+        self._request = encode_envelope(enter)
         self._session, self._server = session, server
         self._here: dict[str, tuple[bytes, int]] = {}
 

@@ -32,7 +32,7 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: b
             return f"{told} ({_held(plan, [s for s in specs if s not in single])})"
         case "key-holder":
             scheme = scheme_of(plan) if any(s.reduction == "sum" for s in specs) else None
-            seen = [key_holder_learns(plan.scores)] if encrypted else []
+            seen = [key_holder_learns(plan.scores, encrypted=plan.encrypted_baseline)] if encrypted else []
             seen += [scheme.key_holder_learns] if scheme is not None and scheme.key_holder_learns else []
             seen += [noise for s in specs if (noise := mechanism_of(plan, s).learns(KEY_HOLDER))]
             return ", and ".join(dict.fromkeys(seen)) or "nothing: it takes no part"

@@ -13,7 +13,7 @@ long as the party runs under another user.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic, sleep
 from typing import Final
 
@@ -27,6 +27,8 @@ from securefl.flower.records import unwrapped, wrapped
 
 FRAME: Final = "query.securefl_frame"
 """The type of messages that carry a frame."""
+ENTERING: Final = 120.0
+"""Seconds for a wave of requests to enter. Stock nodes start a process for each message."""
 _POLL: Final = 0.1
 _log = logger(__name__)
 
@@ -44,6 +46,7 @@ class GridExchange:
         grid: Flower's, or an object with its methods.
         nodes: the node of each party. A party without a node is silent.
         deadline: seconds that a wave may take. A party that has not replied by then is silent.
+        entering: the same for a wave of requests to enter, at most `deadline`.
         clock, pause: read and wait for seconds; tests inject others.
 
     A node that replies with an error is silent too. Its text is neither trusted nor shown. A reply belongs to
@@ -51,7 +54,7 @@ class GridExchange:
     wave, is dropped.
 
     Raises:
-        ValueError: the deadline is not positive and finite.
+        ValueError: a deadline is not positive and finite.
     """
 
     def __init__(
@@ -60,21 +63,31 @@ class GridExchange:
         nodes: Mapping[str, int],
         *,
         deadline: float,
+        entering: float = ENTERING,
         clock: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
     ) -> None:
-        if not 0 < deadline < float("inf"):
-            raise ValueError(f"Expected a deadline of some seconds for each wave, got {deadline}.")
+        for seconds in (deadline, entering):
+            if not 0 < seconds < float("inf"):
+                raise ValueError(f"Expected a deadline of some seconds for each wave, got {seconds}.")
         self._nodes = dict(nodes)
         self._post = Post(grid, deadline=deadline, clock=clock, pause=pause)
+        self._entering = Post(grid, deadline=min(entering, deadline), clock=clock, pause=pause)
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Send each party its request. Returns the replies that came in time, by party."""
+        return self._replies(requests, self._post)
+
+    def enter(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The same for requests to enter, with their own deadline."""
+        return self._replies(requests, self._entering)
+
+    def _replies(self, requests: Mapping[str, bytes], post: Post) -> dict[str, bytes]:
         posted = {
             name: (self._nodes[name], wrapped(data)) for name, data in requests.items() if name in self._nodes
         }
         replies: dict[str, bytes] = {}
-        for name, content in self._post.asked(FRAME, posted).items():
+        for name, content in post.asked(FRAME, posted).items():
             try:
                 replies[name] = unwrapped(content, sender=name)
             except RemoteProtocolError as error:
@@ -167,14 +180,18 @@ def found(
     post = Post(grid, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause)
     end, known = clock() + deadline, dict[int, str]()
     while True:
-        new = [node for node in grid.get_node_ids() if node not in known]
-        hello = RecordDict({_RECORD: ConfigRecord({})})
-        for node, content in post.asked(HELLO, {str(node): (node, hello) for node in new}).items():
-            known[int(node)] = _name(content)
+        known |= greeted(post, [node for node in grid.get_node_ids() if node not in known])
         nodes = _by_party(known, names)
         if len(nodes) == len(names) or clock() >= end:
             return nodes
         pause(_PAUSE)
+
+
+def greeted(post: Post, nodes: Iterable[int]) -> dict[int, str]:
+    """Ask these nodes for their parties. Returns the party of each that answers; empty if it names none."""
+    hello = RecordDict({_RECORD: ConfigRecord({})})
+    said = post.asked(HELLO, {str(node): (node, hello) for node in nodes})
+    return {int(node): _name(content) for node, content in said.items()}
 
 
 SIMULATION: Final = "query.securefl_simulation"

@@ -21,7 +21,6 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.config import flatten_dict
 from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -32,12 +31,11 @@ from securefl.deployment.roster import read as read_roster
 from securefl.deployment.updates import EVALUATION, UPDATE
 from securefl.flower.records import Layout, Task
 from securefl.flower.secure_app import inner_of, result_of
-from securefl.flower.secure_grid import needed, served
+from securefl.flower.secure_grid import never_opened, served
 from securefl.flower.secured_strategy import ROSTER, RehearsalGrid, Started
 from securefl.flower.terms import PREFIX, AppTerms
 from securefl.mechanisms.charges import events_of
 from securefl.storage.texts import read_text, toml
-from securefl.sums.registry import scheme_of
 
 NODES: Final = 10
 """The number of nodes of Flower's simulation, if nothing else is said."""
@@ -216,7 +214,8 @@ def _told(found: Rehearsal, started: Started, terms: AppTerms, nodes: int) -> No
             found.notes.append("Arrays of float64 travel as float32.")
         for own in (started.train_config, started.evaluate_config):
             _task(started, own).encoded()
-    _cohorts(found, started.strategy, terms, nodes)
+    for refusal in never_opened(started.strategy, terms.plan, terms.updates, nodes):
+        found.refuse("cohort", refusal)
     _epsilon(found, started, terms)
 
 
@@ -230,32 +229,6 @@ def _task(started: Started, config: ConfigRecord) -> Task:
         config={**config, "server-round": 1},
         local=layout.own(started.arrays),
     )
-
-
-def _cohorts(found: Rehearsal, strategy: FedAvg, terms: AppTerms, nodes: int) -> None:
-    """The cohorts that the strategy makes of this many nodes, against those of the plan."""
-    plan, specs = terms.plan, terms.updates.spec()
-    if needed(strategy) > nodes:
-        found.refuse(
-            "cohort",
-            f"Expected {needed(strategy)} nodes or more, as the strategy says, got {nodes}. Give --nodes, or "
-            "lower min_available_nodes, min_train_nodes and min_evaluate_nodes.",
-        )
-    asked = {UPDATE: (strategy.fraction_train, strategy.min_train_nodes)}
-    if strategy.fraction_evaluate > 0:
-        asked[EVALUATION] = (strategy.fraction_evaluate, strategy.min_evaluate_nodes)
-    for name, (fraction, least) in asked.items():
-        size = max(int(nodes * fraction), least)
-        low, high = plan.cohort_sizes
-        if not low <= size <= high:
-            found.refuse(
-                "cohort",
-                f"Expected {low} to {high} clients in a sum of {name!r}, as the plan says, got {size} of "
-                f"{nodes} nodes. Change the strategy's fraction, or the plan's sizes of cohorts.",
-            )
-        elif (scheme := scheme_of(plan)) is not None and name in specs:
-            with found.finding("cohort"):
-                scheme.check(specs[name], size)
 
 
 def _epsilon(found: Rehearsal, started: Started, terms: AppTerms) -> None:

@@ -21,7 +21,7 @@ every strategy that is not on the list.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
 from time import monotonic, sleep
 from typing import Final
@@ -41,16 +41,18 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore.run import Run
 
+from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.deployment.server_session import ServerSession, ServerSide
+from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.updates import EVALUATION, UPDATE, Mean, Updates, as_public
 from securefl.engine.attendance import Absence, Presence
 from securefl.flower.exchange import CODE, GridExchange, found
 from securefl.flower.records import Layout, Task
+from securefl.sums.registry import scheme_of
 
 MEANS: Final = (FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi)
 """The served strategies. Each uses a mean of clients' models and metrics, with one weight for each client."""
@@ -105,6 +107,34 @@ def needed(strategy: FedAvg) -> int:
     return max(strategy.min_available_nodes, strategy.min_train_nodes, strategy.min_evaluate_nodes)
 
 
+def never_opened(strategy: FedAvg, plan: Plan, updates: Updates, nodes: int) -> Iterator[ConfigError]:
+    """Why no round of this strategy over this many nodes would ever open a sum. Nothing if one may.
+
+    A round with fewer nodes than that is another matter: it opens no sum, and the next one may.
+    """
+    if (least := needed(strategy)) > nodes:
+        yield ConfigError(
+            f"Expected {least} nodes or more, as the strategy says, got {nodes}. Give --nodes, or lower "
+            "min_available_nodes, min_train_nodes and min_evaluate_nodes."
+        )
+    asked = {UPDATE: (strategy.fraction_train, strategy.min_train_nodes)}
+    if strategy.fraction_evaluate > 0:
+        asked[EVALUATION] = (strategy.fraction_evaluate, strategy.min_evaluate_nodes)
+    (low, high), specs, scheme = plan.cohort_sizes, updates.spec(), scheme_of(plan)
+    for name, (fraction, fewest) in asked.items():
+        size = max(int(nodes * fraction), fewest)
+        if not low <= size <= high:
+            yield ConfigError(
+                f"Expected {low} to {high} clients in a sum of {name!r}, as the plan says, got {size} of "
+                f"{nodes} nodes. Change the strategy's fraction, or the plan's sizes of cohorts."
+            )
+        elif scheme is not None and name in specs:
+            try:
+                scheme.check(specs[name], size)
+            except ConfigError as error:
+                yield error
+
+
 _log = logger(__name__)
 _METRICS = "metrics"
 
@@ -138,8 +168,8 @@ class SecureGrid(Grid):
         patience: seconds within which the parties' nodes must connect.
 
     Raises:
-        ConfigError: a sum cannot serve the strategy, the updates can never be released under the plan, or
-            too few nodes connected in time.
+        ConfigError: a sum cannot serve the strategy, the updates can never be released under the plan, too
+            few nodes connected in time, or no sum over cohorts of this strategy could ever open.
     """
 
     def __init__(
@@ -158,7 +188,7 @@ class SecureGrid(Grid):
         names = sorted(set(server.pinned.members) - {SERVER})
         nodes = found(grid, names, deadline=patience, clock=monotonic, pause=sleep)
         exchange = GridExchange(grid, nodes, deadline=deadline)
-        self._asking = ServerSession(server, updates.spec(), updates.digest, exchange)
+        self._engine = RemoteEngine(server, updates.spec(), updates.digest, exchange)
         self._clients = {
             nodes[name]: number for number, name in enumerate(server.pinned.clients) if name in nodes
         }
@@ -168,11 +198,13 @@ class SecureGrid(Grid):
                 f"{len(self._clients)} within {patience:g} s: {', '.join(sorted(nodes)) or 'nobody'}. "
                 "Start the others' nodes."
             )
+        for refusal in never_opened(self._strategy, server.plan, updates, len(self._clients)):
+            raise refusal
         self._round, self._stage = 0, 0
         self._made: list[Message] = []
         self._local: dict[str, Array] | None = None
         self._mark(self._strategy)
-        self._asking.admit()
+        self._engine.enter()
 
     def _mark(self, strategy: Strategy) -> None:
         """Wrap the strategy's configure methods, to note the messages that it makes."""
@@ -253,7 +285,7 @@ class SecureGrid(Grid):
 
     def _asked(self, name: str, posted: list[Message]) -> list[Message]:
         self._next(name)
-        self._asking.admit()
+        self._engine.enter()
         content, own = posted[0].content, self._strategy
         came = content.array_records[own.arrayrecord_key]
         local = self._kept(came)
@@ -279,7 +311,7 @@ class SecureGrid(Grid):
             public=as_public(task.encoded()),
             sums=(Sum(self._updates.spec()[name], self._updates.size(self._plan, name, layout.size)),),
         )
-        answers = self._asking.query(query, number=self._round, stage=self._stage)
+        answers, _ = self._engine.query(query, self._engine.at(self._round, self._stage))
         absent = self._absent(posted, answers.survivors)
         if not answers.survivors:
             return absent
@@ -292,7 +324,7 @@ class SecureGrid(Grid):
         """Log who took part. Returns an error reply of each other client, with the public reason."""
         # Without them Flower would log one result and no failure, whoever was missing.
         chosen = self._chosen(posted)
-        presence = self._asking.attended(self._round, chosen)
+        presence = self._engine.attended(self._round, chosen)
         missed = presence.absent or presence.short or len(survivors) < len(chosen)
         stages = ", with its evaluation" if self._stage else ""
         _log.log(WARNING if missed else INFO, "%s%s", presence.line(), stages)
@@ -346,8 +378,8 @@ class SecureGrid(Grid):
         if self._round > self._plan.max_rounds:
             _log.warning("Round %d: the plan's schedule of %d is over.", self._round, self._plan.max_rounds)
             return ()
-        retired = self._asking.server.account.retired(self._round)
-        missing = {number for number in chosen if client_name(number) in self._asking.missing}
+        retired = self._engine.server.account.retired(self._round)
+        missing = {number for number in chosen if client_name(number) in self._engine.missing}
         return self._whole(sorted(set(chosen) - retired - missing))
 
     def _whole(self, cohort: list[int]) -> tuple[int, ...]:

@@ -25,8 +25,8 @@ from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
 from securefl.deployment import keys, roster
+from securefl.deployment.engine import ServerSide
 from securefl.deployment.local import LocalDeployment
-from securefl.deployment.server_session import ServerSide
 from securefl.flower.exchange import partitions
 from securefl.flower.secure_app import PARTIES, own_folder, simulated
 from securefl.flower.secure_grid import SecureGrid, served

@@ -39,6 +39,22 @@ class Score:
     error_bound: float
 
 
+def score_of(hidden: float, offset: float, terms: LinearTerms, bound: float, *, sender: str) -> Score:
+    """The score of an opened product. Raises RemoteProtocolError(sender) if no honest client has it.
+
+    hidden: <hidden, w>, of an error up to scale * bound. offset: what is added to it in plaintext.
+    """
+    scale = terms.bounds.scale
+    value = (hidden + offset) / scale
+    if abs(hidden) > terms.largest + scale * bound or not terms.bounds.allows(value, bound):
+        raise RemoteProtocolError(
+            "Expected a score inside the declared bounds, got one that no honest client gives.",
+            sender=sender,
+            phase="score",
+        )
+    return Score(value, bound)
+
+
 class Opener(Guarded):
     """Opens requests that the evaluator signed, at most tau integers.
 
@@ -167,16 +183,15 @@ class Opener(Guarded):
         for polynomial, matrices in zip(polynomials, self._powers, strict=True):
             sums = products(matrices[len(masked)], polynomial, self._terms.parameters)
             totals = [total + own for total, own in zip(totals, sums, strict=True)]
-        return [self._rounded(total + self._noise()) for total in totals]
+        return [flooded(total, self._terms, self._rng) for total in totals]
 
-    def _noise(self) -> int:
-        # In whole steps of the grid, since the noise's float has no random bits below it.
-        grid = self._terms.grid
-        return grid * round(self._terms.sigma / grid * self._rng.gauss(0.0, 1.0))
 
-    def _rounded(self, value: int) -> int:
-        grid = self._terms.grid
-        return (value + grid // 2) // grid * grid % self._terms.parameters.modulus
+def flooded(value: int, terms: LinearTerms, rng: random.Random) -> int:
+    """An integer mod Q with the key holder's noise, on the grid."""
+    # In whole steps of the grid, since the noise's float has no random bits below it.
+    grid = terms.grid
+    noise = grid * round(terms.sigma / grid * rng.gauss(0.0, 1.0))
+    return (value + noise + grid // 2) // grid * grid % terms.parameters.modulus
 
 
 def _powers(secret: NDArray[np.int64], terms: LinearTerms) -> list[dict[int, NDArray[np.int64]]]:

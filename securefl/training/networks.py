@@ -6,6 +6,7 @@ Features are computed once. The cache finds them by the content of the records.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,6 +91,25 @@ def named(word: str) -> Network:
     if not isinstance(found, Network):
         raise ConfigError(f"Expected {point.value} to return a Network, got {type(found).__name__}.")
     return found
+
+
+def digest_of(model: nn.Module, *, sources: bool) -> str:
+    """SHA-256 of a module: its printed form, its initial values, and its source as far as Python finds it.
+
+    sources: whether the source counts. Pass False for code in a study's folder: Python finds its source only
+    while a caller has it imported.
+    """
+    found = hashlib.sha256(repr(model).encode())
+    for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
+        if sources and kind.__module__.partition(".")[0] != "torch":
+            try:
+                found.update(inspect.getsource(kind).encode())
+            except (OSError, TypeError):  # typed into a prompt: its layers and values distinguish it
+                found.update(kind.__qualname__.encode())
+    for key, entry in model.state_dict().items():
+        found.update(f"{key} {tuple(entry.shape)}".encode())
+        found.update(np.ascontiguousarray(entry.detach().numpy()).tobytes())
+    return found.hexdigest()
 
 
 # Features, cached by the content of the records ------------------------------------------------------

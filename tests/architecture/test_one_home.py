@@ -47,6 +47,8 @@ ALONE = {
     "securefl.dp.ziggurat": "a sampler with its proof; it never reads a key, and `noise` does",
     "securefl.deployment.limits": "how places and memory are shared, tested without a socket",
     "securefl.engine.party.contributing": "how the charges of a wave are reserved, apart from the machine",
+    "securefl.linear.checked": "the protocol, with no party's keys or sessions; its sides are `checked_ckks`",
+    "securefl.linear.checked_ckks": "one scheme with its sides, beside those that `registry` names",
     "securefl.linear.isolation": "one scheme with its sides, beside those that `registry` names",
     "securefl.linear.padded": "one scheme with its sides, beside those that `registry` names",
     "securefl.matching.readers": "the key holder's ways to read a score, beside the evaluator's `matchers`",

@@ -34,7 +34,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 _PARTS = "parts of a deployment that no face names"
 _RUN = "a look inside a run: studies and sweeps have no face"
 PRIVATE = {
-    "securefl.deployment.server_session": _PARTS,
     "securefl.deployment.computing": _PARTS,
     "securefl.deployment.connection": _PARTS,
     "securefl.deployment.updates": _PARTS,

@@ -209,10 +209,15 @@ def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, t
     learns = "blinded integers, uniform to it"
     if scores == "clear" or "fedprof" not in arm:
         learns = "nothing: it takes no part"
-    elif scores == "pads":
+    elif scores == "ckks":
         learns = "who takes part, and the weights of each query, such as the server's baseline"
+    elif scores == "pads":
+        learns = (
+            "how many are asked and answer, not which; "
+            "the weights of each query, such as the server's baseline"
+        )
     elif scores == "dealt-pads":
-        learns = "who takes part, and shares of the weights, uniform to it"
+        learns = "how many are asked and answer, not which; shares of the weights, uniform to it"
     assert key_holder.learns == learns
 
 

@@ -13,6 +13,7 @@ from securefl.deployment import folder as folders
 from securefl.deployment.coordinator import run_deployed
 from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.party_setup import OwnData
+from securefl.deployment.visits import SendAndReceive
 from securefl.study.results import Results
 from support.party_folders import CLEAR, made, names
 
@@ -75,8 +76,10 @@ class Federation:
         self.before(requests)
         return {name: self.up[name](data) for name, data in requests.items() if name in self.up}
 
-    def coordinate(self, out: Path, wait: float = 0.0, **options: Any) -> tuple[Results, Path]:
-        """Run the study of the server's folder."""
+    def coordinate(
+        self, out: Path, wait: float = 0.0, exchange: SendAndReceive | None = None, **options: Any
+    ) -> tuple[Results, Path]:
+        """Run the study of the server's folder. exchange: by default this object's own."""
 
         def tell(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
             self.records.append(record)
@@ -84,7 +87,7 @@ class Federation:
         return run_deployed(
             self.root / SERVER,
             out,
-            self.exchange,
+            exchange or self.exchange,
             tell=tell,
             say=self.said.append,
             wait=wait,

@@ -23,8 +23,8 @@ from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.deployment.engine import RemoteEngine
-from securefl.deployment.messages import Enter, SignedTurn, Turn, decode_envelope, encode_envelope
+from securefl.deployment.engine import RemoteEngine, ServerSide
+from securefl.deployment.messages import SignedTurn, Turn, decode_envelope, encode_envelope
 from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import Made, data_of
 from securefl.deployment.roster import PinnedRoster
@@ -152,16 +152,14 @@ class Parties:
         """The server over the Grid double."""
         made, grid = self.made, self.grid
         exchange = GridExchange(grid, self.nodes, deadline=self.deadline, clock=grid.clock, pause=grid.pause)
-        enter = Enter.of(made.plan, "tiny", made.work, self.pinned, NONCE, self.keys[SERVER])
         return RemoteEngine(
-            made.server(self._record),
-            self._record,
-            self.ledgers[SERVER],
-            plan=made.plan,
-            contributions=made.spec,
-            pinned=self.pinned,
-            enter=enter,
-            exchange=exchange,
+            ServerSide(plan=made.plan, pinned=self.pinned, record=self._record, study="tiny"),
+            made.spec,
+            made.work,
+            exchange,
+            server=made.server(self._record),
+            books=self.ledgers[SERVER],
+            nonce=NONCE,
         )
 
     def played(self, engine: Engine, between: Callable[[int], Any] = lambda number: None) -> list[State]:

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.exit_codes import ExitCode
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
-
-REFUSED = 3
-"""The exit code if a run would refuse something."""
 
 
 @click.command(epilog="Example:  securefl flower check examples/flower_secure_grid --nodes 4")
@@ -50,4 +48,4 @@ def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> Non
             click.echo(escaped(f"note: {note}"))
         click.echo(f"{len(found.refused) or 'Nothing'} would be refused.")
     if found.refused:
-        sys.exit(REFUSED)
+        sys.exit(ExitCode.REFUSED)

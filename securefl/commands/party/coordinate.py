@@ -1,41 +1,48 @@
-"""The command `party coordinate`: runs the study of a server's folder with parties on sockets."""
+"""The command `party coordinate`: runs the study of a server's folder with parties on sockets or Flower."""
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.exit_codes import ExitCode
 from securefl.commands.telling import play_and_tell
+from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
 
 if TYPE_CHECKING:
+    from securefl.deployment.visits import SendAndReceive
     from securefl.study.interruption import Interruption
     from securefl.study.progress import Bars
     from securefl.study.results import Results
 
-TOO_FEW = 5
-"""The exit code if a round could not begin, since too few of its parties were present in time."""
+_WAIT, _WAIT_FLOWER = 60.0, 300.0
+"""Seconds. Nodes of Flower start a process for each message."""
+Say = Callable[[str], None]
+Reach = Callable[["Interruption", Say], AbstractContextManager["SendAndReceive"]]
+"""Makes the way to the parties, for this `Stop` and with this printer of lines."""
 
 
 @click.command(
     epilog="""\b
 Example:  securefl party coordinate server --out runs/hospitals
           securefl party coordinate server --parties /srv/parties --wait 600
-          securefl party coordinate server --socket client-0001=/srv/b.sock"""
+          securefl party coordinate server --socket client-0001=/srv/b.sock
+          securefl party coordinate server --flower here"""
 )
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Run folder; default runs/<name of the study>.",
-)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Run folder; default runs/<name of the study>.")
 @click.option(
     "--parties",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=click.Path(path_type=Path),
     help="A folder with the parties' folders by name, such as PARTIES/client-0000; default: beside FOLDER.",
 )
 @click.option(
@@ -46,11 +53,15 @@ Example:  securefl party coordinate server --out runs/hospitals
     help="The socket of one party, in place of that in --parties; may be repeated.",
 )
 @click.option(
+    "--flower",
+    metavar="SUPERLINK",
+    help="Reach the parties over this SuperLink of $FLWR_HOME/config.toml, and not over sockets.",
+)
+@click.option(
     "--wait",
     type=click.FloatRange(0, 10**7),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait: at the start for all parties, later only if too few are present.",
+    help="Seconds to wait: at the start for all parties, later only if too few are present; default "
+    f"{_WAIT:g}, with --flower {_WAIT_FLOWER:g}.",
 )
 @click.option(
     "--deadline",
@@ -65,11 +76,12 @@ def coordinate(
     out: Path | None,
     parties: Path | None,
     sockets: tuple[str, ...],
-    wait: float,
+    flower: str | None,
+    wait: float | None,
     deadline: float,
     as_json: bool,
 ) -> None:
-    """Run, or resume, the study of the server's FOLDER with parties that serve on sockets.
+    """Run, or resume, the study of the server's FOLDER with parties that serve on sockets, or over Flower.
 
     Each round prints who took no part, since when, and the public reason. Why a client sent no value stands
     in that client's own `securefl party status`, and is never sent.
@@ -80,31 +92,60 @@ def coordinate(
 
     Otherwise progress, run folder, report and exit codes are those of `securefl run`. A party on another
     machine has its socket here if SSH forwards it: ssh -N -L /srv/b.sock:/srv/b/run/party.sock host-b.
+
+    With --flower the command submits a packaged app to the SuperLink. The app carries requests and has no
+    keys; the rounds stay in this command. The SuperLink runs on this machine, as this user. Each party has a
+    node: flower-supernode --node-config 'party="client-0001" socket="/srv/b/run/party.sock"' ...
     """
     from securefl.deployment.coordinator import others_of, run_deployed
     from securefl.deployment.folder import STUDY
     from securefl.deployment.gathering import TooFewParties
-    from securefl.deployment.sockets import SocketExchange
     from securefl.study import config
     from securefl.study.config import slug
     from securefl.training import single_thread
 
+    if flower is not None and (parties is not None or sockets):
+        raise click.UsageError("Name sockets (--parties, --socket) or a SuperLink (--flower), not both.")
     single_thread()
     names = others_of(folder)
-    exchange = SocketExchange(_paths(names, parties or folder.resolve().parent, sockets), deadline=deadline)
+    if flower is None:
+        reach = _over_sockets(_paths(names, folder, parties, sockets), deadline)
+    else:
+        reach = _over_flower(folder, flower, deadline)
+    seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
     study = config.read(folder / STUDY)
     home = out or Path("runs") / slug(study.study.name)
 
-    def play(bars: Bars, stop: Interruption, say: Callable[[str], None]) -> tuple[Results, Path]:
-        return run_deployed(folder, home, exchange, tell=bars.tell, stop=stop, say=say, wait=wait)
+    def play(bars: Bars, stop: Interruption, say: Say) -> tuple[Results, Path]:
+        with reach(stop, say) as exchange:
+            return run_deployed(folder, home, exchange, tell=bars.tell, stop=stop, say=say, wait=seconds)
 
-    again = _again(folder, home, {"--parties": parties, "--wait": wait, "--deadline": deadline}, sockets)
+    options = {"--parties": parties, "--flower": flower, "--wait": seconds, "--deadline": deadline}
+    again = _again(folder, home, options, sockets)
     try:
         play_and_tell(study, home, as_json, play, go_on=again, more=lambda: _spent(home))
     except TooFewParties as error:
-        click.echo(escaped(f"securefl: {error}"), err=True)
-        click.echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
-        raise click.exceptions.Exit(TOO_FEW) from None
+        _stopped(error, again)
+        raise click.exceptions.Exit(ExitCode.TOO_FEW) from None
+    except Exception as error:
+        if not _is_lost(error):
+            raise
+        _stopped(error, again)
+        raise click.exceptions.Exit(ExitCode.ERROR) from None
+
+
+def _stopped(error: Exception, again: str) -> None:
+    click.echo(escaped(f"securefl: {error}"), err=True)
+    click.echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether the run of Flower that carries requests has ended."""
+    if find_spec("flwr") is None:
+        return False
+    from securefl.flower.carrier import CarrierLost
+
+    return isinstance(error, CarrierLost)
 
 
 def _again(folder: Path, home: Path, options: Mapping[str, object], sockets: Sequence[str]) -> str:
@@ -122,17 +163,48 @@ def _spent(home: Path) -> dict[str, Any]:
     return {"spending": [one.words() for one in read(home)]}
 
 
-def _paths(names: Sequence[str], parties: Path, sockets: Sequence[str]) -> dict[str, Path]:
+# The way to the parties -----------------------------------------------------------------------------------
+
+
+def _over_sockets(paths: Mapping[str, Path], deadline: float) -> Reach:
+    from securefl.deployment.sockets import SocketExchange
+
+    exchange = SocketExchange(paths, deadline=deadline)
+    return lambda stop, say: nullcontext(exchange)
+
+
+def _over_flower(folder: Path, superlink: str, deadline: float) -> Reach:
+    if find_spec("flwr") is None:
+        raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
+    from securefl.deployment.folder import RUN
+    from securefl.flower.carrier import FlowerExchange
+    from securefl.flower.submitting import submit
+
+    # Another name each time: a run of an earlier coordinator, which starts late, finds no socket.
+    path = folder.absolute() / RUN / f"flower-{secrets.token_hex(4)}.sock"
+    return lambda stop, say: FlowerExchange(
+        path, partial(submit, superlink), deadline=deadline, say=say, stop=stop
+    )
+
+
+def _paths(
+    names: Sequence[str], folder: Path, parties: Path | None, sockets: Sequence[str]
+) -> dict[str, Path]:
     """The socket of each party."""
     from securefl.deployment.folder import SOCKET
 
-    found = {name: parties / name / SOCKET for name in names}
+    if parties is not None and not parties.is_dir():
+        raise ConfigError(
+            f"Expected a folder with the parties' folders, got {parties}, which is none. Name it with "
+            "--parties, or each socket with --socket NAME=PATH."
+        )
+    beside = parties or folder.resolve().parent
+    found = {name: beside / name / SOCKET for name in names}
     for text in sockets:
         name, equals, path = text.partition("=")
         if not equals or not path or name not in found:
-            raise click.BadParameter(
-                f"Expected NAME=PATH with a party of the roster ({', '.join(names)}), got {text!r}.",
-                param_hint="--socket",
+            raise ConfigError(
+                f"Expected --socket NAME=PATH with a party of the roster ({', '.join(names)}), got {text!r}."
             )
         found[name] = Path(path)
     return found

@@ -24,7 +24,10 @@ from securefl.deployment.gathering import TooFewParties
 from securefl.deployment.messages import Enter, decode_envelope
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import line_of, parse
+from securefl.deployment.server import listening
+from securefl.deployment.sockets import SocketExchange
 from securefl.deployment.status import status
+from securefl.deployment.visits import Hurried
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted
 
@@ -88,7 +91,10 @@ def test_a_study_with_too_few_parties_plays_no_round_and_charges_nothing(tmp_pat
             "(silent), client-0002 (silent). The round did not count, and nothing was charged. Start the "
             "silent parties; the owner of one that refuses reads why in `securefl party status`. Then go on."
         )
-        assert own.said[1] == "Round 1 waits for client-0001, client-0002, up to 30 s."
+        assert own.said[1:3] == [
+            "Asking client-0000, client-0001, client-0002 to enter.",
+            "Round 1 waits for client-0001 (silent), client-0002 (silent), up to 30 s.",
+        ]
         # it goes on with the same round
         own.start("client-0001", "client-0002")
         own.coordinate(tmp_path / "run", wait=30)
@@ -146,6 +152,66 @@ def test_without_its_key_holder_no_round_begins(tmp_path: Path) -> None:
             own.coordinate(tmp_path / "run", wait=5)
     assert own.rounds == []
     assert status(tmp_path / "client-0000")["releases"] == {"committed": 0, "reserved": 0}
+
+
+class Hanging:
+    """An exchange over sockets whose one party takes every connection and never answers."""
+
+    def __init__(self, own: Federation, name: str) -> None:
+        self._own, self._name = own, name
+        self.hung: list[str] = []
+
+    def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        return self._within(3600.0, requests)
+
+    def enter(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        return self._within(10.0, requests)
+
+    def _within(self, seconds: float, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        if self._name in requests:
+            self.hung.append("enter" if is_enter(requests[self._name]) else "turn")
+            self._own.clock.now += seconds
+        return self._own.exchange({n: data for n, data in requests.items() if n != self._name})
+
+
+def test_a_party_that_hangs_costs_the_deadline_of_entering_and_is_named_as_silent(tmp_path: Path) -> None:
+    """It held up every round for an hour, the deadline of a training."""
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        hanging = Hanging(own, "client-0001")
+        own.coordinate(tmp_path / "run", wait=25, exchange=hanging)
+    assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
+    assert set(hanging.hung) == {"enter"}, "it gets no order"
+    # 10 s, a pause of 1 s, 10 s, a pause, 10 s and more than 25 are over; then 10 s in each later round.
+    assert own.clock.now == 32 + 3 * 10
+    assert own.said[1:3] == [
+        "Asking client-0000, client-0001, client-0002 to enter.",
+        "Round 1 waits for client-0001 (silent), up to 15 s.",
+    ]
+    assert lines(own)[3] == "round 4: 2 of 3 answered; client-0001 silent since round 1"
+
+
+def test_a_socket_that_takes_a_request_to_enter_and_never_answers(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "party.sock"
+    path.parent.mkdir(mode=0o750)
+    with listening(path):  # nobody accepts: the kernel takes the connection and the request
+        exchange = SocketExchange({"client-0000": path}, deadline=3600.0, entering=0.2)
+        assert isinstance(exchange, Hurried)
+        assert exchange.enter({"client-0000": b"a request"}) == {}
+
+
+def test_a_party_that_hangs_later_is_named_from_that_round_on(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        hanging, name = Hanging(own, "nobody"), "client-0001"
+
+        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
+            hanging._name = name if record["round"] == 2 else hanging._name
+
+        own.coordinate(tmp_path / "run", wait=25, exchange=hanging, fresh=fresh)
+    assert own.rounds == [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 2]), (4, [0, 2])]
+    assert own.clock.now == 2 * 10
+    assert lines(own)[2] == "round 3: 2 of 3 answered; client-0001 silent since round 3"
 
 
 def test_a_request_to_stop_ends_the_waiting(tmp_path: Path) -> None:

@@ -22,12 +22,12 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
+from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.local import UpdateParty
 from securefl.deployment.messages import REFUSED, Compute, Computed, decode_envelope, encode_envelope
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.server_session import ServerSession, ServerSide
 from securefl.deployment.status import status
 from securefl.deployment.updates import UPDATE, Updates, as_public
 from securefl.engine.attendance import Absence
@@ -90,7 +90,7 @@ def session(
             }
 
         side = ServerSide(plan=plan, pinned=pinned, record=OwnRecord(SERVER, Journal(), keys[SERVER]))
-        asking = ServerSession(side, updates.spec(), updates.digest, exchange, nonce=secrets.token_bytes(32))
+        asking = RemoteEngine(side, updates.spec(), updates.digest, exchange, nonce=secrets.token_bytes(32))
         spec = updates.spec()[UPDATE]
         query = CohortQuery(
             cohort=(0, 1, 2),
@@ -100,8 +100,8 @@ def session(
         )
 
         def ask(number: int) -> Any:
-            asking.admit()
-            answers = asking.query(query, number=number)
+            asking.enter()
+            answers, _ = asking.query(query, asking.at(number))
             return answers, asking.server.seen, asking.attended(number, range(3))
 
         yield ask

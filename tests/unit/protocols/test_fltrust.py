@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tiny_study import run, spied, study, world
 
+from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.queries import ByDraws
 from securefl.core.errors import ConfigError
-from securefl.core.linear import LinearQuery
+from securefl.core.linear import Floats, LinearQuery, Range
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.engine.exchange.server import order_of
 from securefl.linear import dealt_pads, pads
 from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer
-from securefl.protocols.fltrust import FLTrust, cosine_bounds, direction, trust_weights
+from securefl.protocols.fltrust import Direction, FLTrust, cosine_bounds, direction, trust_weights
+from securefl.training.vector import to_vector
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fltrust"\nfraction = 1.0\n'
 HIDDEN = 'non_private = ["update", "direction"]'
@@ -124,23 +127,63 @@ def test_options_out_of_range_are_refused() -> None:
 # Limits, shown as they are ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scores", ["pads", "dealt-pads"])
-def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query(scores: Any) -> None:
-    """A server's own step has no ranges: a vector with one entry is one, so its cosine is that entry."""
-    bounds, at = cosine_bounds(20), 7
-    signing, agreement = SigningKey.generate(), AgreementKey.generate()
-    own = direction(np.random.default_rng(1).normal(size=20))
-    query = LinearQuery(bounds, np.eye(20)[at])
-    terms = PadTerms(bounds=bounds, context=b"", dealt=scores == "dealt-pads")
+def read(own: Floats, query: LinearQuery, *, dealt: bool = False) -> float:
+    """The number that a server gets for these weights from a client of this direction, under pads."""
+    signing, agreement, terms = (
+        SigningKey.generate(),
+        AgreementKey.generate(),
+        PadTerms(bounds=query.bounds, context=b"", dealt=dealt),
+    )
     server: Any
-    if terms.dealt:
+    if dealt:
         server, holder = DealtServer(terms, 0, signing, query), DealtKeyHolder
         sent = dealt_pads.mask(own, np.zeros(0), terms, "direction", agreement.public)
     else:
         server, holder = PadServer(terms, 0, "direction", signing, query), PadKeyHolder
         sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
     reply = holder(agreement, terms, ("direction",), 1, signing.public).open(server.request([sent]))
-    assert server.score(sent, reply).value == pytest.approx(own[at], abs=1e-6)
+    return float(server.score(sent, reply).value)
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query(dealt: bool) -> None:
+    """A server's own step has no ranges: a vector with one entry is one, so its cosine is that entry."""
+    own = direction(np.random.default_rng(1).normal(size=20))
+    found = read(own, LinearQuery(cosine_bounds(20), np.eye(20)[7]), dealt=dealt)
+    assert found == pytest.approx(own[7], abs=1e-6)
+
+
+def test_a_cap_on_each_entry_of_the_server_s_step_would_not_stop_it(tmp_path: Path) -> None:
+    """Why there is no range: a lie spends the rest of its norm where the server knows that no client moves.
+
+    The server broadcasts units that never fire, so their weights have no gradient at any client.
+    """
+    of = study(ARM, rounds=1, clients=4)
+    spy, _ = spied(of, tmp_path)
+    cap = float(np.abs(spy.asks[0][0].per_client[0].query.hidden).max())
+    assert 0.1 < cap < 0.5, "a smaller cap would bend this honest step"
+    here = world(of)
+    module = here.problem.module(here.problem.initial)
+    dict(module.named_parameters())[f"{here.problem.layer}.bias"].data[:4] = -1e6
+    client = Direction(here.problem).compute(
+        ClientContext(
+            client=0,
+            round=1,
+            x=here.records[0][0],
+            y=here.records[0][1],
+            broadcast=to_vector(module),
+            public={},
+            rng=np.random.default_rng(0),
+        )
+    )
+    (still,) = np.nonzero(client.hidden[: 4 * 64] == 0)
+    assert len(still) == 4 * 64, "the weights of the units that never fire, as the server expects"
+    lie, at = np.zeros(len(client.hidden)), int(np.argmax(np.abs(client.hidden)))
+    lie[at], lie[still] = cap, np.sqrt((1 - cap**2) / len(still))
+    assert np.linalg.norm(lie) == pytest.approx(1)
+    assert np.abs(lie).max() <= cap
+    capped = replace(cosine_bounds(len(lie)), weights=(Range(len(lie), -cap, cap),))
+    assert read(client.hidden, LinearQuery(capped, lie)) / cap == pytest.approx(client.hidden[at], abs=1e-6)
 
 
 def test_the_clients_of_the_sum_are_told_the_trust_of_each(tmp_path: Path) -> None:

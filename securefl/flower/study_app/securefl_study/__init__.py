@@ -1,0 +1,1 @@
+"""A Flower app that carries requests (see `securefl.flower.carrier`)."""
