@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from securefl.report import style
@@ -27,6 +26,7 @@ from securefl.report.style import (
     legend,
     light_frame,
     plain_logarithmic,
+    whole_numbers,
 )
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ def accuracy(
         axes.set_title(between.join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
     for axes in panels:
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no half rounds in short runs
+        whole_numbers(axes.xaxis)
         if target is not None:
             line: dict[str, Any] = {
                 "color": "#555555",

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from securefl.core.errors import ConfigError
+from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
 from securefl.report.pages import APART, Picture, environment
 from securefl.storage.files import write as write_file
 
 _TEMPLATE = "run.html.j2"
 _PARTIES: Final = {
-    "server": "The server",
-    "key-holder": "The key holder",
-    "others": "Other clients, observers",
+    SERVER: "The server",
+    KEY_HOLDER: "The key holder",
+    OTHERS: "Other clients, observers",
 }
 TESTED: Final = (
     "Accuracy of a global model is measured on the server's own test records, which no epsilon covers."

@@ -40,6 +40,7 @@ def test_a_long_module_is_found() -> None:
 # A module that one other of its folder reads is half an idea, unless a reader wants it by itself.
 ALONE = {
     "securefl.accounting.filed": "what a ledger reads of its file; the ledger alone makes permits",
+    "securefl.commands.story": "a match without other parties: it makes profiles, and `match` has none",
     "securefl.commands.sweep": "a word of the command line; `plan` asks it how a sweep is found",
     "securefl.data.parse": "strict readers of bytes, which know no data set",
     "securefl.data.shakespeare": "how a play becomes records and roles",
@@ -66,6 +67,7 @@ ALONE = {
     "securefl.sums.two_server.client": "one party's machine",
     "securefl.sums.two_server.key_holder": "one party's machine",
     "securefl.sums.two_server.server": "one party's machine",
+    "securefl.study.spent": "what data holders spent by round, from the public account alone",
     "securefl.training.alone": "what vmap isolates; `isolation` chooses the way, and is as long again",
     "securefl.training.canaries": "one attack, which needs Opacus: `audits` imports it when it is used",
     "securefl.training.kinks": "one attack, which needs Opacus: `audits` imports it when it is used",
