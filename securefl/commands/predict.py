@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def predict(
         click.echo(json.dumps(told, indent=2))
         return
     for line in _lines(told):
-        click.echo(line)
+        echo(line)
 
 
 def _require_out(out: Path, force: bool, sources: tuple[Path, ...]) -> None:
