@@ -21,7 +21,7 @@ from securefl.core.release import PARTIES
 from securefl.report.terminal import say
 from securefl.study import run_report, session, split_key, world
 from securefl.study.config import Study, slug
-from securefl.study.export import Taken, taken
+from securefl.study.export import Taken, require_kind, taken
 from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.progress import Bars, draws
 from securefl.study.publication import ON_TERMINAL, PERSONAL, PERSONALLY_TESTED, public
@@ -130,11 +130,12 @@ class Run:
     def export(
         self, path: Path | str, arm: str | None = None, *, seed: int | None = None, client: int | None = None
     ) -> Path:
-        """Write the model of an arm as safetensors, with its card, for `securefl.load`.
+        """Write the model of an arm with its card, by the file's ending .safetensors or .onnx.
 
-        Arguments are those of `model`. Returns the path.
+        `securefl.load` reads .safetensors. Arguments are those of `model`. Returns the path.
         """
         file = path_of("path", path, "the file to write")
+        require_kind(file)
         self._taken(arm, seed, client).write(file)
         return file
 

@@ -138,7 +138,7 @@ def _require_network(found: str, schema: Schema, table: Path) -> None:
     expected = schema.network if schema.features is None else schema.features.about
     if found in ("", expected) or (found == NONE and not schema.network):
         return
-    wanted = f"features by {expected!r}" if expected else "records that no network computed"
+    wanted = f"features by {expected!r}" if expected else "records without a named network"
     raise DataError(
         f"{table}: expected {wanted}, as the model's card says, got features by {found!r}. Compute them by "
         "the network of the card."

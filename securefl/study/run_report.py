@@ -259,9 +259,9 @@ def write(
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
     drawn = figures(study, results, spent)
     for picture in drawn:
-        pictures = files.subfolder((private if picture.private else folder) / "plots")
+        plots_here = files.subfolder((private if picture.private else folder) / "plots")
         notice = NOTICE if picture.private else picture.note
-        write_png(pictures / f"{picture.name}.png", picture.draw(WIDE), notice)
+        write_png(plots_here / f"{picture.name}.png", picture.draw(WIDE), notice)
     page = run_page.ReportData(
         title=study.study.name,
         answer=wording.answer(results.summary),
