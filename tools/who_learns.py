@@ -79,6 +79,7 @@ _COHORT = {
 _NOISED = {"adjacency": '"add-remove"', "epsilon": "2.0"}
 _PER_CLIENT = {"unit": '"client"', "adjacency": '"zero-out"', "epsilon": "2.0", "noise": '"local"'}
 _TRUST = 'protocol = "fltrust"\nfraction = 0.5'
+_MODE_E = {"parameters": '"strong-encrypted"'}
 _LOSS = 'protocol = "active_fl"\nfraction = 0.5'
 _PROFILE = 'protocol = "fedprof"\nfraction = 0.5\naggregation = "partial"'
 
@@ -165,6 +166,7 @@ CASES = (
     _profile('profile, `scores = "clear"`', '"clear"'),
     _profile('profile, `scores = "ckks"`', '"ckks"'),
     replace(_profile("the same, mean-only", '"ckks"', 'variant = "mean-only"'), pages=_MODEL),
+    replace(_profile('the same, `parameters = "strong-encrypted"`', '"ckks"', **_MODE_E), pages=_MODEL),
     _profile('profile, `scores = "batches"`', '"batches"'),
     _profile('profile, `scores = "pads"`', '"pads"'),
     replace(_profile('profile, `scores = "dealt-pads"`', '"dealt-pads"'), pages=_MODEL),
