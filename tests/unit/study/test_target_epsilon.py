@@ -71,6 +71,8 @@ def test_a_ledger_states_the_target_and_never_more(name: str, tmp_path: Path) ->
     # A client that is in every round, with all retries: this is what the noise is sized for.
     worst: Counter[DpEvent] = Counter()
     for spec in (own.spec for own in algorithm.contributions):
+        retries = plan.max_retries if spec.reduction == "sum" else 0
+        assert plan.max_releases[spec.name] == spec.asked(3) + retries
         often = plan.max_releases[spec.name] - spec.initial_queries
         worst[charge_of(plan, spec).others] += often
         worst[charge_of(plan, spec, trained=False).others] += spec.initial_queries
