@@ -280,7 +280,8 @@ def parse(
         kinds["model"], table["model"] = section_of(table["model"], brought=brought.model is not None)
     _require_at_home(table, kinds)
     table = with_one_epsilon(table)
-    sections = {name: convert(kind, table[name], name) for name, kind in kinds.items() if name in table}
+    # In the order in which they were typed, so that the first error is the first one in the file.
+    sections = {name: convert(kinds[name], own, name) for name, own in table.items() if name in kinds}
     if brought.data is None:
         require_source(sections["data"], home)
     _require_one_target(sections["privacy"], sections.get("dpsgd"))

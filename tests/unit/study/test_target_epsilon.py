@@ -208,6 +208,16 @@ def test_a_bad_target_is_explained(changes: dict[str, str], said: str) -> None:
         parse(whole)
 
 
+def test_the_first_error_is_the_first_one_typed() -> None:
+    whole = written("fedavg", AVERAGING["fedavg"], extra="").replace("delta = 1e-4", "delta = 2.0")
+    bad = TARGET.replace("epsilon = 2.0", "epsilon = 0.0")
+    with pytest.raises(ConfigError, match=r"\[dpsgd\] Expected a finite epsilon"):
+        parse(bad + whole)
+    head, arms = whole.split("[[arm]]")
+    with pytest.raises(ConfigError, match=r"\[privacy\] Expected .*delta"):
+        parse(f"{head}{bad}\n[[arm]]{arms}")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
