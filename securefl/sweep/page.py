@@ -23,7 +23,7 @@ from markupsafe import Markup
 from securefl.accounting.figures import asked_for, says_infinite, short, with_reason
 from securefl.report import pages, run_page, style
 from securefl.report.inline import inline_svg
-from securefl.report.pages import number_text
+from securefl.report.pages import APART, number_text
 from securefl.storage.files import write as write_file
 from securefl.study import run_report
 from securefl.sweep.best import caveats, headline, sentences
@@ -134,7 +134,7 @@ def render(
         failed=failed,
         warnings={name: [own["text"] for own in told] for name, told in alarms_of(sweep, out).items()},
         measure=measure_of(sweep, out).words,
-        apart=run_page.APART,
+        apart=APART,
         tested=run_page.TESTED,
         personal=any(own.personal for own in series),
         sentences=[*sentences(series), *_outside(sweep, out)],

@@ -295,9 +295,10 @@ ALL: list[tuple[Callable[[pd.DataFrame], Figure], pd.DataFrame]] = [
 ]
 
 
+@pytest.mark.parametrize("inches", [style.WIDE, style.NARROW])
 @pytest.mark.parametrize(("plot", "data"), ALL)
-def test_no_text_is_small_or_cut_off(plot: Callable[[pd.DataFrame], Figure], data: pd.DataFrame) -> None:
-    figure = plot(data)
+def test_no_text_is_small_or_cut_off(plot: Callable[..., Figure], data: pd.DataFrame, inches: float) -> None:
+    figure = plot(data.assign(arm=data["arm"] + ", an arm of a name that needs two lines"), width=inches)
     draw(figure)
 
     outline = figure.get_tightbbox()

@@ -10,7 +10,8 @@ from support.tiny_study import text
 from support.tiny_sweep import EPSILONS, fill, sweep
 
 import securefl
-from securefl.report.run_page import APART, TESTED
+from securefl.report.pages import APART
+from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import NOTICE, PRIVATE
 from securefl.sweep.cells import Sweep
 from securefl.sweep.report import write
