@@ -23,7 +23,7 @@ Examples:
 )
 @click.option("--epsilon", type=float, help="The target: prints the noise.")
 @click.option("--noise-multiplier", type=float, help="The noise over the sensitivity: prints the epsilon.")
-@click.option("--delta", type=float, required=True)
+@click.option("--delta", type=float, required=True, help="The delta beside the epsilon.")
 @click.option("--releases", type=int, default=1, show_default=True, help="Number of releases in all.")
 @click.option("--sensitivity", type=float, help="L2 sensitivity of one release.")
 @click.option(
@@ -32,10 +32,18 @@ Examples:
 @click.option("--bound", type=float, help="FedLog: each of the other m - 1 features is clipped to +- this.")
 @click.option("--unit-l2", is_flag=True, help="FedLog: the other m - 1 features are clipped to norm 1.")
 @click.option(
-    "--adjacency", type=click.Choice(["add-remove", "replace-one"]), default="add-remove", show_default=True
+    "--adjacency",
+    type=click.Choice(["add-remove", "replace-one"]),
+    default="add-remove",
+    show_default=True,
+    help="What neighbouring data differ in.",
 )
 @click.option(
-    "--method", type=click.Choice(["exact", "paper", "rdp", "pld"]), default="exact", show_default=True
+    "--method",
+    type=click.Choice(["exact", "paper", "rdp", "pld"]),
+    default="exact",
+    show_default=True,
+    help="How it is calibrated: exactly, by FedLog's theorem, or by an accountant.",
 )
 @click.option(
     "--records",

@@ -12,6 +12,25 @@ from securefl.core.errors import DataError
 from securefl.core.text_safety import excerpt
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
+_MAGIC = b"SQLite format 3\0"
+
+
+def _ledger(context: click.Context, parameter: click.Parameter, path: Path) -> Path:
+    """The path, if it is a file that this user may read. Not by click, which knows no remedy."""
+    from securefl.storage.inputs import opened, shown
+
+    if path.is_dir():
+        found = sorted(str(one) for one in path.rglob("ledger.sqlite"))[:3]
+        there = f" There is {' and '.join(found)}." if found else ""
+        raise DataError(f"Expected a ledger's file, got the folder {path}. Name the file in it.{there}")
+    with opened(path) as file:
+        if file.read(len(_MAGIC)) == _MAGIC:
+            return path
+    raise DataError(
+        f"Expected a ledger, got {shown(path)}, which is no database. Name a ledger.sqlite. If a ledger "
+        "stood there, the file is damaged: restore it from the newest backup, or count its budget as spent."
+    )
+
 
 @click.group(epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite")
 def ledger() -> None:
@@ -19,7 +38,7 @@ def ledger() -> None:
 
 
 @ledger.command(epilog="Example:  securefl ledger show ledger.sqlite --holder client-0003")
-@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("path", type=click.Path(path_type=Path), callback=_ledger)
 @click.option("--holder", help="Show one data holder only. Each epsilon is of one holder anyway.")
 @click.option(
     "--party",
@@ -64,7 +83,7 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
 
 
 @ledger.command(epilog="Example:  securefl ledger runs people.ledger --json")
-@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("path", type=click.Path(path_type=Path), callback=_ledger)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def runs(path: Path, as_json: bool) -> None:
     """Show the epsilon that several runs over the same records have spent together, in their shared ledger.
@@ -113,11 +132,18 @@ def runs(path: Path, as_json: bool) -> None:
 
 
 @ledger.command(epilog="Example:  securefl ledger epsilon --events events.json --delta 1e-5 --json")
-@click.option("--events", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
-@click.option("--delta", type=float, required=True)
+@click.option(
+    "--events",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    required=True,
+    help="A JSON file of events, as described above.",
+)
+@click.option("--delta", type=float, required=True, help="The delta of the epsilon.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def epsilon(events: Path, delta: float, as_json: bool) -> None:
     """Compute the epsilon of a list of events in a JSON file, by privacy loss distributions and by RDP.
+
+    The file is a list of events. A number of rounds is an event with "repeat":
 
     \b
     {"event": "gaussian", "noise_multiplier": z, "count": n}

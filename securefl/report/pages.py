@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -17,13 +18,17 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from securefl.accounting.figures import in_words
+from securefl.core.errors import ConfigError
 from securefl.report.inline import inline_svg
-from securefl.report.style import NARROW, WIDE
+from securefl.report.style import NARROW, WIDE, swatch
 
+_BEGINS: Final = b"<!DOCTYPE html>"
 POLICY: Final = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
 """The content policy of a page without a script."""
+APART: Final = "Not for publication: no epsilon covers this."
+"""Beside each figure, table and list of a page that is for the person at this machine."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,6 +48,20 @@ class Picture:
     note: str = ""
 
 
+def require_page(path: Path) -> None:
+    """Raise ConfigError if a page written to this path would overwrite a file that is no HTML page."""
+    if not path.exists():
+        return
+    began = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            began = file.read(len(_BEGINS))
+    if began.lower() != _BEGINS.lower():
+        raise ConfigError(
+            f"Expected a new file or an HTML page, got {path}, which is neither. Choose another."
+        )
+
+
 def environment() -> Environment:
     """The environment of the templates of this folder, with `page.css.j2` for their style."""
     # Names come from untrusted files, so all text is escaped. StrictUndefined raises if a template uses an
@@ -54,7 +73,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"picture": picture, "number": number_text, "epsilon": in_words}
+    made.filters |= {"figure": figure, "number": number_text, "epsilon": in_words, "swatch": swatch}
     made.globals["policy"] = POLICY
     return made
 
@@ -63,15 +82,18 @@ def _source(name: str) -> str:
     return files("securefl.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def picture(own: Picture) -> Markup:
-    """The figure as two SVG elements, of which the page shows the one that fits its width."""
+def figure(own: Picture) -> Markup:
+    """The element of a picture: its heading, and two SVG elements, of which the page shows one."""
     drawn = [
         Markup('<div class="{}">{}</div>').format(
             kind, inline_svg(own.draw(width), name=f"{own.name}-{kind}", title=own.caption)
         )
         for kind, width in (("on-wide", WIDE), ("on-narrow", NARROW))
     ]
-    return Markup("\n").join(drawn)
+    apart = Markup('\n  <p class="apart">{}</p>').format(APART) if own.private else ""
+    return Markup("<figure>\n  <h3>{}</h3>\n  {}\n  <figcaption>{}</figcaption>{}\n</figure>").format(
+        own.title, Markup("\n  ").join(drawn), " ".join(filter(None, (own.caption, own.note))), apart
+    )
 
 
 def number_text(value: float, digits: int = 1) -> str:

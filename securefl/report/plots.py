@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from securefl.report import style
 from securefl.report.style import (
+    FEW_SEEDS,
     WIDE,
     Look,
     arms_of,
@@ -26,6 +26,7 @@ from securefl.report.style import (
     legend,
     light_frame,
     plain_logarithmic,
+    whole_numbers,
 )
 
 Floats = NDArray[np.float64]
@@ -48,10 +49,11 @@ def accuracy(
     """Accuracy over rounds, one line per arm; with several seeds the mean, and how far the seeds lie apart.
 
     metrics: columns arm, round, accuracy and, where there are several, seed. A round of an arm is left out
-    unless every seed that played it has an accuracy. Two seeds are drawn as points, more as a band of one
-    deviation between `least` and 1. If there is a column models, arms of "global" and of "personal" models
-    have a panel each: their accuracies do not compare. target: drawn as a line; the round at which each arm's
-    (mean) curve first reaches it is marked, and named in the legend. label: of the axis. width: in inches.
+    unless every seed that played it has an accuracy. Fewer than five seeds are drawn as points, more as
+    a band of one deviation between `least` and 1. If there is a column models, arms of "global" and of
+    "personal" models have a panel each: their accuracies do not compare. target: drawn as a line; the round
+    at which each arm's (mean) curve first reaches it is marked, and named in the legend. label: of the axis.
+    width: in inches.
     Raises DataError for missing columns or an empty frame.
     """
     # Dropped before arms are listed: a line through nan would have gaps, and an arm without values no line.
@@ -65,12 +67,18 @@ def accuracy(
         for place, arm in enumerate(arms_of(part)):
             curve = _Curve.of(part[part["arm"] == arm], target)
             _draw(axes, curve, _label(arm, curve.reached, target), looks[arm], place, least)
-        axes.set_title("; ".join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
+        between = "; " if width >= WIDE else "\n"
+        axes.set_title(between.join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
     for axes in panels:
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no half rounds in short runs
+        whole_numbers(axes.xaxis)
         if target is not None:
-            line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
+            line: dict[str, Any] = {
+                "color": "#555555",
+                "linestyle": (0, (4, 3)),
+                "linewidth": 1.0,
+                "zorder": 0,
+            }
             axes.axhline(target, label=f"target {target:g}" if axes is panels[-1] else "_nolegend_", **line)
         axes.set_ylabel(label if axes is panels[0] or width < WIDE else "")
     if arms:
@@ -105,10 +113,10 @@ def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: 
     axes.plot(
         rounds, mean, color=ink, marker=look.marker, markevery=where, markersize=5, linewidth=1.8, label=label
     )
-    if len(curve.seeds) == 2:
+    if 1 < len(curve.seeds) < FEW_SEEDS:
         for values in curve.seeds:
             axes.plot(rounds, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
-    elif len(curve.seeds) > 2:
+    elif len(curve.seeds) >= FEW_SEEDS:
         deviation = np.nanstd(curve.seeds, axis=0)
         low, high = np.maximum(mean - deviation, least), np.minimum(mean + deviation, 1.0)
         # A band over one round has no width and is invisible, so error bars show it.
@@ -207,8 +215,8 @@ def _seeds_words(data: pd.DataFrame) -> str:
     match data["seed"].nunique() if "seed" in data.columns else 1:
         case 1:
             return ""
-        case 2:
-            return "mean of 2 seeds; points: each seed"
+        case seeds if seeds < FEW_SEEDS:
+            return f"mean of {seeds} seeds; points: each seed"
         case seeds:
             return f"mean of {seeds} seeds; band: one standard deviation"
 

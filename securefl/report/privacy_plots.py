@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from securefl.report import style
-from securefl.report.style import WIDE, Look, arms_of, blank, checked, legend, light_frame
+from securefl.report.style import WIDE, Look, arms_of, blank, checked, legend, light_frame, whole_numbers
 
 COLUMNS: Final = ("arm", "seed", "round", "party", "least", "most")
 
@@ -55,13 +55,15 @@ def epsilon(
         for place, arm in enumerate(arms):
             # Lines of several arms with an infinite epsilon lie side by side, not on each other.
             endless = top * (1.2 + min(0.03, 0.14 / len(arms)) * (place - (len(arms) - 1) / 2))
-            _draw(axes, own[own["arm"] == arm], looks[arm], place, arm, endless)
+            # One legend serves all panels: a label in each would list every arm again.
+            label = arm if party == parties[0] else "_nolegend_"
+            _draw(axes, own[own["arm"] == arm], looks[arm], place, label, endless)
         if budget is not None:
             line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
             axes.axhline(budget, label=f"budget {budget:g}" if party == parties[0] else "_nolegend_", **line)
         axes.set_title(f"against the {party}", fontsize=10, loc="left")
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_numbers(axes.xaxis)
         axes.set_ylim(0, 1.3 * top)
         ticks = [value for value in MaxNLocator(nbins=5).tick_values(0, top) if value <= 1.05 * top]
         axes.set_yticks([*ticks, 1.2 * top], [*(f"{value:g}" for value in ticks), "infinite"])
@@ -70,7 +72,7 @@ def epsilon(
     return figure
 
 
-def _draw(axes: Axes, own: pd.DataFrame, look: Look, place: int, arm: str, endless: float) -> None:
+def _draw(axes: Axes, own: pd.DataFrame, look: Look, place: int, label: str, endless: float) -> None:
     table = own.groupby("round")[["least", "most"]].agg({"least": "min", "most": "max"}).sort_index()
     rounds = table.index.to_numpy(dtype=float)
     largest, least = table["most"].to_numpy(dtype=float), table["least"].to_numpy(dtype=float)
@@ -84,7 +86,7 @@ def _draw(axes: Axes, own: pd.DataFrame, look: Look, place: int, arm: str, endle
         markevery=(place % gap, gap) if len(rounds) > 1 else None,
         markersize=5,
         linewidth=1.8,
-        label=arm if axes.get_subplotspec().is_first_col() and axes.get_subplotspec().is_first_row() else "_",
+        label=label,
     )
     axes.fill_between(
         rounds, least, most, where=np.isfinite(largest), color=look.colour, alpha=0.15, linewidth=0

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from securefl.core.errors import ConfigError
-from securefl.report.pages import Picture, environment
+from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
+from securefl.report.pages import APART, Picture, environment
 from securefl.storage.files import write as write_file
 
 _TEMPLATE = "run.html.j2"
 _PARTIES: Final = {
-    "server": "The server",
-    "key-holder": "The key holder",
-    "others": "Other clients, observers",
+    SERVER: "The server",
+    KEY_HOLDER: "The key holder",
+    OTHERS: "Other clients, observers",
 }
-APART: Final = "Not for publication: no epsilon covers this."
-"""Beside each figure, table and list of the page that is for the person at this machine."""
 TESTED: Final = (
     "Accuracy of a global model is measured on the server's own test records, which no epsilon covers."
 )

@@ -206,9 +206,10 @@ def write(
         files.write(private / "records.json", json_text(digests))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
     drawn = figures(study, results, spent)
-    for own in drawn:
-        pictures = files.subfolder((private if own.private else folder) / "plots")
-        write_png(pictures / f"{own.name}.png", own.draw(WIDE), NOTICE if own.private else own.note)
+    for picture in drawn:
+        plots_here = files.subfolder((private if picture.private else folder) / "plots")
+        notice = NOTICE if picture.private else picture.note
+        write_png(plots_here / f"{picture.name}.png", picture.draw(WIDE), notice)
     page = run_page.ReportData(
         title=study.study.name,
         answer=wording.answer(results.summary),

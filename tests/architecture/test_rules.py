@@ -47,6 +47,7 @@ HOLDS_SECRETS = (
     "securefl/core/entropy.py",
     "securefl/sums/two_server/pads.py",
     "securefl/dp/noise.py",
+    "securefl/matching/clients.py",
     "securefl/matching/evaluator.py",
     "securefl/matching/key_holder.py",
     "securefl/deployment/keys.py",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.party.folder_argument import party_folder
 from securefl.commands.telling import play_and_tell
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
@@ -38,7 +39,7 @@ Example:  securefl party coordinate server --out runs/hospitals
           securefl party coordinate server --socket client-0001=/srv/b.sock
           securefl party coordinate server --flower here"""
 )
-@click.argument("folder", type=click.Path(path_type=Path))
+@party_folder
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder; default runs/<name of the study>.")
 @click.option(
     "--parties",

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from securefl.commands.party.agreeing import agreed
+from securefl.commands.party.folder_argument import party_folder
 
 
 @click.command(epilog="Example:  securefl party pin P roster.jsonl")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.argument("roster", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@party_folder
+@click.argument("roster", type=click.Path(path_type=Path))
 @click.option("--digest", help="The roster's digest, or its first 16 digits, as others have it.")
 @click.option("--yes", is_flag=True, help="Pin it without being asked.")
 def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:

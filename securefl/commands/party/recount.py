@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from securefl.commands.party.agreeing import agreed
+from securefl.commands.party.folder_argument import party_folder
 
 
 @click.command(epilog="Example:  securefl party recount P")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@party_folder
 @click.option("--yes", is_flag=True, help="Say that the folder is the newest one, without being asked.")
 def recount(folder: Path, yes: bool) -> None:
     """Make a lost counter again, from the state of the party's folder.

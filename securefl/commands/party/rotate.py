@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.party.folder_argument import party_folder
+
 
 @click.command(epilog="Example:  securefl party rotate P")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@party_folder
 def rotate(folder: Path) -> None:
     """Make new keys for a stopped party, and print its new line of the roster. The old line is void.
 

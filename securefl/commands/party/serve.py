@@ -7,9 +7,12 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.party.folder_argument import party_folder
+from securefl.core.errors import ConfigError
+
 
 @click.command(epilog="Example:  securefl party serve P --allow flower")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@party_folder
 @click.option(
     "--socket", type=click.Path(path_type=Path), help="The socket; by default FOLDER/run/party.sock."
 )
@@ -56,4 +59,7 @@ def _user(text: str) -> int:
     try:
         return int(text) if text.isdecimal() else pwd.getpwnam(text).pw_uid
     except (KeyError, ValueError):
-        raise click.BadParameter(f"{text!r} is no user of this machine.", param_hint="--allow") from None
+        raise ConfigError(
+            f"Expected --allow with a user of this machine, by name or number, got {text!r}. `id USER` says "
+            "the number."
+        ) from None

@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
-from securefl.report.pages import POLICY, Picture, number_text
+from securefl.report.pages import APART, POLICY, Picture, number_text
 from securefl.report.run_page import (
-    APART,
     TESTED,
     ArmSummary,
     PrivacyRow,

@@ -21,7 +21,8 @@ import securefl
 from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
-from securefl.report.run_page import APART, TESTED
+from securefl.report.pages import APART
+from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun
