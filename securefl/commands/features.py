@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def features(
     chosen = _network(network or (IMAGES if text is None else TEXTS), about, source, text)
     for part in parts:
         _require_readable(part, chosen, source)
-    click.echo(outside(chosen.about, source), err=True)
+    echo(outside(chosen.about, source), err=True)
     for part in parts:
         _write(part, chosen, out.with_name(f"{out.stem}{part.ending}.npz"), records)
     for line in _toml(out, parts):
