@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.printing import echo
+
 if TYPE_CHECKING:
     from securefl.core.release import Adjacency
     from securefl.dp.calibration import Method
@@ -23,7 +25,7 @@ Examples:
 )
 @click.option("--epsilon", type=float, help="The target: prints the noise.")
 @click.option("--noise-multiplier", type=float, help="The noise over the sensitivity: prints the epsilon.")
-@click.option("--delta", type=float, required=True)
+@click.option("--delta", type=float, required=True, help="The delta beside the epsilon.")
 @click.option("--releases", type=int, default=1, show_default=True, help="Number of releases in all.")
 @click.option("--sensitivity", type=float, help="L2 sensitivity of one release.")
 @click.option(
@@ -32,10 +34,18 @@ Examples:
 @click.option("--bound", type=float, help="FedLog: each of the other m - 1 features is clipped to +- this.")
 @click.option("--unit-l2", is_flag=True, help="FedLog: the other m - 1 features are clipped to norm 1.")
 @click.option(
-    "--adjacency", type=click.Choice(["add-remove", "replace-one"]), default="add-remove", show_default=True
+    "--adjacency",
+    type=click.Choice(["add-remove", "replace-one"]),
+    default="add-remove",
+    show_default=True,
+    help="What neighbouring data differ in.",
 )
 @click.option(
-    "--method", type=click.Choice(["exact", "paper", "rdp", "pld"]), default="exact", show_default=True
+    "--method",
+    type=click.Choice(["exact", "paper", "rdp", "pld"]),
+    default="exact",
+    show_default=True,
+    help="How it is calibrated: exactly, by FedLog's theorem, or by an accountant.",
 )
 @click.option(
     "--records",
@@ -232,7 +242,7 @@ def _of_gaussians(
         if as_json:
             click.echo(json.dumps({"epsilon": plain(spent), "noise_multiplier": noise_multiplier}))
             return
-        click.echo(f"epsilon {spent:.6f} at delta {delta:g}  (sigma {noise_multiplier * one:.6f})")
+        echo(f"epsilon {spent:.6f} at delta {delta:g}  (sigma {noise_multiplier * one:.6f})")
         return
     sigma = calibration.sigma(epsilon, delta, releases=releases, sensitivity=one, method=method)
     paper = calibration.paper_sigma(epsilon, delta, releases=releases, sensitivity=one)
@@ -244,8 +254,8 @@ def _of_gaussians(
     if as_json:
         click.echo(json.dumps(found))
         return
-    click.echo(f"sigma {sigma:.6f}  (noise multiplier {sigma / one:.6f}, sensitivity {one:.6f})")
-    click.echo(f"FedLog's Theorem 4 would take {paper:.6f}, which is epsilon {found['epsilon_if_paper']:.6f}")
+    echo(f"sigma {sigma:.6f}  (noise multiplier {sigma / one:.6f}, sensitivity {one:.6f})")
+    echo(f"FedLog's Theorem 4 would take {paper:.6f}, which is epsilon {found['epsilon_if_paper']:.6f}")
 
 
 def _sensitivity(

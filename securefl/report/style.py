@@ -48,6 +48,8 @@ PAGE_INKS: Final[Mapping[str, str]] = {
 }
 """By colour of a figure, in lower case: the CSS value in its place on a page, which is light or dark."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
+FEW_SEEDS: Final = 5
+"""With fewer seeds a figure shows each seed as a point: a band of so few says more than is known."""
 WIDE: Final = 9.0
 NARROW: Final = 4.4
 """Inches of a picture's width: for a screen, and for a telephone's page."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from securefl.accounting.composition import compose, within
+from securefl.accounting.figures import above
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -135,7 +136,7 @@ def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
             cost = compose(first, plan.delta)
             raise ConfigError(
                 f"Expected round 1 to cost a client at most the budget {plan.budget:g} against the "
-                f"{party}, got epsilon {cost:.4g}. Raise the budget, or add noise"
+                f"{party}, got epsilon {above(cost, plan.budget)}. Raise the budget, or add noise"
                 f"{_where_noise_is(sent)}."
             )
 

@@ -84,7 +84,18 @@ class DPSGDSection:
         noise_multiplier: z, the deviation of the noise over `clip_norm`.
         epsilon: the target in place of `noise_multiplier`: what all that a client releases in a run may cost.
             Each arm's noise follows from it, the schedule, and the other noised values (`training_of`).
-        others: as those of `DPSGD`.
+        clip_norm: C, the largest L2 norm of a record's clipped gradient.
+        sampling_rate: q in (0, 1]. Each record enters each step with this probability. It is public.
+        expected_batch: the divisor of the noised sum, such as q times a declared size of a client. It is
+            public, and must not be computed from the records.
+        steps: noised steps in a round. Each one is charged.
+        optimizer: "sgd" or "adam", on the noised gradient.
+        learning_rate: of every step.
+        momentum: of SGD.
+        weight_decay: the weight of |w|^2 / 2.
+        proximal: FedProx's mu, the weight of |w - w_global|^2 / 2.
+        chunk: the public number of rows whose gradients are computed at a time, a multiple of 32. By default
+            it follows from `expected_batch`.
     """
 
     clip_norm: float

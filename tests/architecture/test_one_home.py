@@ -46,6 +46,7 @@ ALONE = {
     "securefl.data.shakespeare": "how a play becomes records and roles",
     "securefl.dp.ziggurat": "a sampler with its proof; it never reads a key, and `noise` does",
     "securefl.deployment.limits": "how places and memory are shared, tested without a socket",
+    "securefl.deployment.transport": "waves of turns, apart from entering, booking and attendance",
     "securefl.engine.party.contributing": "how the charges of a wave are reserved, apart from the machine",
     "securefl.linear.checked": "the protocol, with no party's keys or sessions; its sides are `checked_ckks`",
     "securefl.linear.checked_ckks": "one scheme with its sides, beside those that `registry` names",
@@ -56,6 +57,7 @@ ALONE = {
     "securefl.mechanisms.key_holder": "one mechanism with its proof",
     "securefl.mechanisms.local": "one mechanism with its proof",
     "securefl.mechanisms.outside": "what a mechanism of another distribution is held to",
+    "securefl.study.alarms": "warnings about a finished run, apart from the tables that `results` makes",
     "securefl.study.lanes": "what a lane says, and how its end is read",
     "securefl.study.privacy": "the section [privacy], as large as the rest of the configuration",
     "securefl.sums.encrypted.key_holder": "one party's machine",
@@ -71,6 +73,7 @@ ALONE = {
     "securefl.training.canaries": "one attack, which needs Opacus: `audits` imports it when it is used",
     "securefl.training.kinks": "one attack, which needs Opacus: `audits` imports it when it is used",
     "securefl.study.lying": "what a simulation's liars send, beside the parties that it gives to the engine",
+    "securefl.training.model_card": "a stranger's card is parsed here, apart from the model of it",
     "securefl.training.stack": "layers as mathematics, without fits or privacy; `cohorts` is as long again",
 }
 FLOORS = {"study": 8, "training": 8, "sweep": 8}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from handbook import commands, keys, names
+from support import browser
 from support.named import lies
 from support.pages import blocks, differs
 
@@ -80,6 +81,24 @@ def test_a_browser_without_scripts_reads_every_page(site: Path) -> None:
 def test_search_needs_no_server(site: Path) -> None:
     assert "var __index" in (site / "search" / "search_index.js").read_text(encoding="utf-8")
     assert "iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", ["index.html", "reference/keys.html", "explanation/sharp-edges.html"])
+@pytest.mark.parametrize(("width", "dark"), [(420, False), (420, True), (1280, False), (1280, True)])
+def test_a_page_is_read_on_a_telephone_and_a_screen_light_and_dark(
+    site: Path, page: str, width: int, dark: bool
+) -> None:
+    seen = browser.look(site / page, width=width, dark=dark)
+    # A picture is a file beside the page. A wide table scrolls by itself, and the page does not.
+    assert not [one for one in seen.scrolls if "the page needs" in one]
+    assert (seen.faint, seen.small, seen.errors) == ([], [], [])
+    assert sum(seen.paper) < 200 if dark else sum(seen.paper) == 765
+
+
+def test_the_search_finds_a_key_from_a_disk(site: Path) -> None:
+    seen = browser.look(site / "index.html", width=1280, dark=False, search="dirichlet")
+    assert "partition" in seen.text
+    assert not [url for url in seen.requests if not url.startswith("file:")]
 
 
 # The reference -------------------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ import asyncio
 import base64
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -61,15 +62,25 @@ def require() -> Path:
     pytest.skip(why)
 
 
-def look(page: Path, *, width: int, dark: bool, picture: Path | None = None) -> Seen:
+def look(page: Path, *, width: int, dark: bool, picture: Path | None = None, search: str = "") -> Seen:
     """Open a page in a window of this width in pixels, in a light or dark scheme.
 
-    picture: where to write a PNG of the whole page, as it opens.
+    picture: where to write a PNG of the whole page, as it opens. search: words that the page's own search is
+    asked for; its result is awaited.
     """
-    return asyncio.run(_looked(require(), page, width, dark, picture))
+    return asyncio.run(_looked(require(), page, width, dark, picture, search))
 
 
-async def _looked(browser: Path, page: Path, width: int, dark: bool, picture: Path | None) -> Seen:
+async def _found(send: Callable[..., Awaitable[dict[str, Any]]]) -> None:
+    """Wait until the search of a page of the documentation has found something."""
+    asked = "document.querySelectorAll('.md-search-result__link').length"
+    while not (await send("Runtime.evaluate", expression=asked, returnByValue=True))["result"]["value"]:
+        await asyncio.sleep(0.1)
+
+
+async def _looked(
+    browser: Path, page: Path, width: int, dark: bool, picture: Path | None, search: str
+) -> Seen:
     from choreographer import Browser
 
     errors: list[str] = []
@@ -112,8 +123,10 @@ async def _looked(browser: Path, page: Path, width: int, dark: bool, picture: Pa
         await send("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await send("Emulation.setEmulatedMedia", features=[scheme])
-        await send("Page.navigate", url=page.as_uri())
+        await send("Page.navigate", url=page.as_uri() + (f"?{urlencode({'q': search})}" if search else ""))
         await asyncio.wait_for(loaded.wait(), timeout=60)
+        if search:
+            await asyncio.wait_for(_found(send), timeout=60)
         await asyncio.sleep(_SETTLED)
         if picture is not None:
             shot = await send("Page.captureScreenshot", captureBeyondViewport=True)
@@ -122,5 +135,6 @@ async def _looked(browser: Path, page: Path, width: int, dark: bool, picture: Pa
         assert "exceptionDetails" not in answer, answer
         found = answer["result"]["value"]
         found["paper"] = tuple(found["paper"])
-    foreign = [url for url in requests if url != page.as_uri() and not url.startswith("data:")]
+    own = page.parent.as_uri()
+    foreign = [url for url in requests if not url.startswith((own, "data:"))]
     return Seen(**found, errors=errors, requests=foreign)

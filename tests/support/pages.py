@@ -19,6 +19,7 @@ import io
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,11 @@ def shell(command: str) -> str:
     if words[0] != "securefl" or set(words) & {"|", ">", "&", "&&", ";"}:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
+    before = set(sys.modules)
     done_here = CliRunner().invoke(cli, words[1:])
+    for name in set(sys.modules) - before:  # the next command reads the reader's modules again
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(Path.cwd())):
+            del sys.modules[name]
     if isinstance(done_here.exception, SecureFLError):  # as `main` prints it
         return done_here.output + f"securefl: {done_here.exception}\n"
     if done_here.exception is not None and not isinstance(done_here.exception, SystemExit):
@@ -97,10 +102,11 @@ def run_page(page: Path) -> list[str]:
     """Run every block of a page in the working folder. Returns what differs from the page, with its lines."""
     found: list[str] = []
     names: dict[str, Any] = {"__name__": "page"}
-    printed = ""
+    printed: str | None = None
     for block in blocks(page.read_text(encoding="utf-8")):
         where = f"{page.name}:{block.line}"
-        if (ROOT / block.title).is_file():
+        before, printed = printed, None
+        if "/" in block.title and (ROOT / block.title).is_file():  # a reader's own pyproject.toml is none
             if block.body.strip() not in (ROOT / block.title).read_text(encoding="utf-8"):
                 found.append(f"{where}: {block.title} has no such lines")
         elif block.title:
@@ -115,10 +121,9 @@ def run_page(page: Path) -> list[str]:
             with contextlib.redirect_stdout(stream):
                 exec(compile(block.body, where, "exec"), names)
             printed = stream.getvalue()
-        elif block.language == "text" and printed:
-            if said := differs(printed, block.body):
+        elif block.language == "text" and before is not None:
+            if said := differs(before, block.body):
                 found.append(f"{where}: {said}")
-            printed = ""
         elif block.language == "pycon":
             found += _doctest(block, where)
     return found

@@ -53,12 +53,7 @@ def page() -> str:
             *_options(own.command),
         ]
         if own.command.epilog:
-            lines += [
-                "```",
-                *(inspect.cleandoc(own.command.epilog).removeprefix("Example:").split("\n\n")),
-                "```",
-                "",
-            ]
+            lines += ["```", *_examples(own.command.epilog), "```", ""]
     return "\n".join(line.rstrip() if line.startswith("|") else line for line in lines)
 
 
@@ -71,6 +66,11 @@ def _help(command: click.Command) -> list[str]:
         else:
             shown += [" ".join(part.split()), ""]
     return shown
+
+
+def _examples(epilog: str) -> list[str]:
+    text = re.sub(r"\s*Examples?:\s*", "", inspect.cleandoc(epilog).replace("\b", ""), count=1)
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _usage(own: Page) -> list[str]:
