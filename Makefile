@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-data slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare sweeps clean
+.PHONY: demo test test-data slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,7 +17,7 @@ $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
 	touch $@
 
-demo: $(VENV)/.installed  ## encrypted FedProf on digits, with a report
+demo: $(VENV)/.installed  ## FedAvg, encrypted FedProf and a head at epsilon 2 on digits, with a report
 	$(BIN)/securefl demo
 
 test: $(VENV)/.tested  ## all tests but those marked slow
@@ -35,6 +35,10 @@ gpu: $(VENV)/.tested  ## the tests that need a GPU, and its figures
 
 package: $(VENV)/.tested  ## sdist and wheel, and the demo from the wheel in a clean environment
 	$(BIN)/pytest tests/e2e/test_wheel.py
+
+docs: $(VENV)/.tested  ## the documentation site, in site/VERSION
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html"
 
 check: $(VENV)/.tested  ## lint, format, types
 	$(BIN)/ruff check .
@@ -54,6 +58,7 @@ check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the old
 
 bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching.py
+	$(BIN)/python benchmarks/matching_files.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
 	$(BIN)/python benchmarks/fedlog_head.py

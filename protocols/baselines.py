@@ -59,6 +59,7 @@ Scheme = Literal["I", "II"]
 class FedAvgRP:
     """FedAvg-RP (Li et al. 2020).
 
+    fraction: C; K = ceil(C N) clients a round.
     scheme: "II" draws K clients uniformly without replacement, and w + sum (N / K) p_k (w_k - w) is the next
         model, p_k = n_k / n. "I" draws K with replacement and probability p_k, and takes their plain mean.
         FedProf compares with "II". Both have the mean of full participation. In "II" the weights of one round
@@ -96,7 +97,9 @@ class FedAvgRP:
 class FedProx:
     """FedProx (Li et al., MLSys 2020): FedAvg-RP with mu/2 |w - w_t|^2 in the local loss.
 
-    scheme: as in FedAvg-RP.
+    fraction: C; K = ceil(C N) clients a round.
+    mu: the weight of the term that keeps a client's model near the broadcast one. 0 is FedAvg-RP.
+    scheme: as in FedAvg-RP: "I" draws clients with replacement by their sizes, "II" uniformly without.
     """
 
     fraction: float
@@ -118,7 +121,12 @@ class FedProx:
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdam:
-    """FedAdam: uniform selection, plain mean, server Adam ("with momentum" in FedProf v2, Table 1)."""
+    """FedAdam: uniform selection, plain mean, server Adam ("with momentum" in FedProf v2, Table 1).
+
+    fraction: C; K = ceil(C N) clients a round.
+    learning_rate: of the server's Adam, which takes the mean update for its gradient.
+    beta1, beta2: the decay of Adam's first and second moments.
+    """
 
     fraction: float
     learning_rate: float = 1e-3
@@ -172,6 +180,8 @@ class CFCFM:
     The order is that of the devices at an equal number of records, which is public. A true time of arrival
     tells a client's number of records. In the paper all clients train, and late updates are thrown away. Here
     the server does not ask clients that would be late, which saves their energy and changes no result.
+
+    fraction: C; K = ceil(C N) clients a round.
     """
 
     fraction: float
@@ -228,6 +238,10 @@ class ByLoss:
 class ActiveFL:
     """Active federated learning (Goetz et al. 2019): alpha_1 0.75, alpha_2 0.01, alpha_3 0.1.
 
+    fraction: C; K = ceil(C N) clients a round.
+    excluded: alpha_1, the share of the clients, those of the lowest valuations, that have no chance by it.
+    temperature: alpha_2, the factor on valuations in the softmax of the chances.
+    explored: alpha_3, the share of the cohort that is drawn uniformly.
     momentum: beta of the server's momentum, 0 for none. FedProf v2 (Table 1) has Active FL "with momentum",
         as FedAdam, and names no number; FedAdam's is 0.9.
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.

@@ -12,8 +12,10 @@ cosine and once for the sum.
 
 **What it does not stop.** A client that lies can break the norm, and can have one vector scored and send
 another (`two_faced` in `[corruption]`): nobody sees the vector that is summed. A server that lies can take
-one entry as its own step, and so reads that entry of each client's direction. All clients of the sum see its
-weights, so the trust of one another.
+one entry as its own step, and so reads that entry of each client's direction. No range of its entries helps:
+honest steps have up to a fifth of their norm in one entry, and a lie can spend the rest of the norm on
+weights that no client moves, those of units that never fire. All clients of the sum see its weights, so the
+trust of one another.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.algorithm import (
     Adjacency,
@@ -73,7 +76,7 @@ DIRECTION: Final = ValueSpec(
     name="direction",
     reduction="none",
     reveals="the direction of its model update",
-    reveals_encrypted="the cosine of its model update with the server's own",
+    reveals_encrypted="the cosine of its model update with the server's own (if that lies: one entry)",
     depends_on="trained-state",
     max_releases="schedule",
 )
@@ -178,8 +181,10 @@ class Direction:
         return _fit(self.problem, context)
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
-        found = _direction(context, trained)
-        return Value(hidden=found, bounds=cosine_bounds(len(found)))
+        return Value(hidden=_direction(context, trained))
+
+    def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds:
+        return cosine_bounds(len(self.problem.initial))
 
     def compute(self, context: ClientContext) -> Value:
         return self.value(context, fitted(self.fit(context)))
@@ -252,6 +257,10 @@ class Trusting:
         chosen, state = yield from Uniform().choose(state, population, self._count, number, rng)
         own = self._own_step(state.broadcast, number, rng)
         query = LinearQuery(cosine_bounds(len(own)), direction(own))
+        if not query.hidden.any():  # its step points nowhere, so all cosines are 0, and no client is asked
+            nobody = np.full(population.clients, np.nan)
+            state = state.remember(trust=nobody)
+            return RoundResult(state=state, drawn=chosen, survivors=(), figures={"trust": nobody})
         answers = yield CohortQuery(
             cohort=tuple(sorted(chosen)),
             broadcast=state.broadcast,

@@ -37,6 +37,8 @@ from securefl.training.task import Bodies
 class LGFedAvg:
     """Options of LG-FedAvg: the last `layers` dense layers are averaged (1 or 2 in the FedLog paper).
 
+    fraction: C; K = ceil(C N) clients a round.
+    layers: the number of dense layers, from the last, that are shared. The others stay at their client.
     shorter: share of the clients whose body lacks its first hidden dense layer.
     """
 

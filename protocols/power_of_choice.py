@@ -70,6 +70,7 @@ class ByLargestLoss:
 class PowerOfChoice:
     """Options of power-of-choice.
 
+    fraction: C; K = ceil(C N) clients a round.
     candidates: d as a multiple of K. FedCor compares with 2.
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """

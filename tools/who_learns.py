@@ -219,7 +219,8 @@ def composed(case: Case) -> tuple[Plan, ValueSpec]:
     def planned(specs: object) -> Plan:
         return section.plan(2, list(specs), records=base.records, clients=base.clients)  # type: ignore[call-overload]
 
-    problem = replace(base, local=study.local, private=study.dpsgd, planned=planned)
+    private = None if study.dpsgd is None else study.dpsgd.sized(study.dpsgd.noise_multiplier or 0.0)
+    problem = replace(base, local=study.local, private=private, planned=planned)
     specs = [own.spec for own in study.arms[0].options.build(problem).contributions]
     (spec,) = [own for own in specs if own.name == case.value]
     return planned(specs), spec

@@ -46,7 +46,10 @@ UNITS: Final = "units"
 
 @dataclass(frozen=True, kw_only=True)
 class FedDrop:
-    """Federated dropout. keep: share of every layer's units that is trained in a round, drawn at random.
+    """Federated dropout.
+
+    fraction: C; K = ceil(C N) clients a round.
+    keep: share of every layer's units that is trained in a round, drawn at random.
 
     Raises ValueError unless 0 < fraction <= 1 and 0 < keep <= 1.
 

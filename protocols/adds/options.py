@@ -19,6 +19,7 @@ from securefl.training import Problem
 class Adds:
     """ADDS (Gong et al.): each client trains a subnet that fits its records.
 
+    fraction: C; K = ceil(C N) clients a round.
     importance: how units are ranked: "slim", "activation" or "lrp".
     initial: the rate of every layer at the begin of a round. 1 is unweighted FedAvg.
     least: the smallest rate of a layer.

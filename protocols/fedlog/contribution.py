@@ -38,10 +38,10 @@ _CLIPS = {"unit-l2": "unit norm", "bounded": "bounded features", "none": "featur
 class Clipping:
     """How features are bounded: the same way in training, in the statistic and in predictions.
 
-    kind "unit-l2": features are scaled to the norm `bound`, by default 1. Those of norm 0 stay. FedLog models
-        features of unit variance, so this public scale decides how sure its head is.
-    kind "bounded": each feature is clipped to [-bound, bound], as in the paper.
-    kind "none": features are not bounded, and no noise can be added.
+    kind: "unit-l2": features are scaled to the norm `bound`. Those of norm 0 stay. FedLog models features of
+        unit variance, so this public scale decides how sure its head is. "bounded": each feature is clipped
+        to [-bound, bound], as in the paper. "none": features are not bounded, and no noise can be added.
+    bound: the norm, or the largest absolute value, that `kind` names.
 
     Raises ValueError for a bound that the grid cannot hold.
 

@@ -33,7 +33,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """FedLog's conjugate prior (Eq. 9): chi is added to every entry of R, and nu to N, as records would be.
+    """FedLog's conjugate prior (Eq. 9).
+
+    chi: added to every entry of R, as the features of records would be.
+    nu: added to N, as that number of records would be.
 
     It is public. The paper takes chi 0 and nu 1; its authors' code takes nu 0.
 

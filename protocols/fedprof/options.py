@@ -31,7 +31,7 @@ from securefl.protocols.averaging import (
 from securefl.protocols.contributions import Size
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.protocols.selection import admitted, with_replacement
-from securefl.training import Problem, probe_profile, profile
+from securefl.training import Problem, profile
 
 Alpha = float | tuple[float, ...] | Literal["theorem-1"]
 
@@ -101,13 +101,9 @@ class ByProfile:
         return (self.profile.query(baseline),), public
 
     def _baseline(self, state: State) -> tuple[Anchor, ProfileQuery]:
-        problem = self.problem
-        model = problem.to_read(state.broadcast)
-        # a model of text puts out a number for each character that it reads
-        characters = problem.outputs if problem.model.reads_text else None
-        probed = probe_profile(model, problem.layer, problem.shape, problem.seed, characters=characters)
-        anchor = Anchor.of(probed)
-        return anchor, query(profile(model, problem.layer, problem.server_x), anchor, self.profile.bounds)
+        problem, anchor = self.problem, self.profile.anchor(state.broadcast)
+        own = profile(problem.to_read(state.broadcast), problem.layer, problem.server_x)
+        return anchor, query(own, anchor, self.profile.bounds)
 
     def log_weights(self, state: State) -> Floats:
         """log lambda_k, float64 (N,), nan for a client whose profile never arrived."""

@@ -8,21 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, sqrt
-from typing import Literal
+from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securefl.algorithm import Adjacency, ClientContext, Floats, PerClient, Unit, Value, ValueSpec
+from securefl.algorithm import (
+    Adjacency,
+    ClientContext,
+    Float32s,
+    Floats,
+    PerClient,
+    Unit,
+    Value,
+    ValueSpec,
+)
 from securefl.dp import MeanVariance, Moments
-from securefl.dp.moments import GRID
+from securefl.dp.moments import GRID, require_same_length
 from securefl.errors import DataError
+from securefl.linear import LinearBounds
 from securefl.matching import Anchor, Bounds, Variant
 from securefl.matching.profiles import ProfileQuery, features
 from securefl.protocols.contributions import ADJACENCIES
-from securefl.training import Problem, outputs, profile
+from securefl.training import Problem, outputs, probe_profile, profile
 from securefl.training.fit import readable
 
+ANCHORS_APART: Final = 0.05
+"""How far a client lets an anchor be from that of the model, in the model's scales.
+
+Kernels of machines differ by less, and a server gains nothing within it.
+"""
 _ENCRYPTED = {
     Variant.FULL: "one score of its profile",
     Variant.MEAN_ONLY: "one score of its profile, and the variances in it",
@@ -160,10 +177,28 @@ def _value(own: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant) 
     return Value(
         hidden=parts.hidden,
         clear=parts.clear,
-        bounds=bounds.linear(len(found.mean), variant),
         clipped=found.clipped,
         floored=found.floored,
     )
+
+
+class Anchors:
+    """The anchor of each broadcast model. All clients of a machine take that of the newest from here."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._newest: tuple[bytes, Anchor] | None = None
+
+    def __call__(self, broadcast: Float32s) -> Anchor:
+        asked = broadcast.tobytes()
+        if self._newest is None or self._newest[0] != asked:
+            problem = self._problem
+            # A model of text puts out a number for each character that it reads.
+            characters = problem.outputs if problem.model.reads_text else None
+            model = problem.to_read(broadcast)
+            probed = probe_profile(model, problem.layer, problem.shape, problem.seed, characters=characters)
+            self._newest = asked, Anchor.of(probed)
+        return self._newest[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +221,34 @@ class RepresentationProfile:
     @property
     def spec(self) -> ValueSpec:
         return profile_spec(self.variant, self.clip, self.refresh, self.max_releases)
+
+    def anchor(self, broadcast: Float32s) -> Anchor:
+        """The public anchor of a broadcast model: its statistics on public random inputs.
+
+        Raises DataError for a broadcast that is no model of the problem.
+        """
+        return self._anchors(broadcast)
+
+    @cached_property
+    def _anchors(self) -> Anchors:
+        return Anchors(self.problem)
+
+    def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds:
+        """The bounds of its queries on this model.
+
+        Raises DataError unless the anchor beside the model is that of the model. A server that chooses the
+        anchor moves all elements but one to their bounds, so that the score tells that element.
+        """
+        came, own = _anchor(public), self.anchor(broadcast)
+        require_same_length("the anchor", came.centre, "the model's anchor", own.centre)
+        moved, wider = (came.centre - own.centre) / own.scale, came.scale / own.scale - 1
+        apart = np.abs([moved, wider]).max()
+        if not apart <= ANCHORS_APART:
+            raise DataError(
+                f"Expected the anchor of the broadcast model, within {ANCHORS_APART:g} of its scale, got one "
+                f"that is {apart:.3g} from it."
+            )
+        return self.bounds.linear(len(own.centre), self.variant)
 
     def query(self, baseline: ProfileQuery) -> PerClient:
         return PerClient(self.spec, baseline.linear(self.variant, self.bounds))

@@ -27,8 +27,9 @@ from securefl.training.heads import Projection
 class Bounding:
     """How the features of a record come to have a norm of at most 1. All constants are public.
 
-    kind "unit-l2": features are scaled to norm 1. Those of norm 0 stay.
-    kind "clip-l2": features are divided by `bound`, and those of a norm beyond 1 are scaled down to 1.
+    kind: "unit-l2": features are scaled to norm 1. Those of norm 0 stay. "clip-l2": features are divided by
+        `bound`, and those of a norm beyond 1 are scaled down to 1.
+    bound: the divisor of "clip-l2".
 
     Raises ValueError for a bound outside 1e-6 to 1e9, and for a bound beside "unit-l2".
 

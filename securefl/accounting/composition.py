@@ -128,6 +128,34 @@ def within(events: Mapping[DpEvent, int], delta: float, budget: float) -> bool:
     return fits(_known(key, delta, COARSE), budget, lambda: _known(key, delta, FINE))
 
 
+def running_epsilon(events: Mapping[DpEvent, int], delta: float) -> float:
+    """Return the largest epsilon that a ledger or a report states after these events.
+
+    The rounds in which they come do not matter. A ledger (`Running`) composes each round's release as a
+    loss distribution of its own, which adds up their discretisation and the tails that are cut off. Noise
+    that is calibrated by this number never makes a ledger state more.
+
+    Raises:
+        UnsupportedEvent: if the accountant cannot compose an event.
+    """
+    history = History.of(events)
+    if history.endless or not history.steps:
+        return epsilon(history, delta)
+    if not composable(history, delta):  # a report would state RDP's epsilon, the larger one
+        return rdp_epsilon(history, delta)
+    tail = _tail(delta)
+    whole = _whole(History(steps=history.steps), COARSE, tail)
+    for event, times in events.items():
+        one = History.of({event: 1})
+        if one.mu_squared > 0 and times > 0:
+            apart = _gaussian(one.mu_squared, COARSE).self_compose(times, tail_mass_truncation=tail)
+            whole = whole.compose(apart, tail_mass_truncation=tail)
+    # At most a composition for each release and one more for its noise cut off a tail each.
+    cut = min(2 * tail * sum(events.values()), delta / 2)
+    found = float(whole.get_epsilon_for_delta(delta - cut))
+    return found if found < math.inf else rdp_epsilon(history, delta)
+
+
 def fits(rough: float, budget: float, exact: Callable[[], float]) -> bool:
     """Whether an epsilon is within a budget.
 

@@ -37,9 +37,15 @@ def with_reason(epsilon: float, why: str) -> str:
     return f"{epsilon:.3g}" if epsilon < inf else f"infinite ({_SIGN}): {why}"
 
 
+def above(epsilon: float, bound: float) -> str:
+    """Format an epsilon that exceeds a bound: four digits, or as many as show that it does."""
+    said = f"{epsilon:.4g}"
+    return said if float(said) > bound else repr(epsilon)
+
+
 def asked_for(epsilon: float) -> str:
-    """Format the epsilon for which noise was calibrated; "no noise" for infinity."""
-    return "no noise" if isinf(epsilon) else f"{epsilon:g}"
+    """Format the epsilon for which noise was calibrated; "none" for infinity."""
+    return "none" if isinf(epsilon) else f"{epsilon:g}"
 
 
 def plain(number: float) -> float | str:

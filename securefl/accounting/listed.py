@@ -18,7 +18,9 @@ LARGEST_EVENTS = 2**24
 
 def count_events(listed: object, times: int, into: Counter[DpEvent]) -> None:
     if not isinstance(listed, list):
-        raise DataError(f"Expected a list of events, got {type(listed).__name__}.")
+        raise DataError(
+            f"Expected a list of events, [...], got {type(listed).__name__}. Put it into brackets."
+        )
     for entry in listed:
         match entry:
             # True is an int in Python, and would count as 1.

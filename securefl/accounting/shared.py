@@ -42,7 +42,7 @@ from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import HeadNote, noted
 from securefl.accounting.store import IDENTITY, Terms, now, written
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
-from securefl.core.renamed import first_words, renamed
+from securefl.core.renamed import first_words, renamed, with_new_words
 from securefl.core.text_safety import excerpt
 from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, require, seal
 from securefl.storage.read_only import read
@@ -314,7 +314,8 @@ def _stored(db: sqlite3.Connection, path: Path, before: Head | None) -> tuple[Ac
     stored = _terms_of(rows)
     with decoding():
         names = Terms.__dataclass_fields__
-        terms = Terms(**{name: literal_eval(value) for name, value in stored.items() if name in names})
+        own = with_new_words(Terms, stored)
+        terms = Terms(**{name: literal_eval(value) for name, value in own.items() if name in names})
     return Account(terms=terms, entries=_entries(rows, before)), stored
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Float32s, Floats, Value, ValueSpec
+from securefl.core.linear import LinearBounds
 from securefl.dp.noise import Source
 
 
@@ -207,8 +208,13 @@ class Contribution(Protocol):
         ...     def compute(self, context: ClientContext) -> Value:
         ...         return Value(clear=np.array([float(len(context.x))]))
 
+    A value with a hidden part needs a third method, `linear_bounds(broadcast, public)`: the client's own copy
+    of the bounds of its linear queries. It is called before the client is charged, and sees no record. A
+    server that asks with other bounds gets no answer. `ClientFunction` has it.
+
     Raises:
-        DataError: `compute` may raise it if the client's records give no value. The client then abstains.
+        DataError: `compute` may raise it if the client's records give no value, and `linear_bounds` if the
+            broadcast is none that the client answers. The client then abstains.
     """
 
     @property
@@ -235,6 +241,13 @@ class ClientFunction:
     """The spec of the value."""
     compute: Callable[[ClientContext], Value]
     """Takes the client's context (its records `x` and `y`, the broadcast), and returns the value."""
+    bounds: LinearBounds | None = None
+    """Of the linear queries that the value answers, the client's own copy; None if it answers none. A server
+    that asks with other bounds gets no concealed answer, and the client is not charged."""
+
+    def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds | None:
+        """The bounds, whatever was broadcast."""
+        return self.bounds
 
 
 class Algorithm(Protocol):

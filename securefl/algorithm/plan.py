@@ -60,6 +60,8 @@ class Plan:
         scores: how the server obtains one number per client (`CohortQuery.per_client`): "clear", or the
             scheme by which it learns only these numbers, and the key holder none of them: "ckks", "batches",
             "pads" or "dealt-pads" (`linear`).
+        encrypted_baseline: whether the weights of linear queries are encrypted too, so that no opening of
+            "ckks" can be checked.
         noise: the mechanism that noises values with a sensitivity (`mechanisms`). "local": each client noises
             its value. "distributed": each client adds a share, and the honest survivors' shares add up to
             enough. "central": the summing server adds noise once and is trusted. "key-holder": the key holder
@@ -113,6 +115,7 @@ class Plan:
 
     sum: str = CLEAR
     scores: Literal["clear", "ckks", "batches", "pads", "dealt-pads"] = "clear"
+    encrypted_baseline: bool = False
     noise: str = NO_NOISE
     noise_multiplier: float = 0.0
     dropout: float = 0.0
@@ -445,4 +448,6 @@ class Plan:
             "budget": self.budget,
             "schedule": self.max_rounds,
             "releases": dict(self.max_releases),
+            # Only where it holds, so that no other plan has another digest than before.
+            **({"encrypted_baseline": True} if self.encrypted_baseline else {}),
         }

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import LocalProtocolError
 from securefl.core.grid import Grid
-from securefl.core.linear import LinearBounds, LinearQuery
+from securefl.core.linear import LinearQuery
 from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
 
@@ -168,8 +168,6 @@ class Value:
         clear: floats (d,) that travel in the clear. The floats of a sum are all here: float64, or float32 for
             models.
         hidden: float64 (h,), the vector that the scheme of `[privacy] scores` conceals.
-        bounds: of the linear queries that `hidden` answers, the client's own copy. A server that asks with
-            others gets no concealed answer.
         new_state: the new client state. It replaces the old one and stays on the device. None: no change.
         after_noise: makes the value from the integers times the grid's step. It runs after noise was added,
             if the plan adds any, so it is post-processing.
@@ -183,7 +181,6 @@ class Value:
     integers: NDArray[np.int64] | None = None
     clear: NDArray[np.floating[Any]] = field(default_factory=lambda: np.zeros(0))
     hidden: Floats = field(default_factory=lambda: np.zeros(0))
-    bounds: LinearBounds | None = None
     new_state: ClientState | None = None
     after_noise: Callable[[Floats], Value] | None = None
     clipped: int = 0

@@ -20,7 +20,7 @@ from securefl.core.logs import logger
 from securefl.core.release import PARTIES
 from securefl.study import run_report, session, split_key, world
 from securefl.study.config import Study, slug
-from securefl.study.export import Taken, taken
+from securefl.study.export import Taken, require_kind, taken
 from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.progress import Bars, draws
 from securefl.study.publication import ON_TERMINAL, PERSONAL, PERSONALLY_TESTED, public
@@ -125,20 +125,27 @@ class Run:
     def export(
         self, path: Path | str, arm: str | None = None, *, seed: int | None = None, client: int | None = None
     ) -> Path:
-        """Write the model of an arm as safetensors, with its card, for `securefl.load`.
+        """Write the model of an arm with its card, by the file's ending .safetensors or .onnx.
 
-        Arguments are those of `model`. Returns the path.
+        `securefl.load` reads .safetensors. Arguments are those of `model`. Returns the path.
         """
         file = path_of("path", path, "the file to write")
+        require_kind(file)
         self._taken(arm, seed, client).write(file)
         return file
 
     def test_records(self, seed: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The x and y for measuring accuracy: the server's records under a seed, by default the first."""
+        """The x and y for measuring accuracy: the server's records under a seed, by default the first.
+
+        x is the model's input. y has labels, or values in the table's units, as `Trained.predict` gives them.
+        """
         chosen = _seed(self.study, seed)
         splits = split_key.of_run(self.study, self.folder, began=True).splits(self.study, chosen)
-        problem = world.build(self.study, chosen, Hardware(), splits=splits).problem
-        return problem.server_x, problem.server_y
+        here = world.build(self.study, chosen, Hardware(), splits=splits)
+        x, y = here.problem.server_x, here.problem.server_y
+        if here.problem.kind == "regression":
+            return x, here.schema.in_units(y)
+        return x, here.schema.classes(here.problem.outputs)[y]
 
     def _taken(self, arm: str | None, seed: int | None, client: int | None) -> Taken:
         names = [own.name for own in self.study.arms]

@@ -22,6 +22,7 @@ from securefl.core.release import PARTIES
 from securefl.dp.moments import MeanVariance
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.privacy_card import learns
+from securefl.linear.registry import encrypts_baseline
 from securefl.matching import Options, Profile
 from securefl.matching.profiles import Anchor, Bounds
 
@@ -126,6 +127,7 @@ def select_by_profile(
     )
     plan = Plan(
         scores=scores,
+        encrypted_baseline=encrypts_baseline(scores, parameters),
         unit="client",
         adjacency="zero-out",
         # A score has no noise, so epsilon is infinite at every delta.
@@ -141,14 +143,14 @@ def select_by_profile(
         def compute(context: ClientContext) -> Value:
             found = options.features(given[names[context.client]])
             parts = found.split(options.variant)
-            return Value(hidden=parts.hidden, clear=parts.clear, bounds=linear.bounds)
+            return Value(hidden=parts.hidden, clear=parts.clear)
 
         query = CohortQuery(
             cohort=tuple(sorted(names)), broadcast=np.zeros(0, np.float32), per_client=(per_client,)
         )
         records = [RECORDS] * (1 + max(names))
         with SecureAggregator(
-            plan, [ClientFunction(spec, compute)], records, ledger=path, parameters=parameters
+            plan, [ClientFunction(spec, compute, linear.bounds)], records, ledger=path, parameters=parameters
         ) as aggregator:
             known = {names[k]: score for k, score in aggregator.query(query).per_client[_NAME].items()}
             why = {names[k]: aggregator.log.abstained.get(client_name(k), "") for k in names}

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from securefl.commands.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     from securefl.training.devices import Wanted
 
@@ -49,4 +51,4 @@ def audit(device: Wanted, as_json: bool) -> None:
         click.echo(json.dumps(findings, indent=1))
     if any(found["verdict"] != "pass" for found in findings):
         # Without an error message, because the table or the JSON says which mechanism failed.
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.ERROR)

@@ -66,7 +66,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--declared",
         type=FILE,
-        help="Under pads: the evaluator's declaration of its baseline (securefl declare), with all options.",
+        help="The evaluator's declaration of its baseline (securefl declare), with all options.",
     )(command)
 
 

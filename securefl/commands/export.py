@@ -20,7 +20,7 @@ from securefl.core.errors import ConfigError
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="The safetensors file to write.",
+    help="The file to write, .safetensors or .onnx.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the card as JSON, and nothing else.")
 def export(
@@ -30,12 +30,17 @@ def export(
 
     If clients have personal models, the file has the shared part, or with --client the whole model of one
     client. The card in the file's header describes the model: study, data, what each party learns, epsilon
-    per party, the ledger's head, rounds, accuracy. `securefl.load` loads the file. RUN is not changed.
+    per party, the ledger's head, rounds, accuracy, and the columns, labels and options with which it reads
+    tables. `securefl predict` and `securefl.load` load the file. RUN is not changed.
+
+    With the ending .onnx the same model is written for ONNX (pip install 'securefl[onnx]'). Its input `x` is
+    the encoded record, and its metadata have the card.
     """
-    from securefl.study.export import rows, taken
+    from securefl.study.export import require_kind, rows, taken
     from securefl.study.folder import study_of
     from securefl.training.devices import one_thread
 
+    require_kind(out)
     study = study_of(folder)
     if arm is None and len(study.arms) > 1:
         names = ", ".join(own.name for own in study.arms)

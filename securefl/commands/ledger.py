@@ -136,11 +136,18 @@ def runs(path: Path, as_json: bool) -> None:
 
 
 @ledger.command(epilog="Example:  securefl ledger epsilon --events events.json --delta 1e-5 --json")
-@click.option("--events", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
-@click.option("--delta", type=float, required=True)
+@click.option(
+    "--events",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    required=True,
+    help="A JSON file of events, as described above.",
+)
+@click.option("--delta", type=float, required=True, help="The delta of the epsilon.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def epsilon(events: Path, delta: float, as_json: bool) -> None:
     """Compute the epsilon of a list of events in a JSON file, by privacy loss distributions and by RDP.
+
+    The file is a list of events. A number of rounds is an event with "repeat":
 
     \b
     {"event": "gaussian", "noise_multiplier": z, "count": n}

@@ -1,10 +1,6 @@
 """The command line's entry point. It finds commands (entry points `securefl.commands`) and prints errors.
 
-Exit codes: 0 done; 1 an error of this package; 2 wrong usage; 128 plus the signal's number if a signal
-stopped the command (130 Ctrl-C, 143 SIGTERM). `run`, `demo`, `report`, `sweep` and `reproduce` also have 4:
-all rounds have finished, and an arm learnt nothing (`telling.UNLEARNT`). `match` also has 3 if it refused
-some profiles, and 2 if it refused all. `flower check` has 3 if a run would refuse something. `party
-coordinate` also has 5: too few parties were present in time for a round, which did not count.
+`exit_codes` has the exit codes. A command that a signal stopped ends with 128 plus the signal's number.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from importlib.util import find_spec
 import click
 
 from securefl import __version__
+from securefl.commands.exit_codes import ExitCode
 from securefl.core.errors import SecureFLError
 from securefl.core.text_safety import escaped
 
@@ -92,19 +89,19 @@ def main() -> None:
     try:
         # In standalone mode click would end the process, and this package's errors would be tracebacks.
         code = cli(prog_name="securefl", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(code if isinstance(code, int) else ExitCode.DONE)
     except SecureFLError as error:
         click.echo(escaped(f"securefl: {error}"), err=True)
-        sys.exit(1)
+        sys.exit(ExitCode.ERROR)
     # A full disk or a missing file is shown as one line, not as a traceback.
     except OSError as error:
         click.echo(escaped(f"securefl: {_told(error)}"), err=True)
-        sys.exit(1)
+        sys.exit(ExitCode.ERROR)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 def _told(error: OSError) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from securefl.commands.exit_codes import ExitCode
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
 from securefl.storage.processes import MOST_WORKERS
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.progress import Bars
     from securefl.study.round_events import Callback
-
-UNLEARNT = 4
-"""The exit code if the command finished, but an arm learnt nothing or stopped early (`alarms`)."""
 
 
 def find(study: str) -> Study:
@@ -195,11 +193,11 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 def end_told(warnings: Iterable[str], learnt: bool) -> None:
-    """Print warnings, and end the command with `UNLEARNT` if an arm learnt nothing."""
+    """Print warnings, and end the command with `ExitCode.UNLEARNT` if an arm learnt nothing."""
     warn(warnings)
     if not learnt:
         click.echo("An arm learnt nothing, or stopped early: the exit code is 4. See above.", err=True)
-        raise click.exceptions.Exit(UNLEARNT)
+        raise click.exceptions.Exit(ExitCode.UNLEARNT)
 
 
 def tell(
@@ -213,9 +211,8 @@ def tell(
         said["private"] |= more()
         click.echo(json.dumps({**said, "report": str(page)}, indent=2))
         return
-    for sentence in run_report.sentences(found):
+    for sentence in filter(None, (*run_report.sentences(found), found.price, found.accounting)):
         click.echo(sentence)
-    click.echo(found.accounting)
     click.echo(f"Report: {page}")
 
 

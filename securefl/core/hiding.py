@@ -48,7 +48,8 @@ class ConcealVector:
     """Masks or encrypts the hidden part of a client's answer to a linear query. Raises what `conceal` raises.
 
     Attributes:
-        bounds: the query's bounds, as the server's call has them. The client compares them with its own.
+        bounds: the query's bounds, as the server's call has them. The client compares them with its own
+            before it is charged.
         conceal: the function.
 
     >>> import numpy as np

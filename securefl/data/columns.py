@@ -43,6 +43,11 @@ Word = str | int | float | bool
 class Column:
     """The public declaration of a column. See the table above.
 
+    range: [low, high] of its numbers. They are clipped to it and scaled to [0, 1].
+    categories: its words or whole numbers, each once. A cell becomes one value a category.
+    missing: what an empty cell is taken for. Without it an empty cell is refused.
+    indicator: whether a further value says that the cell was empty.
+
     Raises ValueError if the declaration contradicts itself.
     """
 
@@ -88,6 +93,7 @@ class Place:
     """The file and the column that an error names.
 
     advice: whether the error shows how to declare the column.
+    trained: whether a trained model reads the column, so that no declaration can change any more.
     unusable: a set that collects the rows of unusable values. A study with a finite epsilon needs it, since
         an error would reveal a record. If it is None, the first unusable row raises.
     """
@@ -95,6 +101,7 @@ class Place:
     where: str
     name: str
     advice: bool = True
+    trained: bool = False
     unusable: set[int] | None = None
 
     def refuse(self, rows: Iterable[int], error: Callable[[int], DataError]) -> None:
@@ -110,6 +117,15 @@ class Place:
     def lines(self, line: str) -> str:
         """The TOML that declares the column."""
         return f"\n\n    [data.columns.{key_of(self.name)}]\n    {line}\n" if self.advice else ""
+
+    def remedy(self, declare: str) -> str:
+        """What to do about a value that the declaration does not cover.
+
+        declare: the sentence for the author of a study, who can change the declaration.
+        """
+        if not self.trained:
+            return declare
+        return "The model was trained without a rule for it: correct the record, or leave it out."
 
 
 def encoded(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.float32]:
@@ -127,8 +143,11 @@ def encoded(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.
             place.refuse(
                 np.flatnonzero(gone),
                 lambda row: DataError(
-                    f"{place.at(row)}: expected a number, got none. Declare in the study the number for an "
-                    f"empty cell, such as:{place.lines('missing = 0')}"
+                    f"{place.at(row)}: expected a number, got none. "
+                    + place.remedy(
+                        "Declare in the study the number for an empty cell, such as:"
+                        + place.lines("missing = 0")
+                    )
                 ),
             )
         numbers = np.where(gone, float(column.missing or 0), numbers)
@@ -170,9 +189,11 @@ def _codes(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.i
         place.refuse(
             np.flatnonzero(gone),
             lambda row: DataError(
-                f"{place.at(row)}: expected a category, got no value. Name the category of empty cells by "
-                "`missing`, or mark them by `indicator = true`, under "
-                f"[data.columns.{key_of(place.name)}]."
+                f"{place.at(row)}: expected a category, got no value. "
+                + place.remedy(
+                    "Name the category of empty cells by `missing`, or mark them by `indicator = true`, "
+                    f"under [data.columns.{key_of(place.name)}]."
+                )
             ),
         )
     present = np.flatnonzero(~gone)
@@ -201,8 +222,8 @@ def coded(
         got = got.item() if isinstance(got, np.generic) else got
         shown = ", ".join(map(repr, words[:_SHOWN])) + (", ..." if len(words) > _SHOWN else "")
         return DataError(
-            f"{place.at(row)}: expected one of {shown}, got {got!r}. Add it to the declared "
-            "ones if it is a possible value, or correct the record."
+            f"{place.at(row)}: expected one of {shown}, got {got!r}. "
+            + place.remedy("Add it to the declared ones if it is a possible value, or correct the record.")
         )
 
     place.refuse(at[codes < 0], error)
@@ -218,8 +239,8 @@ def numbers_of(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
 
     if pd.api.types.is_datetime64_any_dtype(values) or pd.api.types.is_timedelta64_dtype(values):
         raise DataError(
-            f"{place.where}, column {place.name!r}: expected numbers, got dates. Turn it into numbers first, "
-            "or leave it out by `ignore` under [data]."
+            f"{place.where}, column {place.name!r}: expected numbers, got dates. "
+            + place.remedy("Turn it into numbers first, or leave it out by `ignore` under [data].")
         )
     if pd.api.types.is_complex_dtype(values):
         raise DataError(f"{place.where}, column {place.name!r}: expected real numbers, got complex ones.")
@@ -260,15 +281,15 @@ def _from_texts(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
 def _no_cell(value: Any, place: Place) -> DataError:
     return DataError(
         f"{place.where}, column {place.name!r}: expected a number in each cell, got {type(value).__name__}. "
-        "Turn it into columns of numbers, or leave it out by `ignore` under [data]."
+        + place.remedy("Turn it into columns of numbers, or leave it out by `ignore` under [data].")
     )
 
 
 def _no_number(values: pd.Series[Any], row: int, place: Place) -> DataError:
     got = values.iloc[row]
     said = f"{place.at(row)}: expected a number, got {str(got)[:80]!r}."
-    if not place.advice:
-        return DataError(f"{said} Correct the record.")
+    if not place.advice or place.trained:
+        return DataError(f"{said} {place.remedy('Correct the record.')}")
     line = f"categories = [{json.dumps(str(got)[:40], ensure_ascii=False)}, ...]"
     return DataError(
         f"{said} If the column holds words, list all possible words in the study, from public knowledge of "

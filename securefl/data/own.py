@@ -20,6 +20,7 @@ from securefl.data.dataset import Dataset, Split
 from securefl.data.in_memory import InMemory
 from securefl.data.layout import Arrays, Layout, arrays_of, clients_of, features_of, values_of
 from securefl.data.networks import one_network
+from securefl.data.schema import Schema, of_layout
 from securefl.data.sides import Sides, parted
 from securefl.data.tables import files_in, read_table
 
@@ -41,11 +42,12 @@ class Own:
     split: the records. digest: SHA-256 of all records in hex, computed before the split. clients: the names
     of the clients in the order of the groups, or empty if no client is named. notes: notes for the user, a
     sentence each. parted: whether the test part was split off from the same records, by a keyed hash of each
-    record.
+    record. schema: how such a record becomes a model's input.
     """
 
     split: Split
     digest: str
+    schema: Schema
     clients: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     parted: bool = False
@@ -140,7 +142,8 @@ def own(
     if doubts and not claimed:
         raise DataError(doubts[0])
     notes = (*_notes(split, features, layout), *doubts)
-    return Own(split=split, digest=digest, clients=clients, notes=notes, parted=by_content)
+    schema = of_layout(layout, features if tables else None, split.train.shape)
+    return Own(split=split, digest=digest, schema=schema, clients=clients, notes=notes, parted=by_content)
 
 
 def _dataset(

@@ -23,19 +23,28 @@ from securefl.data.dataset import Dataset
 Index = NDArray[np.int64]
 
 
-Kind = Literal["iid", "shards", "classes", "dirichlet", "dominant", "normal", "natural"]
+Kind = Literal["iid", "shards", "classes", "dirichlet", "fedcor", "dominant", "normal", "natural"]
 
 _MOST_RECORDS = 1e9
 _NEEDED: dict[Kind, tuple[str, ...]] = {
     "iid": (),
     "shards": ("per_client",),
     "classes": ("per_client",),
-    "dirichlet": ("concentration",),
+    "dirichlet": ("alpha",),
+    "fedcor": ("concentration",),
     "dominant": ("share",),
     "normal": ("mean", "deviation"),
     "natural": (),
 }
-_ALLOWED: dict[Kind, tuple[str, ...]] = {**_NEEDED, "dominant": ("share", "mean", "deviation")}
+_ALLOWED: dict[Kind, tuple[str, ...]] = {
+    **_NEEDED,
+    "dirichlet": ("alpha", "min_size"),
+    "dominant": ("share", "mean", "deviation"),
+}
+MIN_SIZE = 10
+"""The fewest records of a client in a Dirichlet partition, as in Flower and in the code of Li et al."""
+DRAWS = 100
+"""The most draws of a Dirichlet partition. After these the request counts as infeasible."""
 
 
 def iid(n: int, clients: int, rng: np.random.Generator) -> tuple[Index, ...]:
@@ -87,8 +96,43 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
 
 
 def dirichlet(
-    labels: Index, clients: int, concentration: float, rng: np.random.Generator
+    labels: Index, clients: int, alpha: float, rng: np.random.Generator, min_size: int = MIN_SIZE
 ) -> tuple[Index, ...]:
+    """Divide each class between the clients in proportions from Dir(alpha, ..., alpha), without a rest.
+
+    This is the partition of Li et al. (Federated Learning on Non-IID Data Silos, ICDE 2022) and of Flower's
+    DirichletPartitioner. For each class in order, proportions (clients,) are drawn. As in the code of both, a
+    client that has more than n / clients records already gets none of the class. All classes are drawn again
+    until each client has `min_size` records.
+
+    labels: (n,). A small alpha gives a client few classes. A large one gives every client the same mix.
+
+    Raises ConfigError if none of DRAWS draws gives each client `min_size` records.
+    """
+    _enough(len(labels), clients)
+    shuffled = rng.permutation(len(labels))
+    members = [shuffled[labels[shuffled] == label] for label in np.unique(labels)]
+    for _ in range(DRAWS):
+        parts: list[list[Index]] = [[] for _ in range(clients)]
+        sizes = np.zeros(clients, np.int64)
+        for own in members:
+            shares = rng.dirichlet(np.full(clients, alpha)) * (sizes <= len(labels) / clients)
+            if not shares.sum() > 0:  # a small alpha can give all of a class to clients that are full
+                break
+            ends = (np.cumsum(shares / shares.sum()) * len(own)).astype(np.int64)[:-1]
+            for part, given in zip(parts, np.split(own, ends), strict=True):
+                part.append(given)
+            sizes += np.diff(ends, prepend=0, append=len(own))
+        if sizes.sum() == len(labels) and sizes.min() >= min_size:
+            return tuple(np.sort(np.concatenate(part)) for part in parts)
+    raise ConfigError(
+        f"Expected a Dirichlet partition with {min_size} records or more of each of {clients} clients, got "
+        f"none in {DRAWS} draws with alpha = {alpha:g} over {len(labels):,} records. Use a larger alpha, "
+        "fewer clients or a smaller min_size."
+    )
+
+
+def fedcor(labels: Index, clients: int, concentration: float, rng: np.random.Generator) -> tuple[Index, ...]:
     """FedCor's unbalanced Dirichlet partition (see `class_counts`). Every record goes to a client.
 
     The Dirichlet parameter of a class is `concentration` times the share of that class in the whole set,
@@ -169,7 +213,9 @@ class Partition:
     Args:
         kind: The name of the partition. "natural" makes each group of the data set one client.
         per_client: Shards a client, for "shards". Classes a client, for "classes".
-        concentration: Of the Dirichlet distribution, for "dirichlet".
+        alpha: Of the Dirichlet distribution over the clients, for "dirichlet".
+        min_size: The fewest records of a client, for "dirichlet", by default 10. 0 permits empty clients.
+        concentration: Of FedCor's Dirichlet distribution over the classes, for "fedcor".
         share: Of the dominant class in (0, 1], for "dominant".
         mean, deviation: Records a client, for "normal". They are optional for "dominant".
 
@@ -180,6 +226,8 @@ class Partition:
     kind: Kind
     per_client: int | None = None
     concentration: float | None = None
+    alpha: float | None = None
+    min_size: int | None = None
     share: float | None = None
     mean: float | None = None
     deviation: float | None = None
@@ -187,8 +235,16 @@ class Partition:
     def __post_init__(self) -> None:
         if self.kind not in _NEEDED:
             raise ValueError(f"Expected kind to be one of {', '.join(_NEEDED)}, got {self.kind!r}.")
-        numbers = ("per_client", "concentration", "share", "mean", "deviation")
+        numbers = ("per_client", "concentration", "alpha", "min_size", "share", "mean", "deviation")
         given = {name for name in numbers if getattr(self, name) is not None}
+        if self.kind == "dirichlet" and self.concentration is not None:
+            raise ValueError(
+                'Expected `alpha` for partition "dirichlet", got `concentration`. It has a new meaning: '
+                "each class is divided between the clients by Dir(alpha), as in Flower and Li et al. (2022), "
+                f'{{ kind = "dirichlet", alpha = {self.concentration:g} }}. Its former meaning, FedCor\'s '
+                f'partition, is {{ kind = "fedcor", concentration = {self.concentration:g} }}, with the same '
+                "splits as before."
+            )
         for name in _NEEDED[self.kind]:
             if name not in given:
                 raise ValueError(f"Expected {name} for partition {self.kind!r}, got none. Add it.")
@@ -208,7 +264,9 @@ class Partition:
             case "classes":
                 return f"{self.per_client} class{'es' if self.per_client != 1 else ''} a client"
             case "dirichlet":
-                return f"Dirichlet {self.concentration:g}"
+                return f"Dirichlet {self.alpha:g}"
+            case "fedcor":
+                return f"FedCor's Dirichlet {self.concentration:g}"
             case "dominant":
                 return f"{self.share:.0%} of one class"
             case "normal":
@@ -224,6 +282,10 @@ class Partition:
             raise ValueError(
                 f"Expected concentration > 0 and finite, got concentration={self.concentration}."
             )
+        if self.alpha is not None and not 0 < self.alpha < np.inf:
+            raise ValueError(f"Expected alpha > 0 and finite, got alpha={self.alpha}.")
+        if self.min_size is not None and not 0 <= self.min_size <= _MOST_RECORDS:
+            raise ValueError(f"Expected 0 <= min_size <= {_MOST_RECORDS:g}, got min_size={self.min_size}.")
         if self.share is not None and not 0 < self.share <= 1:
             raise ValueError(f"Expected 0 < share <= 1, got share={self.share}.")
         if self.mean is not None and not 0 < self.mean <= _MOST_RECORDS:
@@ -258,7 +320,10 @@ class Partition:
             case "classes":
                 return by_classes(self._labels(dataset), clients, self.per_client or 0, rng)
             case "dirichlet":
-                return dirichlet(self._labels(dataset), clients, self.concentration or 0.0, rng)
+                least = MIN_SIZE if self.min_size is None else self.min_size
+                return dirichlet(self._labels(dataset), clients, self.alpha or 0.0, rng, least)
+            case "fedcor":
+                return fedcor(self._labels(dataset), clients, self.concentration or 0.0, rng)
             case "dominant":
                 sizes = self._sizes(n, clients, rng)
                 return dominant_class(self._labels(dataset), clients, self.share or 0.0, rng, sizes)
@@ -383,9 +448,6 @@ def _resolved(pool: Index, codes: Index, refused: Index, rng: np.random.Generato
 # FedCor's unbalanced Dirichlet partition -------------------------------------------------------------
 
 
-DRAWS = 100
-"""The most draws of Q. After these the request counts as infeasible."""
-
 Floats = NDArray[np.float64]
 
 
@@ -407,7 +469,7 @@ def class_counts(
     probability proportional to the part that was rounded off. Q is drawn again if the problem has no solution
     or leaves a client without a record.
 
-    Raises ConfigError if none of DRAWS draws succeeds: the clients are too few for so small a concentration.
+    Raises ConfigError if none of DRAWS draws of Q succeeds: the clients are too few for the concentration.
     """
     prior = totals / totals.sum()
     for _ in range(DRAWS):
@@ -419,7 +481,7 @@ def class_counts(
         if (counts.sum(axis=1) > 0).all():
             return counts
     raise ConfigError(
-        f"Expected a Dirichlet partition in which every one of the {len(totals)} classes finds clients, got "
+        f"Expected a FedCor partition in which every one of the {len(totals)} classes finds clients, got "
         f"none in {DRAWS} draws with concentration {concentration} over {clients} clients. Use more clients "
         "(never fewer than classes) or a larger concentration."
     )

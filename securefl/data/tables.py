@@ -60,12 +60,7 @@ def read_table(path: Path, client_column: str | None = None) -> pd.DataFrame | A
     Raises DataError if the file is missing, too large or damaged, and ConfigError if its ending or name is
     not supported.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"Expected a file of {', '.join(SUFFIXES)}, got {path}.")
-    if not path.is_file():
-        raise DataError(f"Expected a file at {path}, got none. {_remedy(path)}")
-    if (size := path.stat().st_size) > LARGEST:
-        raise DataError(f"{path}: expected at most {LARGEST:,} bytes, got {size:,}. Divide it into files.")
+    _require_file(path)
     match path.suffix.lower():
         case ".csv":
             return _csv(path)
@@ -74,7 +69,53 @@ def read_table(path: Path, client_column: str | None = None) -> pd.DataFrame | A
         case ".npy":
             return _npy(path)
         case _:
-            return _npz(path, client_column)
+            found = _npz(path, [name for name in ("x", "y", client_column) if name])
+            return Arrays(x=found["x"], y=found["y"], clients=found[client_column] if client_column else None)
+
+
+def read_records(path: Path) -> pd.DataFrame | NDArray[Any]:
+    """Read records without targets, to predict them: a table of .csv or .parquet, `x` of a .npz, or a .npy.
+
+    Raises errors as `read_table` does.
+    """
+    _require_file(path)
+    match path.suffix.lower():
+        case ".csv":
+            return _csv(path)
+        case ".parquet":
+            return _parquet(path)
+        case ".npy":
+            return _array(path)
+        case _:
+            return _npz(path, ["x"])["x"]
+
+
+def targets_in(path: Path) -> NDArray[Any] | None:
+    """The array `y` of a .npz, or of the .npy of targets beside a .npy of records; None if there is none.
+
+    Raises errors as `read_table` does.
+    """
+    if path.suffix.lower() == ".npy":
+        return (
+            _array(_other(path, "y")) if _other(path, "y") != path and _other(path, "y").is_file() else None
+        )
+    try:
+        return _npz(path, ["y"])["y"]
+    except DataError:
+        # The records of the same file were read before, so only `y` can be missing or unusable.
+        with zipfile.ZipFile(path) as packed:
+            if "y.npy" in packed.namelist():
+                raise
+        return None
+
+
+def _require_file(path: Path) -> None:
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"Expected a file of {', '.join(SUFFIXES)}, got {path}.")
+    if not path.is_file():
+        raise DataError(f"Expected a file at {path}, got none. {_remedy(path)}")
+    if (size := path.stat().st_size) > LARGEST:
+        raise DataError(f"{path}: expected at most {LARGEST:,} bytes, got {size:,}. Divide it into files.")
 
 
 def _remedy(path: Path) -> str:
@@ -166,7 +207,7 @@ def _frame(table: Any, path: Path) -> pd.DataFrame:
     return pd.concat(parts, axis=1)
 
 
-def _npz(path: Path, client_column: str | None) -> Arrays:
+def _npz(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as packed:
             size = sum(member.file_size for member in packed.infolist())
@@ -174,10 +215,9 @@ def _npz(path: Path, client_column: str | None) -> Arrays:
             raise DataError(f"{path}: expected at most {LARGEST:,} bytes of arrays, got {size:,}.")
         # Loading a pickle from a .npz would run its code.
         with np.load(path, allow_pickle=False) as stored:
-            found = {name: _member(stored, name, path) for name in ("x", "y", client_column) if name}
+            return {name: _member(stored, name, path) for name in names}
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path}: expected arrays as .npz, without pickles, got: {error}.") from None
-    return Arrays(x=found["x"], y=found["y"], clients=found[client_column] if client_column else None)
 
 
 def _npy(path: Path) -> Arrays:

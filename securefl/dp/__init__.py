@@ -3,7 +3,7 @@
 clipping     non-finite records are rejected, then norms are bounded, on an integer grid
 noise        randomness for privacy, from the operating system
 gaussian     the rounded and the discrete Gaussian on integers, with their events
-calibration  the noise that an epsilon needs: exactly, by the FedLog paper, by RDP and by PLD
+calibration  the noise that an epsilon needs, of Gaussians and of DP-SGD, and back
 moments      a profile (means, variances, count) and a loss as one noised release each
 auditing     attacks on every mechanism
 """
@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as 
 
 if TYPE_CHECKING:
     from securefl.dp.auditing import audit
-    from securefl.dp.calibration import epsilon_of, sensitivity, sigma
+    from securefl.dp.calibration import epsilon_of, sensitivity, sigma, training_epsilon, training_noise
     from securefl.dp.clipping import clip_l2, to_grid
     from securefl.dp.gaussian import discrete, discrete_event, rounded
     from securefl.dp.moments import Losses, MeanVariance, Moments
@@ -34,6 +34,8 @@ __all__ = [
     "sensitivity",
     "sigma",
     "to_grid",
+    "training_epsilon",
+    "training_noise",
 ]
 _HOMES = {
     "Losses": "securefl.dp.moments",
@@ -49,5 +51,7 @@ _HOMES = {
     "sensitivity": "securefl.dp.calibration",
     "sigma": "securefl.dp.calibration",
     "to_grid": "securefl.dp.clipping",
+    "training_epsilon": "securefl.dp.calibration",
+    "training_noise": "securefl.dp.calibration",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

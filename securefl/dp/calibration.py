@@ -1,4 +1,4 @@
-"""Calibration: the noise that an epsilon needs, and the epsilon of a noise.
+"""Calibration: the noise that an epsilon needs, and the epsilon of a noise, of Gaussians and of DP-SGD.
 
 exact   closed form of the Gaussian mechanism, composed exactly (Balle and Wang 2018): the default
 paper   FedLog's Theorem 4: loose where it is valid, *wrong* at large epsilon, where it is refused
@@ -7,9 +7,9 @@ rdp, pld  by accountant, for checks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from math import exp, inf, isfinite, log, sqrt
+from math import ceil, exp, floor, inf, isfinite, log, log10, sqrt
 from typing import Literal
 
 import numpy as np
@@ -17,9 +17,8 @@ from dp_accounting import DpEvent, GaussianDpEvent, get_sigma_gaussian
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 
-from securefl.accounting.composition import COARSE, compose, rdp_epsilon
-from securefl.accounting.composition import epsilon as cost
-from securefl.accounting.events import History
+from securefl.accounting.composition import compose, rdp_epsilon, running_epsilon
+from securefl.accounting.events import History, steps_event
 from securefl.accounting.store import require_delta
 from securefl.core.errors import ConfigError
 from securefl.core.release import Adjacency
@@ -27,6 +26,8 @@ from securefl.core.release import Adjacency
 _UPWARD = 1 + 1e-12
 """Extra noise against rounding. With it a budget of exactly this epsilon covers all calibrated releases.
 Without it, a difference in the last bit made the ledger refuse the last release."""
+_LEAST_NOISE, _MOST_NOISE = 0.02, 1e5
+"""The range of noise multipliers of DP-SGD. Below it, an accountant's epsilon is far above 1,000."""
 _MOST_EXTRA = 8.0
 """The search for an accountant's sigma ends at this multiple of the exact sigma."""
 Method = Literal["exact", "paper", "rdp", "pld"]
@@ -139,6 +140,65 @@ def epsilon_of(sigma: float, delta: float, *, releases: int, sensitivity: float)
     return compose({GaussianDpEvent(sigma / sensitivity): releases}, delta)
 
 
+def training_epsilon(noise_multiplier: float, delta: float, *, sampling_rate: float, steps: int) -> float:
+    """The epsilon of DP-SGD's steps, under add-or-remove adjacency.
+
+        >>> from securefl.dp import training_epsilon
+        >>> round(training_epsilon(1.1, 1e-5, sampling_rate=0.02, steps=5000), 2)
+        7.86
+
+    Args:
+        noise_multiplier: z, the deviation of the noise on a sum of clipped gradients over the clipping norm.
+        delta: in (0, 1).
+        sampling_rate: q in (0, 1]; each record enters each step with this probability, independently.
+        steps: the number of steps in all rounds together.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+    _check_steps(delta, sampling_rate, steps)
+    if not (isfinite(noise_multiplier) and noise_multiplier > 0):
+        raise ConfigError(f"Expected a finite noise multiplier > 0, got {noise_multiplier}.")
+    return compose({steps_event(sampling_rate, noise_multiplier, steps): 1}, delta)
+
+
+def training_noise(epsilon: float, delta: float, *, sampling_rate: float, steps: int) -> float:
+    """The noise multiplier at which DP-SGD's steps cost at most epsilon, and no noise less.
+
+        >>> from securefl.dp import training_noise
+        >>> round(training_noise(7.861, 1e-5, sampling_rate=0.02, steps=5000), 3)
+        1.1
+
+    The cost is the one that a ledger states, whatever the rounds in which the steps come. The result is
+    rounded up to five digits.
+
+    Args:
+        epsilon: of all steps together.
+        delta, sampling_rate, steps: as for `training_epsilon`.
+
+    Raises:
+        ConfigError: a value is out of range, or no noise between 0.02 and 1e5 costs this epsilon.
+    """
+    if not (epsilon > 0 and isfinite(epsilon)):
+        raise ConfigError(f"Expected a finite epsilon > 0, got {epsilon}.")
+    _check_steps(delta, sampling_rate, steps)
+    return _training_noise(epsilon, delta, sampling_rate, steps)
+
+
+def shared_training_noise(
+    epsilon: float, delta: float, *, sampling_rate: float, steps: int, releases: int
+) -> float:
+    """DP-SGD's noise multiplier where `releases` Gaussians share epsilon with its steps, half and half.
+
+    The steps alone and the Gaussians alone cost the same, and all together epsilon. `multiplier_beside`
+    gives the Gaussians' noise. Raises ConfigError as `training_noise`.
+    """
+    alone = training_noise(epsilon, delta, sampling_rate=sampling_rate, steps=steps)
+    if not releases:
+        return alone
+    return _shared(epsilon, delta, sampling_rate, steps, releases, alone)
+
+
 def check_training(epsilon: float, delta: float, spent: Mapping[DpEvent, int]) -> None:
     """Raises ConfigError if training costs epsilon or more, so that nothing is left for a release."""
     alone = compose(spent, delta)
@@ -169,16 +229,89 @@ def _beside(epsilon: float, delta: float, releases: int, other: frozenset[tuple[
     spent = dict(other)
 
     def excess(log_multiplier: float) -> float:
-        history = History.of({**spent, GaussianDpEvent(exp(log_multiplier)): releases})
-        return cost(history, delta, interval=COARSE) - epsilon  # an upper bound: never too little noise
+        return running_epsilon({**spent, GaussianDpEvent(exp(log_multiplier)): releases}, delta) - epsilon
 
     # the noise that the releases need without `spent` is too little, so the root is above it
-    high = log(sigma(epsilon, delta, releases=releases, sensitivity=1.0))
-    low = high
+    low = log(sigma(epsilon, delta, releases=releases, sensitivity=1.0)) - 1e-3
+    high = low + 1.0
     while excess(high) > 0:
         high += 1.0
-    found = float(brentq(excess, low - 1e-3, high, xtol=1e-5))
-    return exp(found + 1e-5)  # on the safe side of the root
+        if high > log(_MOST_NOISE):
+            raise ConfigError(
+                f"Expected more than epsilon {epsilon:g}, which training alone costs to within the accuracy "
+                "of the ledger: no noise is large enough for the releases beside it. Ask for a larger one."
+            )
+    return _rounded_up(exp(_root(excess, low, high)))
+
+
+@lru_cache(maxsize=256)
+def _training_noise(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    def excess(log_multiplier: float) -> float:
+        return running_epsilon({steps_event(rate, exp(log_multiplier), 1): steps}, delta) - epsilon
+
+    # without sampling the steps are one Gaussian, which needs more noise
+    try:
+        high = min(sigma(epsilon, delta, releases=steps, sensitivity=1.0), _MOST_NOISE)
+    except ConfigError:  # of an epsilon so large that its sigma is 0
+        high = _LEAST_NOISE
+    high = log(max(high, 2 * _LEAST_NOISE))
+    while excess(high) > 0:
+        if high >= log(_MOST_NOISE):
+            raise ConfigError(
+                f"Expected an epsilon that noise can reach, got {epsilon:g}: {steps:,} steps at sampling "
+                f"rate {rate:g} cost {excess(high) + epsilon:.2g} even at noise multiplier {_MOST_NOISE:g}. "
+                "Ask for a larger epsilon, or train fewer steps."
+            )
+        high = min(high + 1.0, log(_MOST_NOISE))
+    low = high
+    while excess(low) <= 0:
+        if low <= log(_LEAST_NOISE):
+            raise ConfigError(
+                f"Expected an epsilon that needs noise, got {epsilon:g}: {steps:,} steps at sampling rate "
+                f"{rate:g} cost {excess(low) + epsilon:.4g} even at noise multiplier {_LEAST_NOISE:g}. Ask "
+                "for a smaller epsilon."
+            )
+        low = max(low - 0.7, log(_LEAST_NOISE))
+    return _rounded_up(exp(_root(excess, low, high)))
+
+
+@lru_cache(maxsize=64)
+def _shared(epsilon: float, delta: float, rate: float, steps: int, releases: int, alone: float) -> float:
+    def excess(log_multiplier: float) -> float:
+        training = {steps_event(rate, exp(log_multiplier), 1): steps}
+        cost = running_epsilon(training, delta)
+        beside = sigma(cost, delta, releases=releases, sensitivity=1.0)
+        return running_epsilon({**training, GaussianDpEvent(beside): releases}, delta) - epsilon
+
+    low = high = log(alone)
+    while excess(high) > 0 and high < log(_MOST_NOISE):
+        high += 0.7
+    return _rounded_up(exp(float(brentq(excess, low, high, xtol=1e-3))))
+
+
+def _rounded_up(multiplier: float) -> float:
+    """The multiplier, rounded up to five digits.
+
+    Parties on different machines compute it, each for itself. Their last bits may differ; five digits do not.
+    """
+    scale = 10.0 ** (4 - floor(log10(multiplier)))
+    return ceil(multiplier * scale) / scale
+
+
+def _root(excess: Callable[[float], float], low: float, high: float) -> float:
+    """The point, on the safe side of the root, at which `excess` is 0 or below."""
+    found = float(brentq(excess, low, high, xtol=1e-5)) + 1e-5
+    while excess(found) > 0:  # loss distributions are discrete, so epsilon falls in steps
+        found += 1e-5
+    return found
+
+
+def _check_steps(delta: float, sampling_rate: float, steps: int) -> None:
+    require_delta(delta)
+    if not 0 < sampling_rate <= 1:
+        raise ConfigError(f"Expected a sampling rate in (0, 1], got {sampling_rate}.")
+    if steps < 1:
+        raise ConfigError(f"Expected steps >= 1, got {steps}.")
 
 
 def _searched(

@@ -52,6 +52,14 @@ class Account:
         for client in clients:
             self._counts.add(client, (name, charge))
 
+    def epsilons(self, party: str) -> list[float]:
+        """The epsilon of each client against `party`, in ascending order."""
+        spent = (
+            (self._budget.epsilon(str(next(iter(clients))), party), len(clients))
+            for _, clients in self._counts.groups()  # clients with the same queries spent the same
+        )
+        return [epsilon for epsilon, count in sorted(spent) for _ in range(count)]
+
     @property
     def new(self) -> Sequence[Asked]:
         """The queries that were counted since `news` was called last."""

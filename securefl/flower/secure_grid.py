@@ -21,7 +21,7 @@ every strategy that is not on the list.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
 from time import monotonic, sleep
 from typing import Final
@@ -41,6 +41,7 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore.run import Run
 
+from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
@@ -51,6 +52,7 @@ from securefl.deployment.updates import EVALUATION, UPDATE, Mean, Updates, as_pu
 from securefl.engine.attendance import Absence, Presence
 from securefl.flower.exchange import CODE, GridExchange, found
 from securefl.flower.records import Layout, Task
+from securefl.sums.registry import scheme_of
 
 MEANS: Final = (FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi)
 """The served strategies. Each uses a mean of clients' models and metrics, with one weight for each client."""
@@ -105,6 +107,40 @@ def needed(strategy: FedAvg) -> int:
     return max(strategy.min_available_nodes, strategy.min_train_nodes, strategy.min_evaluate_nodes)
 
 
+def never_opened(strategy: FedAvg, plan: Plan, updates: Updates, nodes: int) -> Iterator[ConfigError]:
+    """Why no round of this strategy over this many nodes would ever open a sum. Nothing if one may.
+
+    A round with fewer nodes than that is another matter: it opens no sum, and the next one may.
+    """
+    if (least := needed(strategy)) > nodes:
+        yield ConfigError(
+            f"Expected {least} nodes or more, as the strategy says, got {nodes}. Give --nodes, or lower "
+            "min_available_nodes, min_train_nodes and min_evaluate_nodes."
+        )
+    asked = {
+        UPDATE: ("fraction_train", strategy.fraction_train, strategy.min_train_nodes),
+        EVALUATION: ("fraction_evaluate", strategy.fraction_evaluate, strategy.min_evaluate_nodes),
+    }
+    (low, high), specs, scheme = plan.cohort_sizes, updates.spec(), scheme_of(plan)
+    for name, (word, fraction, fewest) in asked.items():
+        if not 0 <= fraction <= 1:
+            yield ConfigError(f"Expected {word} from 0 to 1, got {fraction}.")
+            continue
+        if not fraction:  # Flower leaves it out
+            continue
+        size = max(int(nodes * fraction), fewest)
+        if not low <= size <= high:
+            yield ConfigError(
+                f"Expected {low} to {high} clients in a sum of {name!r}, as the plan says, got {size} of "
+                f"{nodes} nodes. Change the strategy's fraction, or the plan's sizes of cohorts."
+            )
+        elif scheme is not None and name in specs:
+            try:
+                scheme.check(specs[name], size)
+            except ConfigError as error:
+                yield error
+
+
 _log = logger(__name__)
 _METRICS = "metrics"
 
@@ -138,8 +174,8 @@ class SecureGrid(Grid):
         patience: seconds within which the parties' nodes must connect.
 
     Raises:
-        ConfigError: a sum cannot serve the strategy, the updates can never be released under the plan, or
-            too few nodes connected in time.
+        ConfigError: a sum cannot serve the strategy, the updates can never be released under the plan, too
+            few nodes connected in time, or no sum over cohorts of this strategy could ever open.
     """
 
     def __init__(
@@ -168,6 +204,8 @@ class SecureGrid(Grid):
                 f"{len(self._clients)} within {patience:g} s: {', '.join(sorted(nodes)) or 'nobody'}. "
                 "Start the others' nodes."
             )
+        for refusal in never_opened(self._strategy, server.plan, updates, len(self._clients)):
+            raise refusal
         self._round, self._stage = 0, 0
         self._made: list[Message] = []
         self._local: dict[str, Array] | None = None

@@ -101,11 +101,25 @@ class Ring:
         self._encoder.encode(values.tolist(), float(scale), plain)
         return plain
 
+    def encoded(self, values: NDArray[np.float64], scale: int) -> Residues:
+        """Residues (primes, N) of the coefficients of `encode`."""
+        shape = (len(self.parameters.primes), self.parameters.poly_modulus_degree)
+        if (plain := self.encode(values, scale)).is_zero():
+            return np.zeros(shape, dtype=np.uint64)
+        # TenSEAL shows no plaintext's values. In NTT form, ones are the polynomial 1.
+        ones = self.ciphertext(np.ones((2, *shape), dtype=np.uint64), 1.0)
+        return np.asarray(self.coefficients(self.weighted(ones, plain))[0])
+
+    def transformed(self, coefficients: Residues) -> Residues:
+        """The NTT form (primes, N) of a polynomial with these residues of its coefficients."""
+        # Ones beside it, since SEAL refuses a ciphertext of zeros.
+        cipher = self.ciphertext(np.stack([coefficients, np.ones_like(coefficients)]), 1.0, ntt=False)
+        self._evaluator.transform_to_ntt_inplace(cipher)
+        return np.asarray(self.residues(cipher)[0])
+
     def plain(self, coefficients: Residues) -> Any:
         """A plaintext from the residues (primes, N) of its coefficients, at scale 1."""
-        cipher = self.ciphertext(np.stack([coefficients, coefficients]), 1.0, ntt=False)
-        self._evaluator.transform_to_ntt_inplace(cipher)
-        values = np.ascontiguousarray(self.residues(cipher)[0], dtype="<u8")
+        values = np.ascontiguousarray(self.transformed(coefficients), dtype="<u8")
         fields = _PLAINTEXT.pack(*self._data_id, values.size, 1.0)
         array = struct.pack("<Q", values.size) + values.tobytes()
         plain: Any = sealapi.Plaintext()

@@ -1,4 +1,7 @@
-"""`scores = "ckks"`: one ciphertext per client, each opened alone, in one turn.
+"""`scores = "ckks"` with an encrypted baseline: one ciphertext per client, opened alone, without checks.
+
+A malicious server reads the key within a few hundred openings (`evaluator`). `checked_ckks` is the scheme for
+plaintext weights.
 
 A score is the number that a linear query gives for one client. A turn is one request of the server to the key
 holder, and its reply. The client, the gate and the key holder of `scores = "batches"` are here too, since
@@ -7,7 +10,7 @@ both schemes share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar, Final
@@ -29,6 +32,7 @@ from securefl.linear.scheme import (
     NOTHING,
     Asked,
     Found,
+    Identities,
     Place,
     Queries,
     Questions,
@@ -58,12 +62,16 @@ class Ckks:
     """
 
     key_holder_learns: ClassVar[str] = "blinded integers, uniform to it"
+    limit: ClassVar[str] = (
+        "openings are not checked: a server that breaks the protocol reads the key holder's key, and so all "
+        "of it"
+    )
     turns: ClassVar[int] = 1
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:
         self._parameters, self._asks, self._clients = by_name(parameters), asks, clients
 
-    def clients(self, directory: Directory) -> CkksClients:
+    def clients(self, directory: Directory, identities: Identities) -> CkksClients:
         return CkksClients(self, directory)
 
     def server(self, own: Own) -> CkksServer:
@@ -93,14 +101,17 @@ class CkksClients:
         self._directory = directory
         self._known: dict[LinearBounds, tuple[bytes, Encryptor]] = {}
 
-    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, ConcealVector]:
+    def conceal(
+        self, asked: Questions, header: Header, key: bytes, clients: Sequence[str]
+    ) -> Mapping[str, Mapping[str, ConcealVector]]:
         # A key holder that restarted has another key: clients must not encrypt under the old one.
         known = self._known.get(asked.bounds)
         if known is None or known[0] != key:
             terms = self._scheme.terms(asked.bounds)
-            known = key, Encryptor(_public(self._directory, terms, key), terms)
+            known = key, Encryptor(public_of(self._directory, terms, key), terms)
             self._known[asked.bounds] = known
-        return dict.fromkeys(asked.names, ConcealVector(asked.bounds, partial(_encrypted, known[1])))
+        own = dict.fromkeys(asked.names, ConcealVector(asked.bounds, partial(_encrypted, known[1])))
+        return dict.fromkeys(clients, own)
 
 
 class CkksServer:
@@ -119,7 +130,7 @@ class CkksServer:
         known = self._known.get(bounds)
         if known is None or known[0] != key:
             terms = self._scheme.terms(bounds)
-            public = _public(self._own.directory, terms, key)
+            public = public_of(self._own.directory, terms, key)
             evaluator = LinearEvaluator(public, terms, self._own.identity.signing)
             known = self._known[bounds] = key, terms, public, evaluator
         _, terms, public, evaluator = known
@@ -156,21 +167,28 @@ class CkksKeyHolder:
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
         terms = self._scheme.terms(asked.bounds)
-        # One key per set of bounds: a key's flooding is sized for one set of bounds and one count.
         if asked.bounds not in self._known:
-            if len(self._known) >= MOST_KINDS:
-                raise ConfigError(
-                    f"Expected at most {MOST_KINDS} sets of bounds in a session, got one more. Use the same "
-                    "bounds for several queries."
-                )
-            pair = KeyPair.generate(terms.parameters)
-            own, server = self._own, self._own.directory.server
-            key = own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
-            self._known[asked.bounds] = key, Opener(pair, terms, server.identity)
+            pair, key = made_key(self._own, terms, len(self._known))
+            self._known[asked.bounds] = key, Opener(pair, terms, self._own.directory.server.identity)
         key, opener = self._known[asked.bounds]
         most = Limit((terms.request_bytes + 8) * asked.most + OVERHEAD, asked.most)
         part = OpensCiphertexts(opener, self._report)
         return KeyHolder(header=header, most=most, turns=self._scheme.turns, part=part), key
+
+
+def made_key(own: Own, terms: LinearTerms, before: int) -> tuple[KeyPair, bytes]:
+    """A new key pair for these terms, and the public key as the key holder signs it.
+
+    One key per set of bounds: a key's flooding is sized for one set of bounds and one count. `before` is the
+    number of keys that the session has. Raises ConfigError if it has the most.
+    """
+    if before >= MOST_KINDS:
+        raise ConfigError(
+            f"Expected at most {MOST_KINDS} sets of bounds in a session, got one more. Use the same "
+            "bounds for several queries."
+        )
+    pair = KeyPair.generate(terms.parameters)
+    return pair, own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
 
 
 def _purpose(terms: LinearTerms) -> bytes:
@@ -178,7 +196,8 @@ def _purpose(terms: LinearTerms) -> bytes:
     return b"scores" + terms.digest()
 
 
-def _public(directory: Directory, terms: LinearTerms, key: bytes) -> EncryptionKey:
+def public_of(directory: Directory, terms: LinearTerms, key: bytes) -> EncryptionKey:
+    """The key holder's public key for these terms. Raises CryptoError if it is another's."""
     return checked(terms.parameters, directory.vouched(_purpose(terms), key))
 
 

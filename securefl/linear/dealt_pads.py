@@ -6,8 +6,8 @@
     key holder  answers z = <r, delta> - t, for the first delta of a fresh key
     server      <y, v> - z - g = <x, v>
 
-* To the key holder delta is uniform, since p is. It learns who takes part. With one client, which knows its
-  p, it learns v.
+* To the key holder delta is uniform, since p is. It learns how many clients are asked and how many answer,
+  not which. With one client, which knows its p, it learns v.
 * To the server z and g are uniform but for their sum, since t is. So of each client it learns one sum.
   Nothing says with which weights: a *malicious* server reads one word of its choice, such as one entry.
 * Key holder and server together open everything.

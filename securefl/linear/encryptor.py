@@ -67,6 +67,21 @@ class Encryptor:
         return tag + b"".join(gate.pack(each, p.primes) for each in residues)
 
 
+def admitted(message: bytes, tag: bytes, terms: LinearTerms, *, sender: str) -> list[gate.Residues]:
+    """The residues (2, primes, N) of each ciphertext of a message with this tag.
+
+    Raises RemoteProtocolError(sender) for other bytes.
+    """
+    p, parts = terms.parameters, []
+    size = gate.residues_size(2, p.primes, p.poly_modulus_degree)
+    raw = gate.body(message, tag, terms.ciphertexts * size, sender=sender)
+    for i in range(terms.ciphertexts):
+        part = raw[i * size : (i + 1) * size]
+        parts.append(gate.unpack(part, 2, p.primes, p.poly_modulus_degree, sender=sender))
+        gate.not_transparent(parts[-1], sender=sender)
+    return parts
+
+
 def weight_row(query: LinearQuery, terms: LinearTerms) -> Floats:
     """The weights of a row. Raises ConfigError for a query of other bounds, or with weights above them.
 

@@ -54,8 +54,8 @@ from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
 from securefl.linear.batches import combine, cosines, places
-from securefl.linear.encryptor import of_class, spread, weight_row
-from securefl.linear.opener import Score
+from securefl.linear.encryptor import admitted, of_class, spread, weight_row
+from securefl.linear.opener import Score, score_of
 from securefl.linear.terms import LinearTerms, clear_part
 
 
@@ -168,15 +168,7 @@ class LinearEvaluator:
         return self._admitted(ciphertext, "ciphertext", sender)
 
     def _admitted(self, message: bytes, kind: str, sender: str) -> list[gate.Residues]:
-        p = self._terms.parameters
-        size = gate.residues_size(2, p.primes, p.poly_modulus_degree)
-        raw = gate.body(message, self._tag(kind), self._terms.ciphertexts * size, sender=sender)
-        parts = []
-        for i in range(self._terms.ciphertexts):
-            part = raw[i * size : (i + 1) * size]
-            parts.append(gate.unpack(part, 2, p.primes, p.poly_modulus_degree, sender=sender))
-            gate.not_transparent(parts[-1], sender=sender)
-        return parts
+        return admitted(message, self._tag(kind), self._terms, sender=sender)
 
     def checked(self, clear: Floats | None, sender: str) -> Floats:
         """The plaintext part. Raises RemoteProtocolError(sender) for values outside the bounds."""
@@ -318,13 +310,4 @@ class LinearEvaluator:
         return [p.centre(o - mask) for o, mask in zip(opened, blinded.masks, strict=True)]
 
     def _score(self, hidden: float, blinded: Blinded, place: int, bound: float) -> Score:
-        terms = self._terms
-        scale = terms.bounds.scale
-        value = (hidden + blinded.offsets[place]) / scale
-        if abs(hidden) > terms.largest + scale * bound or not terms.bounds.allows(value, bound):
-            raise RemoteProtocolError(
-                "Expected a score inside the declared bounds, got one that no honest client gives.",
-                sender=blinded.senders[place],
-                phase="score",
-            )
-        return Score(value, bound)
+        return score_of(hidden, blinded.offsets[place], self._terms, bound, sender=blinded.senders[place])

@@ -39,6 +39,38 @@ class Score:
     error_bound: float
 
 
+def score_of(hidden: float, offset: float, terms: LinearTerms, bound: float, *, sender: str) -> Score:
+    """The score of an opened product. Raises RemoteProtocolError(sender) if no honest client has it.
+
+    hidden: <hidden, w>, of an error up to scale * bound. offset: what is added to it in plaintext.
+    """
+    scale = terms.bounds.scale
+    value = (hidden + offset) / scale
+    if abs(hidden) > terms.largest + scale * bound or not terms.bounds.allows(value, bound):
+        raise RemoteProtocolError(
+            "Expected a score inside the declared bounds, got one that no honest client gives.",
+            sender=sender,
+            phase="score",
+        )
+    return Score(value, bound)
+
+
+def addressed_score(opened: int, terms: LinearTerms, together: int, *, sender: str) -> Score:
+    """The score in an opened integer that has its offset and the noise of both. Errors as for `score_of`.
+
+    together: the number of scores for which the error bound holds at once.
+    """
+    value = terms.parameters.centre(opened) * terms.unit / terms.bounds.scale
+    bound = terms.error_bound(together, floods=2)
+    if not terms.bounds.allows(value, bound) or abs(value) * terms.bounds.scale > terms.capacity:
+        raise RemoteProtocolError(
+            "Expected a score inside the declared bounds, got one that no honest client gives.",
+            sender=sender,
+            phase="score",
+        )
+    return Score(value, bound)
+
+
 class Opener(Guarded):
     """Opens requests that the evaluator signed, at most tau integers.
 
@@ -123,22 +155,14 @@ class Opener(Guarded):
         Raises:
             RemoteProtocolError: another request, or a score outside the declared bounds.
         """
-        p, terms = self._terms.parameters, self._terms
+        p = self._terms.parameters
         masked, polynomials = self._read(request, "addressed", 1, sender)
 
         def reply() -> bytes:
             return gate.pack_integer(self._flooded(masked, polynomials)[0], p.modulus)
 
         opened = int.from_bytes(self._once(request, 1, reply, sender), "little")
-        value = p.centre(opened) * terms.unit / terms.bounds.scale
-        bound = terms.error_bound(together, floods=2)
-        if not terms.bounds.allows(value, bound) or abs(value) * terms.bounds.scale > terms.capacity:
-            raise RemoteProtocolError(
-                "Expected a score inside the declared bounds, got one that no honest client gives.",
-                sender=sender,
-                phase="score",
-            )
-        return Score(value, bound)
+        return addressed_score(opened, self._terms, together, sender=sender)
 
     def _read(self, request: bytes, kind: str, integers: int, sender: str) -> tuple[list[int], gate.Residues]:
         """The masked integers, and the polynomials from the second on, of a request that passes the gate."""
@@ -167,16 +191,15 @@ class Opener(Guarded):
         for polynomial, matrices in zip(polynomials, self._powers, strict=True):
             sums = products(matrices[len(masked)], polynomial, self._terms.parameters)
             totals = [total + own for total, own in zip(totals, sums, strict=True)]
-        return [self._rounded(total + self._noise()) for total in totals]
+        return [flooded(total, self._terms, self._rng) for total in totals]
 
-    def _noise(self) -> int:
-        # In whole steps of the grid, since the noise's float has no random bits below it.
-        grid = self._terms.grid
-        return grid * round(self._terms.sigma / grid * self._rng.gauss(0.0, 1.0))
 
-    def _rounded(self, value: int) -> int:
-        grid = self._terms.grid
-        return (value + grid // 2) // grid * grid % self._terms.parameters.modulus
+def flooded(value: int, terms: LinearTerms, rng: random.Random) -> int:
+    """An integer mod Q with the key holder's noise, on the grid."""
+    # In whole steps of the grid, since the noise's float has no random bits below it.
+    grid = terms.grid
+    noise = grid * round(terms.sigma / grid * rng.gauss(0.0, 1.0))
+    return (value + noise + grid // 2) // grid * grid % terms.parameters.modulus
 
 
 def _powers(secret: NDArray[np.int64], terms: LinearTerms) -> list[dict[int, NDArray[np.int64]]]:

@@ -12,7 +12,7 @@ it is listed for neither: one of them copied it, and the server cannot tell whic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Final
@@ -34,7 +34,18 @@ from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.opener import KeyHolder, open_each
 from securefl.linear.pad_terms import DIGEST, PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, mask
-from securefl.linear.scheme import Asked, Found, Place, Queries, Questions, Report, Scoring, Sent, blaming
+from securefl.linear.scheme import (
+    Asked,
+    Found,
+    Identities,
+    Place,
+    Queries,
+    Questions,
+    Report,
+    Scoring,
+    Sent,
+    blaming,
+)
 from securefl.storage.own_record import Own
 
 NOTHING_CLEAR: Floats = np.zeros(0)
@@ -145,8 +156,9 @@ class Pads:
     """The scheme with words masked by pads that the key holder knows. Arguments as for `Ckks`."""
 
     key_holder_learns: ClassVar[str] = (
-        "who takes part, and the weights of each query, such as the server's baseline"
+        "how many are asked and answer, not which; the weights of each query, such as the server's baseline"
     )
+    limit: ClassVar[str] = ""
     dealt: ClassVar[bool] = False
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:
@@ -157,7 +169,7 @@ class Pads:
             )
         self._word_bits = _WORDS[parameters]
 
-    def clients(self, directory: Directory) -> PadClients:
+    def clients(self, directory: Directory, identities: Identities) -> PadClients:
         return PadClients(self, directory)
 
     def server(self, own: Own) -> PadServerSide:
@@ -178,7 +190,10 @@ class Pads:
 class DealtPads(Pads):
     """The scheme in which the key holder sees shares of the weights. Arguments as for `Ckks`."""
 
-    key_holder_learns: ClassVar[str] = "who takes part, and shares of the weights, uniform to it"
+    key_holder_learns: ClassVar[str] = (
+        "how many are asked and answer, not which; shares of the weights, uniform to it"
+    )
+    limit: ClassVar[str] = "a server that breaks the protocol chooses the function, such as one entry of it"
     dealt: ClassVar[bool] = True
 
 
@@ -189,7 +204,12 @@ class PadClients:
     scheme: Pads
     directory: Directory
 
-    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, ConcealVector]:
+    def conceal(
+        self, asked: Questions, header: Header, key: bytes, clients: Sequence[str]
+    ) -> Mapping[str, Mapping[str, ConcealVector]]:
+        return dict.fromkeys(clients, self._conceal(asked, header, key))
+
+    def _conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, ConcealVector]:
         if len(set(asked.names)) < len(asked.names):
             raise CryptoError("Expected each query once, got one twice.")
         terms = self.scheme.terms(asked.bounds, header)

@@ -12,8 +12,9 @@ and no other: for other weights, another salt or another place the key holder de
 * The server sees y, which is uniform without the pads, and of each client one sum with weights that it
   declared before the client answered. A *malicious* server gets no more: there is no key to read, and
   clients that collude with it have their own pads only.
-* The key holder sees v, so it learns the server's weights, and who takes part. It sees no y, which travels
-  sealed to the server. It can shift a score without knowing it.
+* The key holder sees v, so it learns the server's weights. It learns how many clients are asked and how
+  many answer, not which. It sees no y, which travels sealed to the server. It can shift a score without
+  knowing it.
 * Key holder and server together open everything.
 
 The fresh key travels with y, so no pad is used twice and a client keeps no state.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from securefl.core.errors import ConfigError
+from securefl.he.parameters import STRONG_ENCRYPTED
+from securefl.linear.checked_ckks import CheckedCkks
 from securefl.linear.ckks import Ckks
 from securefl.linear.isolation import Batches
 from securefl.linear.padded import DealtPads, Pads
@@ -13,8 +15,9 @@ from securefl.linear.scheme import LinearScheme
 
 CLEAR: Final = "clear"
 """The value of `scores` if the server sees the clients' vectors."""
-_WAYS: Final[Mapping[str, type[Ckks] | type[Pads]]] = {
-    "ckks": Ckks,
+Kind = type[CheckedCkks] | type[Ckks] | type[Pads]
+_WAYS: Final[Mapping[str, Kind]] = {
+    "ckks": CheckedCkks,
     "batches": Batches,
     "pads": Pads,
     "dealt-pads": DealtPads,
@@ -25,7 +28,12 @@ def require(word: str, parameters: str) -> None:
     """Raises ConfigError for parameters that this scheme cannot use."""
     if word != CLEAR:
         # Made and discarded: each scheme refuses unusable parameters itself, in one place.
-        _named(word)(parameters, 1, 1)
+        _named(word, encrypts_baseline(word, parameters))(parameters, 1, 1)
+
+
+def encrypts_baseline(word: str, parameters: str) -> bool:
+    """Whether the weights of queries are encrypted too (mode E)."""
+    return word == "ckks" and parameters == STRONG_ENCRYPTED.name
 
 
 def scheme_of(word: str, *, parameters: str, asks: int, clients: int) -> LinearScheme | None:
@@ -35,7 +43,7 @@ def scheme_of(word: str, *, parameters: str, asks: int, clients: int) -> LinearS
         >>> scheme_of("clear", parameters="strong", asks=1, clients=10) is None
         True
         >>> scheme_of("ckks", parameters="strong", asks=1, clients=10).key_holder_learns
-        'blinded integers, uniform to it'
+        "who takes part, and the weights of each query, such as the server's baseline"
 
     Args:
         word: the value of `[privacy] scores`.
@@ -46,15 +54,30 @@ def scheme_of(word: str, *, parameters: str, asks: int, clients: int) -> LinearS
     Raises:
         ConfigError: an unknown word, or parameters that the scheme cannot use.
     """
-    return None if word == CLEAR else _named(word)(parameters, asks, clients)
+    if word == CLEAR:
+        return None
+    return _named(word, encrypts_baseline(word, parameters))(parameters, asks, clients)
 
 
-def key_holder_learns(word: str) -> str:
-    """What the key holder learns of the numbers under this scheme, in words."""
-    return "" if word == CLEAR else _named(word).key_holder_learns
+def key_holder_learns(word: str, *, encrypted: bool) -> str:
+    """What the key holder learns of the numbers under this scheme, in words.
+
+    encrypted: whether the weights of queries are encrypted too (`encrypts_baseline`).
+    """
+    return "" if word == CLEAR else _named(word, encrypted).key_holder_learns
 
 
-def _named(word: str) -> type[Ckks] | type[Pads]:
+def limit(word: str, *, encrypted: bool) -> str:
+    """What a server that breaks the protocol learns beyond the declared number. Empty: nothing, or no scheme.
+
+    encrypted: whether the weights of queries are encrypted too (`encrypts_baseline`).
+    """
+    return "" if word == CLEAR else _named(word, encrypted).limit
+
+
+def _named(word: str, encrypted: bool) -> Kind:
+    if word == "ckks" and encrypted:
+        return Ckks  # openings of encrypted weights cannot be checked
     if word not in _WAYS:
         raise ConfigError(f"Expected scores among {', '.join((CLEAR, *_WAYS))}, got {word!r}.")
     return _WAYS[word]

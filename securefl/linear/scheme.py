@@ -14,12 +14,12 @@ Numbers in the clear need no scheme: the exchange itself computes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from securefl.core.agreement import Directory
+from securefl.core.agreement import Directory, Identity
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.hiding import ConcealVector
 from securefl.core.linear import Floats, LinearBounds, LinearQuery
@@ -32,6 +32,11 @@ Place = tuple[int, str]
 """The place of a number: the client and the name of the value."""
 Queries = Mapping[str, LinearQuery]
 """The linear queries of one exchange whose values are concealed, by name of the value."""
+Identities = Callable[[Sequence[str]], Sequence[Identity]]
+"""The clients' own keys, by their names, in the same order.
+
+A function, so that none are made for a scheme that needs none.
+"""
 Report = Callable[[str, str], None]
 """A function that reports to an observer which party caused a missing number, and the reason.
 
@@ -154,10 +159,13 @@ class Scoring(Protocol):
 class ClientSide(Protocol):
     """The clients' side of a scheme, for one session."""
 
-    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, ConcealVector]:
-        """The functions that conceal a client's part of a value, by name.
+    def conceal(
+        self, asked: Questions, header: Header, key: bytes, clients: Sequence[str]
+    ) -> Mapping[str, Mapping[str, ConcealVector]]:
+        """The functions that conceal a client's part of a value, by name of the client and of the query.
 
-        key: the key holder's signed key. Raises CryptoError for a key that is not the key holder's.
+        key: the key holder's signed key. clients: who is asked. Raises CryptoError for a key that is not the
+        key holder's.
         """
         ...
 
@@ -205,7 +213,7 @@ class LinearScheme(Protocol):
         >>> from securefl.linear import scheme_of
         >>> scheme = scheme_of("pads", parameters="strong", asks=1, clients=10)
         >>> scheme.key_holder_learns
-        "who takes part, and the weights of each query, such as the server's baseline"
+        "how many are asked and answer, not which; the weights of each query, such as the server's baseline"
 
     Raises nothing.
     """
@@ -215,8 +223,13 @@ class LinearScheme(Protocol):
         """What the key holder learns, in words."""
         ...
 
-    def clients(self, directory: Directory) -> ClientSide:
-        """The clients' side, from the pinned keys of all parties."""
+    @property
+    def limit(self) -> str:
+        """What a server that breaks the protocol learns beyond one declared number. Empty: nothing."""
+        ...
+
+    def clients(self, directory: Directory, identities: Identities) -> ClientSide:
+        """The clients' side, from the pinned keys of all parties and the clients' own."""
         ...
 
     def server(self, own: Own) -> ServerSide:

@@ -16,7 +16,6 @@ from securefl.core.entropy import derived, fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.hiding import Conceal, Concealed, ConcealVector
 from securefl.core.keys import SecretKey
-from securefl.core.linear import LinearBounds
 from securefl.core.release import Release, ReleaseKey
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
@@ -83,9 +82,9 @@ def protect(
         The sealed release. Only a ledger opens or sends it.
 
     Raises:
-        DataError: the value is not finite or outside its declared bound. The client abstains, or sends the
-            value that it would send without records.
-        Abstains: `after_noise` refused a noised value.
+        DataError: the value is not finite, or outside its declared bound or the bounds of its query. The
+            client abstains, or sends the value that it would send without records.
+        Abstains: `after_noise` refused a noised value, or a noised vector is outside the bounds of its query.
         LocalProtocolError: a value that must be noised has no grid integers; the plan hides the value and
             `conceal` is None; or the value answers linear queries and declares no number of releases.
         ConfigError: as for `charge_of`.
@@ -106,7 +105,7 @@ def protect(
         told = np.concatenate([value.hidden, value.clear])
         # A scheme that expects a hidden part gets none in the clear: it refuses an empty one.
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):
-            _require_own_bounds(spec, conceal, value)
+            _require_inside(plan, spec, conceal, value)
             hidden = _concealed(spec, conceal, value.hidden)
             hidden = replace(hidden, numbers=np.concatenate([hidden.numbers, value.clear]))
     return Release(
@@ -181,32 +180,28 @@ def _number(plan: Plan, spec: ValueSpec, value: Value, source: Source) -> Value:
     return value
 
 
-def _require_own_bounds(spec: ValueSpec, conceal: Conceal | None, value: Value) -> None:
-    """Raises Abstains unless the server asks within the bounds that the client declares.
+def _require_inside(plan: Plan, spec: ValueSpec, conceal: Conceal | None, value: Value) -> None:
+    """Raises DataError if a vector is outside the bounds of its query, and Abstains(NOISED) after noise.
 
-    Raises DataError for more or fewer values in the clear than these bounds have.
+    It depends on the vector, so it is no public reason.
     """
-    # Keys and pads follow from the bounds of the call. Under looser ones the key holder would accept weights
-    # that single out one entry of the vector.
     if not isinstance(conceal, ConcealVector):
         return
-    if value.bounds is None or conceal.bounds != value.bounds:
-        raise Abstains(
-            Reason.ORDER,
-            f"Expected a query of {spec.name!r} in the bounds that this client declares, got bounds "
-            f"{_said(conceal.bounds)} where it declares {_said(value.bounds)}: it abstains.",
+    bounds, outside = conceal.bounds, ""
+    # Values beside those of the bounds would leave in the clear, and say more than the score.
+    if value.clear.shape != (bounds.clear_length,):
+        outside = f"{bounds.clear_length} values in the clear, got {value.clear.size}"
+    elif not bounds.holds_hidden(value.hidden):
+        norm = float(np.linalg.norm(value.hidden))
+        outside = (
+            f"{bounds.hidden_length} hidden values of norm up to {bounds.norm:.6g}, got {value.hidden.size} "
+            f"of norm {norm:.6g}"
         )
-    if value.clear.shape != (value.bounds.clear_length,):
-        raise DataError(
-            f"Expected {value.bounds.clear_length} values of {spec.name!r} in the clear, as its bounds have, "
-            f"got {value.clear.size}: it is not sent."
-        )
-
-
-def _said(bounds: LinearBounds | None) -> str:
-    if bounds is None:
-        return "none (Value.bounds)"
-    return f"{bounds.text()} with weights in ({bounds.weights_text()})"
+    if outside:
+        why = f"Expected of {spec.name!r}, as its declared bounds have it, {outside}: it is not sent."
+        if mechanism_of(plan, spec).noised:
+            raise Abstains(Reason.NOISED, why)
+        raise DataError(why)
 
 
 def _concealed(spec: ValueSpec, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:

@@ -14,28 +14,34 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
 from securefl.report.style import (
+    GRID,
+    WIDE,
     arms_of,
     blank,
     checked,
     legend,
     light_frame,
     look,
+    panel_title,
+    plain_logarithmic,
     qualities_of,
     quality_colours,
+    whole_numbers,
 )
 
-_INK = "#222222"
+_INK = "#000000"
 _MOST_BARS = 2000
 """The most bars of a group that are drawn singly. More bars would be too thin to see and take a millisecond
 each, so they are drawn as one outline."""
 
 
-def participation(participation: pd.DataFrame, *, colours: Mapping[str, str] | None = None) -> Figure:
+def participation(
+    participation: pd.DataFrame, *, colours: Mapping[str, str] | None = None, width: float = WIDE
+) -> Figure:
     """Plot each client's participation by data quality (FedProf v2, Fig. 6), with a panel for each arm.
 
     participation: columns arm, client, quality, answered (the number of rounds in which the client took
@@ -47,15 +53,51 @@ def participation(participation: pd.DataFrame, *, colours: Mapping[str, str] | N
     data = checked(participation, ("arm", "client", "quality", "answered"))
     arms, qualities = arms_of(data), qualities_of(data)
     colours = colours or quality_colours(qualities)
-    figure = blank(height=0.9 + 2.1 * len(arms))
-    panels = figure.subplots(len(arms), 1, sharey=True, squeeze=False)[:, 0]
+    figure = blank(height=0.9 + 2.1 * len(arms), width=width)
+    narrow = width < WIDE
+    panels = figure.subplots(len(arms), 1, sharex=narrow, sharey=not narrow, squeeze=False)[:, 0]
+    if narrow:
+        return _narrow_participation(figure, list(panels), data, colours)
     for axes, arm in zip(panels, arms, strict=True):
         _participation_panel(axes, data[data["arm"] == arm], qualities, colours)
-        axes.set_title(arm, fontsize=11, loc="left")
+        panel_title(axes, arm)
         axes.set_ylabel("rounds taken part")
     panels[-1].set_xlabel("data quality (number of clients), mean of the group")
     panels[0].set_ylim(0, 1.15 * max(1.0, float(data["answered"].max())))
+    whole_numbers(panels[0].yaxis)
     return figure
+
+
+def _narrow_participation(
+    figure: Figure, panels: Sequence[Axes], data: pd.DataFrame, colours: Mapping[str, str]
+) -> Figure:
+    """A row for each quality with a dot for each client and a line at the mean: names have room beside it."""
+    qualities = qualities_of(data)
+    for axes, arm in zip(panels, arms_of(data), strict=True):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        panel_title(axes, arm, share=0.6)
+        own = data[data["arm"] == arm]
+        groups = [own.loc[own["quality"] == q, "answered"].to_numpy(dtype=float) for q in qualities]
+        for row, (quality, counts) in enumerate(zip(qualities, groups, strict=True)):
+            # Clients with as many rounds lie beside each other, in their order.
+            place = row + 0.28 * np.sin(2.4 * np.arange(len(counts)))
+            axes.plot(counts, place, "o", color=colours[quality], markersize=4, alpha=0.6, markeredgewidth=0)
+            if len(counts):
+                axes.plot([counts.mean()] * 2, [row - 0.4, row + 0.4], color=_INK, linewidth=1.6)
+        named = zip(qualities, groups, strict=True)
+        axes.set_yticks(range(len(qualities)), [f"{q} ({len(g)}), mean {_mean(g)}" for q, g in named])
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(len(qualities) - 0.5, -0.5)
+    panels[-1].set_xlabel("rounds taken part; line: mean")
+    panels[-1].set_xlim(-0.5, 1.05 * max(1.0, float(data["answered"].max())))
+    whole_numbers(panels[-1].xaxis)
+    return figure
+
+
+def _mean(counts: NDArray[np.float64]) -> str:
+    return f"{counts.mean():.1f}" if len(counts) else "–"
 
 
 def _participation_panel(
@@ -86,7 +128,7 @@ def _participation_panel(
     axes.set_xlim(-0.5 - gap, start - 0.5)
 
 
-def divergence(scores: pd.DataFrame) -> Figure:
+def divergence(scores: pd.DataFrame, *, width: float = WIDE) -> Figure:
     """Divergence of every client's profile over the rounds, a heatmap (FedProf v2, Fig. 7); a panel per arm.
 
     scores: columns arm, round, client, quality, divergence (>= 0), which holds until the client's next row.
@@ -104,18 +146,19 @@ def divergence(scores: pd.DataFrame) -> Figure:
     low, high = np.quantile(positive, [0.01, 0.99])
     norm = LogNorm(vmin=low, vmax=max(high, low * 1.01))
     arms, qualities = arms_of(data), qualities_of(data)
-    figure = blank(height=0.8 + 3.6 * len(arms))
+    figure = blank(height=0.8 + 3.6 * len(arms), width=width)
     panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
     meshes = []
     for axes, arm in zip(panels, arms, strict=True):
         meshes.append(
             _divergence_panel(axes, data[data["arm"] == arm], qualities, norm, int(data["round"].max()))
         )
-        axes.set_title(arm, fontsize=11, loc="left")
+        panel_title(axes, arm, share=0.8 if width >= WIDE else 0.5)
     panels[-1].set_xlabel("round")
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(panels[-1].xaxis)
     bar = figure.colorbar(meshes[0], ax=list(panels), extend="both", pad=0.02, aspect=25 * len(arms))
     bar.set_label("divergence from the baseline (log scale)")
+    plain_logarithmic(bar.ax.yaxis)
     return figure
 
 
@@ -133,7 +176,7 @@ def _divergence_panel(
     # A logarithm has no place for a perfect match; it takes the colour of the lowest.
     grid = np.ma.masked_invalid(np.where(values == 0, norm.vmin or 0.0, values))
     edges = np.arange(len(order) + 1) - 0.5
-    axes.set_facecolor("#DDDDDD")
+    axes.set_facecolor(GRID)
     mesh = axes.pcolormesh(
         _edges(table.columns.to_numpy(dtype=float)), edges, grid, norm=norm, cmap="viridis_r", rasterized=True
     )
@@ -160,7 +203,7 @@ def _edges(centres: NDArray[np.float64]) -> NDArray[Any]:
     return np.concatenate([[2 * centres[0] - middle[0]], middle, [2 * centres[-1] - middle[-1]]])
 
 
-def embedding(places: pd.DataFrame) -> Figure:
+def embedding(places: pd.DataFrame, *, width: float = WIDE) -> Figure:
     """Plot the clients in the plane (FedCor, Fig. 7, without t-SNE), with a panel for each arm.
 
     places: columns arm, client, label (the most frequent one of its records), first, second. The two
@@ -170,7 +213,7 @@ def embedding(places: pd.DataFrame) -> Figure:
     """
     data = checked(places, ("arm", "client", "label", "first", "second"))
     arms, labels = arms_of(data), sorted(data["label"].astype(str).unique(), key=lambda one: (len(one), one))
-    figure = blank(height=0.9 + 3.8 * len(arms))
+    figure = blank(height=0.9 + 3.8 * len(arms), width=width)
     panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
     for axes, arm in zip(panels, arms, strict=True):
         light_frame(axes)
@@ -186,7 +229,7 @@ def embedding(places: pd.DataFrame) -> Figure:
                 linewidths=0,
                 label=f"mostly label {label}" if label else "clients",
             )
-        axes.set_title(arm, fontsize=11, loc="left")
+        panel_title(axes, arm)
         axes.set_xlabel("first direction")
         axes.set_ylabel("second direction")
         distances = np.abs(data[["first", "second"]].to_numpy(dtype=float))

@@ -13,11 +13,21 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from securefl.report import style
-from securefl.report.style import Look, arms_of, blank, checked, legend, light_frame
+from securefl.report.style import (
+    FEW_SEEDS,
+    WIDE,
+    Look,
+    arms_of,
+    blank,
+    checked,
+    legend,
+    light_frame,
+    plain_logarithmic,
+    whole_numbers,
+)
 
 Floats = NDArray[np.float64]
 SHARE = "accuracy (share, 0 to 1)"
@@ -34,14 +44,16 @@ def accuracy(
     looks: Mapping[str, Look] | None = None,
     label: str = SHARE,
     least: float = 0.0,
+    width: float = WIDE,
 ) -> Figure:
     """Accuracy over rounds, one line per arm; with several seeds the mean, and how far the seeds lie apart.
 
     metrics: columns arm, round, accuracy and, where there are several, seed. A round of an arm is left out
-    unless every seed that played it has an accuracy. Two seeds are drawn as points, more as a band of one
-    deviation between `least` and 1. If there is a column models, arms of "global" and of "personal" models
-    have a panel each: their accuracies do not compare. target: drawn as a line; the round at which each arm's
-    (mean) curve first reaches it is marked, and named in the legend. label: of the axis.
+    unless every seed that played it has an accuracy. Fewer than five seeds are drawn as points, more as
+    a band of one deviation between `least` and 1. If there is a column models, arms of "global" and of
+    "personal" models have a panel each: their accuracies do not compare. target: drawn as a line; the round
+    at which each arm's (mean) curve first reaches it is marked, and named in the legend. label: of the axis.
+    width: in inches.
     Raises DataError for missing columns or an empty frame.
     """
     # Dropped before arms are listed: a line through nan would have gaps, and an arm without values no line.
@@ -49,22 +61,26 @@ def accuracy(
     arms = arms_of(data)
     looks = looks or style.looks(arms)
     parts = _by_models(data)
-    figure = blank(height=4.2)
-    panels = figure.subplots(1, max(1, len(parts)), sharey=True, squeeze=False)[0]
+    figure, panels = _panels(max(1, len(parts)), width)
     for axes, (models, part) in zip(panels, parts.items(), strict=False):
         light_frame(axes)
         for place, arm in enumerate(arms_of(part)):
             curve = _Curve.of(part[part["arm"] == arm], target)
             _draw(axes, curve, _label(arm, curve.reached, target), looks[arm], place, least)
-        axes.set_title("; ".join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
+        between = "; " if width >= WIDE else "\n"
+        axes.set_title(between.join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
     for axes in panels:
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no half rounds in short runs
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_numbers(axes.xaxis)
         if target is not None:
-            line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
+            line: dict[str, Any] = {
+                "color": "#555555",
+                "linestyle": (0, (4, 3)),
+                "linewidth": 1.0,
+                "zorder": 0,
+            }
             axes.axhline(target, label=f"target {target:g}" if axes is panels[-1] else "_nolegend_", **line)
-    panels[0].set_ylabel(label)
+        axes.set_ylabel(label if axes is panels[0] or width < WIDE else "")
     if arms:
         legend(figure, [_label(arm, None, target) for arm in arms])
     return figure
@@ -97,10 +113,10 @@ def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: 
     axes.plot(
         rounds, mean, color=ink, marker=look.marker, markevery=where, markersize=5, linewidth=1.8, label=label
     )
-    if len(curve.seeds) == 2:
+    if 1 < len(curve.seeds) < FEW_SEEDS:
         for values in curve.seeds:
             axes.plot(rounds, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
-    elif len(curve.seeds) > 2:
+    elif len(curve.seeds) >= FEW_SEEDS:
         deviation = np.nanstd(curve.seeds, axis=0)
         low, high = np.maximum(mean - deviation, least), np.minimum(mean + deviation, 1.0)
         # A band over one round has no width and is invisible, so error bars show it.
@@ -114,8 +130,21 @@ def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: 
         )
 
 
+def _panels(count: int, width: float) -> tuple[Figure, list[Axes]]:
+    """A figure with panels of one vertical axis: side by side, or one below the other if it is narrow."""
+    if width >= WIDE:
+        figure = blank(height=4.2, width=width)
+        return figure, list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+    figure = blank(height=0.9 + 2.9 * count, width=width)
+    return figure, list(figure.subplots(count, 1, sharey=True, squeeze=False)[:, 0])
+
+
 def bytes_and_time(
-    metrics: pd.DataFrame, *, looks: Mapping[str, Look] | None = None, label: str = SHARE
+    metrics: pd.DataFrame,
+    *,
+    looks: Mapping[str, Look] | None = None,
+    label: str = SHARE,
+    width: float = WIDE,
 ) -> Figure:
     """Accuracy against the cost up to each round: megabytes on the wire, and minutes of the cost model.
 
@@ -132,8 +161,7 @@ def bytes_and_time(
     parts = _by_models(data)
     personal = set(arms_of(parts["personal"])) if len(parts) > 1 else set()
     names = {arm: f"{arm} ({_WHOSE['personal']})" if arm in personal else arm for arm in arms}
-    figure = blank(height=4.2)
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, panels = _panels(2, width)
     for axes in panels:
         light_frame(axes)
     totals: dict[str, list[float]] = {"megabytes": [], "minutes": []}
@@ -160,9 +188,11 @@ def bytes_and_time(
     for axes, ends in zip(panels, totals.values(), strict=True):
         if min(ends) > 0 and max(ends) / min(ends) > 20:
             axes.set_xscale("log")
+            plain_logarithmic(axes.xaxis)
     panels[0].set_xlabel("sent and received so far, all clients (MB)")
     panels[1].set_xlabel("time so far in the cost model (minutes)")
-    panels[0].set_ylabel(label)
+    for axes in panels if width < WIDE else panels[:1]:
+        axes.set_ylabel(label)
     legend(figure, list(names.values()))
     return figure
 
@@ -185,8 +215,8 @@ def _seeds_words(data: pd.DataFrame) -> str:
     match data["seed"].nunique() if "seed" in data.columns else 1:
         case 1:
             return ""
-        case 2:
-            return "mean of 2 seeds; points: each seed"
+        case seeds if seeds < FEW_SEEDS:
+            return f"mean of {seeds} seeds; points: each seed"
         case seeds:
             return f"mean of {seeds} seeds; band: one standard deviation"
 

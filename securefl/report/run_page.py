@@ -1,32 +1,27 @@
-"""The HTML report of a study: one file that needs no network and no script.
+"""The HTML report of a study (see `pages`): the answer, one picture, then privacy, costs and tables.
 
-Everything is escaped, figures are embedded as images, and a content policy in the page forbids loading or
-running anything, so that a report may be mailed around and opened anywhere. The three sentences at its top
-are derived from the table of arms (`sentences.sentences`), lost races included.
+A report may be mailed around and opened anywhere. All its sentences are derived from the table of arms (see
+`sentences`), lost races included.
 """
 
 from __future__ import annotations
 
-import base64
-import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment, StrictUndefined
-from matplotlib.figure import Figure
-
-from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
+from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
+from securefl.report.pages import APART, Picture, environment
 from securefl.storage.files import write as write_file
 
 _TEMPLATE = "run.html.j2"
-_DOTS_PER_INCH = 180
-APART: Final = "Not for publication: no epsilon covers this."
-"""Beside each figure, table and list of the page that is for the person at this machine."""
+_PARTIES: Final = {
+    SERVER: "The server",
+    KEY_HOLDER: "The key holder",
+    OTHERS: "Other clients, observers",
+}
 TESTED: Final = (
     "Accuracy of a global model is measured on the server's own test records, which no epsilon covers."
 )
@@ -81,27 +76,14 @@ class ArmSummary:
 class PrivacyRow:
     """One line of the privacy card, with the arms to which it applies.
 
-    `epsilon` is text, see `accounting.figures`.
+    `epsilon` is text, see `accounting.figures`. learns: with all assumptions. shortly: without them.
     """
 
     party: str
     arms: Sequence[str]
     learns: str
     epsilon: str
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ReportFigure:
-    """A figure with its heading and caption. The caption is also the alternative text of the image.
-
-    private: whether it must not be published; the page then says so. note: a sentence beside it.
-    """
-
-    title: str
-    caption: str
-    figure: Figure
-    private: bool = False
-    note: str = ""
+    shortly: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +104,7 @@ class ReasonRow:
 class ReportData:
     """The contents of a report.
 
+    answer: one sentence. price: what a finite epsilon cost, or empty. figures: the most important one first.
     config: the TOML text as run. reproduce: the command that makes it again. bought: sentences on how many
     rounds the budgets bought, if they ended. quiet: sentences on rounds without a question. changes: the
     changes of private training in the model. ledgers: the head of each ledger's chain when its run ended, to
@@ -132,11 +115,12 @@ class ReportData:
     """
 
     title: str
+    answer: str
     sentences: tuple[str, str, str]
     privacy: Sequence[PrivacyRow]
     config: str
     summary: Sequence[ArmSummary]
-    figures: Sequence[ReportFigure]
+    figures: Sequence[Picture]
     versions: Mapping[str, str]
     seeds: Sequence[int]
     reproduce: str
@@ -148,6 +132,7 @@ class ReportData:
     reasons: Sequence[ReasonRow] = ()
     measure: str = ""
     outside: Sequence[str] = ()
+    price: str = ""
 
 
 def write(path: Path, data: ReportData) -> None:
@@ -157,28 +142,17 @@ def write(path: Path, data: ReportData) -> None:
 
 def render(data: ReportData) -> str:
     """Return the report as one HTML text."""
-    # Names come from untrusted files, so all text is escaped. StrictUndefined raises if a template uses an
-    # unknown name.
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["image"] = _image
-    environment.filters["number"] = number_text
-    environment.filters["epsilon"] = in_words
-    source = files("securefl.report").joinpath(_TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(source).render(report=data, apart=APART, tested=TESTED)
+    page = environment().get_template(_TEMPLATE)
+    return page.render(report=data, apart=APART, tested=TESTED, flow=_flow(data.privacy))
 
 
-def number_text(value: float, digits: int = 1) -> str:
-    """A number with `digits` decimals and thin gaps between thousands; a dash for nan."""
-    if not math.isfinite(value):
-        return "–"
-    # A narrow no-break space: a number does not break at the end of a line.
-    return f"{value:,.{digits}f}".replace(",", "\u202f")
-
-
-def _image(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    # Matplotlib would write its version and address into the file.
-    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+def _flow(card: Sequence[PrivacyRow]) -> list[tuple[str, list[tuple[str, str, list[str]]]]]:
+    """Each party with what it learns, at which epsilon, and in which arms. Equal sights are one."""
+    parties: dict[str, dict[tuple[str, str], list[str]]] = {}
+    for row in card:
+        sights = parties.setdefault(_PARTIES.get(row.party, row.party), {})
+        sights.setdefault((row.shortly or row.learns, row.epsilon), []).extend(row.arms)
+    return [
+        (party, [(learns, epsilon, arms) for (learns, epsilon), arms in sights.items()])
+        for party, sights in parties.items()
+    ]

@@ -1,14 +1,61 @@
-"""The three sentences at the top of a report: the winning arm, its lead, and its cost."""
+"""Sentences of a report: the answer, the price of an epsilon, who won, by how much, and at what cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
-from securefl.report.run_page import ArmSummary, number_text
+from securefl.report.pages import number_text
+from securefl.report.run_page import ArmSummary
+
+
+def answer(summary: Sequence[ArmSummary]) -> str:
+    """One sentence: the arm with the highest final accuracy, over all arms with a global model if there are
+    some, and else over those with personal models. Raises ConfigError for an empty summary."""
+    if not summary:
+        raise ConfigError("Expected at least one arm to report on, got none.")
+    kept = [arm for arm in summary if arm.models != "personal"] or list(summary)
+    ranked = sorted(kept, key=lambda arm: _standing(arm)[1])
+    first = ranked[0]
+    models = " with a global model" if len(kept) < len(summary) else ""
+    if len(ranked) == 1:
+        only = "the only arm" + models if models else ""
+        return _sentence([f"{first.name}{', ' + only + ',' if only else ''} ended at {_accuracy(first)}"])
+    level = [arm for arm in ranked if _share(arm.final_accuracy) == _share(first.final_accuracy)]
+    if len(level) == len(ranked):
+        return _sentence([f"all {len(ranked)} arms{models} ended level, at {_accuracy(first)}"])
+    names = _listed([arm.name for arm in level])
+    return _sentence([f"of {len(ranked)} arms{models}, {names} ended highest, at {_accuracy(first)}"])
+
+
+def privacy_cost(summary: Sequence[ArmSummary], against: Collection[str]) -> str:
+    """What a finite epsilon cost in accuracy: the best arm that has one beside the best arm without one.
+
+    against: the parties that an arm's epsilon must be finite against, its study's `adversaries`. Arms with
+    personal models and arms without a known final accuracy are left out. Empty unless there are arms of both
+    kinds.
+    """
+    known = [a for a in summary if a.models != "personal" and not math.isnan(a.final_accuracy) and a.epsilon]
+    worst = {arm.name: max((arm.epsilon[p] for p in against if p in arm.epsilon), default=0) for arm in known}
+    ranked = sorted(known, key=lambda arm: -arm.final_accuracy)
+    covered = [arm for arm in ranked if 0 < worst[arm.name] < math.inf]
+    bare = [arm for arm in ranked if worst[arm.name] == math.inf]
+    if not covered or not bare:
+        return ""
+    one, other = covered[0], bare[0]
+    points = 100 * (other.final_accuracy - one.final_accuracy)
+    price = f"{points:.1f} points of accuracy" if points >= 0.05 else "no accuracy"
+    others = f"the best of {len(bare)} arms without one" if len(bare) > 1 else "without one"
+    same = one.protocol == other.protocol
+    method = "" if same else " Their methods differ too, so the noise alone may have cost more or less."
+    return (
+        f"A finite epsilon cost {price}: {one.name} ended at {_share(one.final_accuracy)}, at an epsilon of "
+        f"{in_words(worst[one.name])} against the {_listed([p for p in against if p in one.epsilon])}, and "
+        f"{other.name}, {others}, at {_share(other.final_accuracy)}.{method}"
+    )
 
 
 def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tuple[str, str, str]:
@@ -27,7 +74,10 @@ def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tup
     for arm in summary:
         groups.setdefault((arm.aggregation, arm.models), []).append(arm)
     both = len({arm.models for arm in summary}) > 1
-    races = [_Race.of(arms, subject, models if both else "") for (_, models), arms in groups.items()]
+    races = [
+        _Race.of(arms, subject, models if both else "", alone=len(groups) == 1)
+        for (_, models), arms in groups.items()
+    ]
     return (
         _sentence(_who(race) for race in races),
         _sentence(_by_how_much(race) for race in races),
@@ -44,6 +94,8 @@ class _Race:
 
     aggregation: str
     models: str
+    alone: bool
+    """Whether the study has no other group."""
     ranked: tuple[ArmSummary, ...]
     leaders: tuple[ArmSummary, ...]
     pair: tuple[ArmSummary, ArmSummary | None]
@@ -51,7 +103,7 @@ class _Race:
     """The best arm of the study's subject, if it is not among the leaders."""
 
     @classmethod
-    def of(cls, arms: Sequence[ArmSummary], subject: str, models: str) -> _Race:
+    def of(cls, arms: Sequence[ArmSummary], subject: str, models: str, *, alone: bool) -> _Race:
         ranked = tuple(sorted(arms, key=_standing))
         first = ranked[0]
         leaders = tuple(arm for arm in ranked if _level(arm, first))
@@ -69,6 +121,7 @@ class _Race:
         return cls(
             aggregation=first.aggregation,
             models=models,
+            alone=alone,
             ranked=ranked,
             leaders=leaders,
             pair=pair,
@@ -77,7 +130,8 @@ class _Race:
 
     @property
     def words(self) -> str:
-        words = f"with {self.aggregation} aggregation" if self.aggregation else "overall"
+        apart = "overall" if self.alone else "without averaging of models"
+        words = f"with {self.aggregation} aggregation" if self.aggregation else apart
         return f"{words}, among {self.models} models," if self.models else words
 
     @property
@@ -129,6 +183,11 @@ def _who(race: _Race) -> str:
     return text + race.uncovered
 
 
+def _accuracy(arm: ArmSummary) -> str:
+    known = not math.isnan(arm.final_accuracy)
+    return f"an accuracy of {_share(arm.final_accuracy)}" if known else _share(arm.final_accuracy)
+
+
 def _result(arm: ArmSummary) -> str:
     if arm.rounds_to_target is not None:
         return f"reached accuracy {arm.target:g} at round {arm.rounds_to_target}"
@@ -139,7 +198,10 @@ def _result(arm: ArmSummary) -> str:
 def _by_how_much(race: _Race) -> str:
     one, other = race.pair
     if other is None:
-        return f"{race.words} {one.name} had no other arm to be compared with"
+        best, last = _share(one.best_accuracy), _share(one.final_accuracy)
+        if best == last:
+            return f"{race.words} {one.name} ended at its highest accuracy, {best}"
+        return f"{race.words} {one.name} reached {best} in its best round, and ended at {last}"
     mine, theirs = one.rounds_to_target, other.rounds_to_target
     text = f"{race.words} {one.name} "
     if mine is not None and theirs is not None:

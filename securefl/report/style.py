@@ -1,8 +1,10 @@
 """Style of all figures: colours, markers, frame and legend.
 
 The colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart. Each kind of data
-quality has one colour. Each arm has a colour and a mark, in the order of the arms. Pass the same `looks` to
-every figure of a report, so that an arm looks the same in all of them.
+quality has one colour. Each series (an arm, or a line of a sweep) has a name, a colour and a mark, in the
+order in which pages list the series. Pass the same `looks` to every figure of a page, so that a series
+looks the same in all of them. Pages with a legend of their own draw its key with `swatch`. All pages and
+pictures take colours from here alone.
 """
 
 from __future__ import annotations
@@ -10,14 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass
+from functools import cache
+from textwrap import fill
+from typing import Final
 
+import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.markers import MarkerStyle
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from securefl.core.errors import DataError
 
-ARM_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+ARM_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#888888")
 QUALITY_COLOURS: Mapping[str, str] = {
     "clean": "#0072B2",
     "noisy": "#E69F00",
@@ -27,9 +37,24 @@ QUALITY_COLOURS: Mapping[str, str] = {
     "pixel": "#CC79A7",
 }
 _OTHER_QUALITY = "#777777"
-_GRID = "#E3E3E3"
+GRID = "#E3E3E3"
+PAGE_INKS: Final[Mapping[str, str]] = {
+    "#000000": "currentColor",
+    "#ffffff": "var(--paper, #ffffff)",
+    "#e3e3e3": "var(--rule, #e3e3e3)",
+    "#999999": "var(--faint, #999999)",
+    "#bbbbbb": "var(--faint, #bbbbbb)",
+    "#555555": "var(--note, #555555)",
+}
+"""By colour of a figure, in lower case: the CSS value in its place on a page, which is light or dark."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
-_WIDTH = 9.0
+FEW_SEEDS: Final = 5
+"""With fewer seeds a figure shows each seed as a point: a band of so few says more than is known."""
+WIDE: Final = 9.0
+NARROW: Final = 4.4
+"""Inches of a picture's width: for a screen, and for a telephone's page."""
+_LETTERS_PER_INCH = 13.3
+"""Letters of a legend in an inch."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +68,29 @@ class Look:
 def look(number: int) -> Look:
     """The look of the series with this number, counted from 0. Numbers below 2,000 have different looks."""
     return Look(_colour(number), MARKERS[number % len(MARKERS)])
+
+
+def swatch(worn: Look, *, fill: str | None = None, dash: tuple[int, ...] = ()) -> Markup:
+    """A line with a series' mark, as SVG for a page's legend beside its figures.
+
+    fill: of the mark, by default the series' colour. dash: lengths on and off, empty for a solid line.
+    """
+    dashes = f' stroke-dasharray="{dash[0] * 1.5:g} {dash[1] * 1.5:g}"' if dash else ""
+    return Markup(  # safe: it has numbers and constants alone
+        f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{worn.colour}" '
+        f'stroke-width="2"{dashes}/><path d="{_shape(worn.marker)}" '
+        f'style="fill:{PAGE_INKS.get((fill or worn.colour).lower(), fill or worn.colour)}" '
+        f'stroke="{worn.colour}"/></svg>'
+    )
+
+
+@cache
+def _shape(marker: str) -> str:
+    """The outline of a matplotlib mark around (18, 6), 9 units wide, as an SVG path."""
+    style = MarkerStyle(marker)
+    outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])
+    points = [f"{x:.2f} {y:.2f}" for x, y in outline * [9, -9] + [18, 6]]
+    return f"M{'L'.join(points)}z"
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -59,23 +107,49 @@ def _colour(number: int) -> str:
     return f"#{round(255 * red):02X}{round(255 * green):02X}{round(255 * blue):02X}"
 
 
-def blank(*, height: float) -> Figure:
-    """An empty figure of this height in inches. All figures have the same width."""
-    return Figure(figsize=(_WIDTH, height), dpi=110, layout="constrained")
+def blank(*, height: float, width: float = WIDE) -> Figure:
+    """An empty figure of this height and width in inches."""
+    return Figure(figsize=(width, height), dpi=110, layout="constrained")
 
 
 def light_frame(axes: Axes) -> None:
     """Draw only the axes and faint horizontal lines."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
 
 
 def legend(figure: Figure, labels: Sequence[str]) -> None:
     """Draw the legend below the figure, in as many columns as fit."""
-    # The width fits about 120 characters of this size. The line sample and the gap take 8 in each column.
-    columns = max(1, min(4, 120 // (8 + max(map(len, labels)))))
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    # The line sample and the gap take 8 letters in each column.
+    room = int(_LETTERS_PER_INCH * figure.get_figwidth())
+    columns = max(1, min(4, room // (8 + max(map(len, labels)))))
+    made = figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    for text in made.get_texts():
+        text.set_text(fill(text.get_text(), room - 16))
+
+
+def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:
+    """Write the title of a panel at its left, in as many lines as it needs.
+
+    share: the part of the figure's width that the panel has, without the labels of its axis.
+    """
+    figure = axes.get_figure()
+    inches = WIDE if figure is None else figure.get_figwidth()
+    letters = max(16, int(_LETTERS_PER_INCH * inches * share) - 12)
+    axes.set_title(fill(words, letters), fontsize=11, loc="left")
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Label an axis of rounds or counts with whole numbers alone, one of them at least."""
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def plain_logarithmic(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers, such as 0.02 and 500."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=7))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def checked(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

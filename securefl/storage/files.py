@@ -10,16 +10,17 @@ process can leave a file called `.<name>.<8 hex digits>.part`, which no code rea
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from securefl.core.errors import DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.storage.inputs import kind_word, shown
 
 _SHOWN = 40
@@ -68,25 +69,58 @@ def write(path: Path, content: str | bytes, *, secret: bool = False) -> None:
 def filling(folder: Path) -> Iterator[None]:
     """A folder to fill. If there is none, it is made with access for its owner alone.
 
-    If an error occurs in the context, everything that was added is removed.
+    If an error occurs in the context, everything that was added is removed. One process at a time fills a
+    folder, if its file system can lock folders. Raises ConfigError if another process fills it.
     """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
-    before: set[Path] | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Before anything is listed: what another process adds must not be removed as ours.
+        lock = _locked(folder)
+    except OSError:
+        _remove_empty(new)
+        raise
+    before: set[Path] | None = None
+    try:
         before = set(folder.iterdir())
         yield
     except BaseException:
-        # Without `before`, a folder above could not be made, or could not be read.
+        # Without `before`, the folder could not be read.
         for path in set() if before is None else set(folder.iterdir()) - before:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        for path in new:
-            with suppress(OSError):  # another process created it meanwhile
-                path.rmdir()
+        _remove_empty(new)
         raise
+    finally:
+        os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that holds the folder's lock. The lock ends with it, or with the process."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The process before may have removed the folder, and another one may have made it anew.
+        same = os.path.samestat(os.fstat(number), os.stat(folder)) if folder.exists() else False
+    except BlockingIOError:
+        same = False
+    except OSError:  # a file system without locks of folders, such as NFS
+        same = True
+    if not same:
+        os.close(number)
+        raise ConfigError(
+            f"Expected a folder that no other process fills, got {shown(folder)}, in which one makes its "
+            "files now. Wait until it has ended, or choose another folder."
+        )
+    return number
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for path in folders:
+        with suppress(OSError):  # another process created it meanwhile, or uses it
+            path.rmdir()
 
 
 def subfolder(path: Path, *, mode: int = 0o777) -> Path:

@@ -169,9 +169,10 @@ def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
     parties = plan.adversaries
     before = {party: held.epsilon(party) for party in parties}
     after = {party: held.epsilon(party, wants) for party in parties}
+    count = len(held.entries)
     lines = [
-        f"The ledger {study.privacy.ledger} holds {len(held.entries)} runs over these records. This study "
-        f"adds {len(wants)}, of a budget of {held.budget:g}:",
+        f"The ledger {study.privacy.ledger} holds {count} run{'' if count == 1 else 's'} over these records. "
+        f"This study adds {len(wants)}, of a budget of {held.budget:g}:",
         *(
             f"  {party:11} ε {brief(before[party]):>6} before, {brief(after[party])} with it"
             for party in parties

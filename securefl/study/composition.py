@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from securefl.accounting.composition import compose, within
+from securefl.accounting.figures import above
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -18,6 +19,7 @@ from securefl.study.seeded import World
 from securefl.sums.registry import scheme_of
 from securefl.training.audits import keeps_apart
 from securefl.training.devices import Hardware
+from securefl.training.task import Problem
 
 
 def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
@@ -28,9 +30,9 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
         check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)
     with placed(study, "[model]"):
         problem.initial  # noqa: B018 -- builds the model, so that its error names [model]
+    problem = sized(study, arm, problem)
     with placed(study, place_of(arm)):
-        algorithm = arm.options.build(problem)
-        _require_new_names(arm, algorithm)
+        algorithm = built(arm, problem)
         sent = [contribution.spec for contribution in algorithm.contributions]
     with placed(study, f"[privacy], for {arm.name}:"):
         plan = study.privacy.plan(
@@ -40,12 +42,35 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
             clients=problem.clients,
             leaving=problem.leaving,
         )
+        _check_target(study, plan, sent)
         _check_budget(plan, sent)
         _check_cohorts(plan, sent, problem.clients)
         _check_device(plan, sent, problem.hardware)
     with placed(study, place_of(arm)):
         algorithm.start()  # raises the error about a layer that does not exist
     return algorithm, plan
+
+
+def sized(study: Study, arm: Arm, problem: Problem) -> Problem:
+    """The problem with the private training of this arm. If a target is set, its noise follows from the arm.
+
+    Raises ConfigError if no noise reaches the target.
+    """
+    if study.dpsgd is None or study.dpsgd.epsilon is None:
+        return problem
+    with placed(study, place_of(arm)):
+        # Which values follow training, and how often, does not depend on the noise.
+        specs = [own.spec for own in built(arm, problem).contributions]
+    with placed(study, "[dpsgd]"):
+        private = study.privacy.training_of(study.dpsgd, study.study.rounds, specs)
+    return replace(problem, private=private)
+
+
+def built(arm: Arm, problem: Problem) -> Algorithm:
+    """The arm's algorithm for this problem. Raises ConfigError for options that do not fit it."""
+    algorithm = arm.options.build(problem)
+    _require_new_names(arm, algorithm)
+    return algorithm
 
 
 def _require_new_names(arm: Arm, algorithm: object) -> None:
@@ -76,6 +101,21 @@ def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
                 )
 
 
+def _check_target(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> None:
+    """Raises ConfigError if [dpsgd] has a target and another value of the arm has no finite epsilon."""
+    target = None if study.dpsgd is None else study.dpsgd.epsilon
+    if target is None or all(spec.training is None for spec in sent):
+        return
+    for spec in sent:
+        if endless := open_to(plan, spec):
+            raise ConfigError(
+                f"[dpsgd] Expected every value to have a finite epsilon beside the target {target:g}, "
+                f"got {spec.name!r} of the arm without noise against the {' and the '.join(endless)}. Set "
+                f"`noise` in [privacy], or trust the {' and the '.join(endless)}: leave them out of "
+                "`adversaries`. To train privately beside it all the same, give `noise_multiplier`."
+            )
+
+
 def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
     """Raises ConfigError for a value without noise under a budget, or a budget below the cost of round 1."""
     for spec in sent:
@@ -96,8 +136,16 @@ def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
             cost = compose(first, plan.delta)
             raise ConfigError(
                 f"Expected round 1 to cost a client at most the budget {plan.budget:g} against the "
-                f"{party}, got epsilon {cost:.4g}. Raise the budget, or add noise."
+                f"{party}, got epsilon {above(cost, plan.budget)}. Raise the budget, or add noise"
+                f"{_where_noise_is(sent)}."
             )
+
+
+def _where_noise_is(sent: Sequence[ValueSpec]) -> str:
+    """The section whose noise a refusal asks for, if values follow private training."""
+    if all(spec.training is None for spec in sent):
+        return ""
+    return " in [dpsgd]: with `epsilon` in place of `noise_multiplier` the noise follows from it"
 
 
 def _check_device(plan: Plan, sent: Sequence[ValueSpec], hardware: Hardware) -> None:

@@ -52,12 +52,17 @@ class DataSection:
 
     source: a data set's name, `module:name` of a function, or a file or folder beside the study. A path in
     the folder of data sets begins with `$SECUREFL_DATA/`. A caller in Python that passes records leaves it
-    out. clients: N, by default the number in the records (partition "natural"). records: the number of
-    training records in all, drawn by the seed, by default all. holdout: the share of a client's records that
-    it tests on and never trains on. test_clients: clients beyond `clients` that take part in no round; the
-    server tests on their records, in place of the data set's test part. download: fetch missing files first.
+    out. clients: N, by default the number in the records (partition "natural"). partition: how records are
+    dealt to clients, see `Partition`. records: the number of training records in all, drawn by the seed, by
+    default all. holdout: the share of a client's records that it tests on and never trains on. test_clients:
+    clients beyond `clients` that take part in no round; the server tests on their records, in place of the
+    data set's test part. download: fetch missing files first.
 
-    For a person's own records: target, classes, client_column, ignore, columns (see `Layout` and `Column`).
+    For a person's own records:
+    target: the column to predict, or the columns of a regression. classes: the labels in order, or their
+    number if they are 0, 1, and so on. 0 is a regression. client_column: the column that names the client of
+    each record. ignore: the columns that are left out. columns: the public declaration of each column, by its
+    name, see `Column`.
     test: a file with the server's records. test_share: the probability that a record becomes the server's, by
     default 0.3 if no test part is given. public_num_examples: the number of records that other parties assume
     for each client, if the true number is private. network: the name of the network that computed the

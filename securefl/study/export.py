@@ -29,7 +29,10 @@ from securefl.training.devices import Hardware
 from securefl.training.exported import save
 from securefl.training.learnt import Exportable, Learnt
 from securefl.training.models import ModelConfig
+from securefl.training.onnx_export import save_onnx
+from securefl.training.own_models import OwnModel
 
+_KINDS: Final = (".safetensors", ".onnx")
 _COVERS: Final = {
     "whole": "Epsilon against the others is that of whoever has this file.",
     "shared": "Epsilon against the others is that of whoever has this file.",
@@ -47,16 +50,38 @@ class Taken:
     card: Mapping[str, Any]
 
     def write(self, path: Path) -> None:
-        """Write the model as safetensors, with the card in the header.
+        """Write the model with its card, by the ending of the file: .safetensors or .onnx.
 
-        Raises DataError if the model diverged, or the file cannot be written.
+        Raises ConfigError for another ending, for .onnx without the extra `onnx`, and for .onnx if the model
+        is a shared part or cannot be exported so; and DataError if the model diverged, or the file cannot be
+        written.
         """
+        kind = require_kind(path)
         try:
-            save(path, self.learnt.tensors(), self.card)
+            if kind == ".onnx":
+                save_onnx(path, self.learnt, self.card)
+            else:
+                save(path, self.learnt.tensors(), self.card)
         except OSError as error:
             raise DataError(
                 f"{path} cannot be written ({error.strerror}). Choose another file, or permit writing."
             ) from None
+
+
+def require_kind(path: Path) -> str:
+    """The ending of a file that an export can write. Raises ConfigError for another ending."""
+    ending = path.suffix.lower()
+    if ending not in _KINDS:
+        pickled = (
+            " A .pt or .pth would be a pickle, which can run code when it is loaded."
+            if (ending in (".pt", ".pth", ".pkl", ".bin"))
+            else ""
+        )
+        raise ConfigError(
+            f"Expected a file with the ending {' or '.join(_KINDS)}, got {path.name!r}.{pickled} Write "
+            f"{path.stem}.safetensors."
+        )
+    return ending
 
 
 def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client: int | None = None) -> Taken:
@@ -151,6 +176,7 @@ def _card(
             "records": here.problem.records,
             "outside": list(here.marks.outside),
         },
+        "records": here.schema.words(),
         "model": _model(learnt),
         "privacy": {
             "unit": privacy.unit,
@@ -189,10 +215,14 @@ def _model(learnt: Learnt) -> dict[str, Any]:
 
 
 def _kind(model: object) -> dict[str, Any]:
-    """The options that build a packaged model; for any other model its name alone."""
+    """What builds a model: the keys of a packaged one, or the name, options and digest of own code."""
+    bare: dict[str, Any] = {"hidden": None, "width": None, "options": {}, "code": None}
     if isinstance(model, ModelConfig):
-        return {"kind": model.kind, "hidden": model.hidden, "width": model.width}
-    return {"kind": str(getattr(model, "name", "own")), "hidden": None, "width": None}
+        return {**bare, "kind": model.kind, "hidden": model.hidden, "width": model.width}
+    if not isinstance(model, OwnModel):
+        return {**bare, "kind": str(getattr(model, "name", "own"))}
+    code = None if model.place is None else model.place.sha256
+    return {**bare, "kind": model.name, "options": dict(model.options), "code": code}
 
 
 def _figure(value: float | None) -> float | str | None:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
+from dp_accounting import DpEvent
+
 from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
+from securefl.accounting.events import History
 from securefl.accounting.figures import brief, plain
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
-from securefl.mechanisms.charges import events_of
+from securefl.mechanisms.charges import charge_of, events_of
+from securefl.mechanisms.registry import mechanism_of
 from securefl.study.accounted import ALONE
-from securefl.study.composition import composition, require_known
+from securefl.study.composition import composition, require_known, sized
 from securefl.study.config import Arm, Study
+from securefl.study.privacy import PrivacySection
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training.cohorts import why_alone
@@ -30,12 +36,31 @@ from securefl.training.task import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one kind of release takes of a client's epsilon.
+
+    name: of the value, or "training". releases: its number in the whole run, or of rounds of training.
+    noise_multiplier: the deviation of its noise over its sensitivity; None without noise. epsilon: what these
+    releases cost by themselves, against the adversary that learns the most. Parts compose to less than
+    their sum.
+    """
+
+    name: str
+    releases: int
+    noise_multiplier: float | None
+    epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
     """The forecast of one arm, for a client that takes part in every round.
 
     Attributes:
         clients: the number of clients.
         learns, epsilon: by party. Epsilon is the one after the last round of the schedule.
+        by_round: the largest epsilon against an adversary after some rounds, by their number.
+        takes: the parts of epsilon, one for training and one for each value that costs any.
+        noise: the noise of private training in words. Empty without it.
         affordable: the number of rounds that the budget buys, if extra queries come evenly over the schedule.
             None without a budget.
         bytes_up, bytes_down: of all clients, in the first and in a later round, from a rehearsal of two
@@ -50,6 +75,9 @@ class Forecast:
     clients: int
     learns: dict[str, str]
     epsilon: dict[str, float]
+    by_round: dict[int, float]
+    takes: tuple[Part, ...]
+    noise: str
     affordable: int | None
     bytes_up: tuple[int, int]
     bytes_down: tuple[int, int]
@@ -90,6 +118,9 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         epsilon={
             party: compose(events_of(plan, sent, party, plan.max_rounds), plan.delta) for party in PARTIES
         },
+        by_round=_by_round(plan, sent),
+        takes=tuple(_parts(plan, sent)),
+        noise=_noise(study, arm, world, sent),
         affordable=affordable_rounds(plan, sent),
         bytes_up=(first["bytes_up"], later["bytes_up"]),
         bytes_down=(first["bytes_down"], later["bytes_down"]),
@@ -97,6 +128,70 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         changes=world.problem.changes,
         alone=_alone(study, world),
         apart=_apart(world.problem),
+    )
+
+
+def _adversaries(plan: Plan) -> Sequence[str]:
+    """The parties whose epsilon counts: those of the plan, or all if it names none."""
+    return plan.adversaries or PARTIES
+
+
+def _worst(plan: Plan, sent: Sequence[ValueSpec], rounds: int) -> float:
+    by_then = [replace(s, extra_queries=ceil(s.extra_queries * rounds / plan.max_rounds)) for s in sent]
+    spent = [events_of(plan, by_then, party, rounds) for party in _adversaries(plan)]
+    return max(compose(events, plan.delta) for events in spent)
+
+
+def _by_round(plan: Plan, sent: Sequence[ValueSpec]) -> dict[int, float]:
+    """The epsilon after the first round, a quarter, half and all of the rounds."""
+    rounds = plan.max_rounds
+    shown = sorted({1, max(1, rounds // 4), max(1, rounds // 2), rounds})
+    return {number: _worst(plan, sent, number) for number in shown}
+
+
+def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
+    """What training and each value take, training first. A value that costs nothing is left out."""
+    trained: Counter[DpEvent] = Counter()
+    for spec in sent:
+        charges = (charge_of(plan, spec), charge_of(plan, spec, trained=False))
+        if spec.training is not None and charges[0] != charges[1]:
+            trained[spec.training] += spec.asked(plan.max_rounds) - spec.initial_queries
+    if trained:
+        yield Part(
+            name="training",
+            releases=sum(trained.values()),
+            noise_multiplier=_multiplier_of(next(iter(trained))),
+            epsilon=compose(trained, plan.delta),
+        )
+    for spec in sent:
+        own, often = charge_of(plan, spec, trained=False).by_party(), spec.asked(plan.max_rounds)
+        alone = max(compose({own[party]: often}, plan.delta) for party in _adversaries(plan))
+        noised = mechanism_of(plan, spec).noised
+        if alone > 0:
+            yield Part(
+                name=spec.name,
+                releases=often,
+                noise_multiplier=plan.noise_multiplier if noised else None,
+                epsilon=alone,
+            )
+
+
+def _multiplier_of(training: DpEvent) -> float:
+    ((_, multiplier),) = History.of({training: 1}).steps
+    return multiplier
+
+
+def _noise(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> str:
+    """The noise of the arm's private training, why it is as large, and for which clients it holds."""
+    private = sized(study, arm, world.problem).private
+    if study.dpsgd is None or private is None or all(spec.training is None for spec in sent):
+        return ""
+    target = study.dpsgd.epsilon
+    why = "as given" if target is None else f"from epsilon = {target:g} over {study.study.rounds} rounds"
+    return (
+        f"noise multiplier {private.noise_multiplier:g} ({why}), {_many(private.steps, 'step')} a round at "
+        f"sampling rate {private.sampling_rate:g}. It is the same at every client, whatever its number of "
+        "records: rate and steps are public, and no cohort amplifies privacy"
     )
 
 
@@ -167,7 +262,13 @@ def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:
         "seconds": total_seconds(study, forecasts),
         "workers": study.runtime.processes,
         "arms": [
-            {**vars(own), "epsilon": {p: plain(e) for p, e in own.epsilon.items()}} for own in forecasts
+            {
+                **vars(own),
+                "epsilon": {p: plain(e) for p, e in own.epsilon.items()},
+                "by_round": {str(number): plain(e) for number, e in own.by_round.items()},
+                "takes": [{**vars(part), "epsilon": plain(part.epsilon)} for part in own.takes],
+            }
+            for own in forecasts
         ],
     }
 
@@ -188,6 +289,7 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
         yield own.arm
         for party in PARTIES:
             yield f"  {party:11} ε {brief(own.epsilon[party]):>6}   learns {own.learns[party]}"
+        yield from _spending(privacy, own)
         if own.affordable is not None:
             yield (
                 f"  a budget of {privacy.budget:g} buys {own.affordable} of {study.study.rounds} rounds "
@@ -206,6 +308,23 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
     seeds, workers = _many(len(study.study.seeds), "seed"), _many(study.runtime.processes, "worker")
     yield ""
     yield f"About {duration(total_seconds(study, forecasts))} on this machine with {workers}, for {seeds}."
+
+
+def _spending(privacy: PrivacySection, own: Forecast) -> Iterator[str]:
+    """Lines on an arm's noise, and, if it is finite, its epsilon over the rounds and the parts of it."""
+    if own.noise:
+        yield f"  private training: {own.noise}"
+    if not any(0 < value < inf for value in own.by_round.values()):
+        return
+    against = " and ".join(privacy.adversaries) or "anybody"
+    rounds = ", ".join(f"{brief(value)} after round {number}" for number, value in own.by_round.items())
+    yield f"  ε against {against}: {rounds}"
+    parts = "; ".join(
+        f"{part.name} ε {brief(part.epsilon)} ({part.releases} times"
+        f"{'' if part.noise_multiplier is None else f', noise multiplier {part.noise_multiplier:.5g}'})"
+        for part in own.takes
+    )
+    yield f"  of it alone: {parts}"
 
 
 def _many(count: int, name: str) -> str:

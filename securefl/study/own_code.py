@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import NAMES, Dataset, Split, load
@@ -24,6 +23,7 @@ from securefl.data.identity import digest_of_records
 from securefl.data.in_memory import InMemory, given
 from securefl.data.networks import agreed, outside
 from securefl.data.own import Own, from_files, own
+from securefl.data.schema import Features, Schema
 from securefl.data.sides import Sides
 from securefl.data.tables import read_table
 from securefl.dp.noise import Source
@@ -35,7 +35,7 @@ from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Marks
 from securefl.training.losses import Loss
 from securefl.training.models import Architecture, ModelConfig
-from securefl.training.networks import Network, named
+from securefl.training.networks import Network, digest_of, made_by, named
 from securefl.training.own_models import OwnModel, model_points, require_layers
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
@@ -84,8 +84,22 @@ def told(study: Study) -> list[str]:
     return [line.replace("model come", "model comes") for line in lines]
 
 
-def records(study: Study, seed: int, sides: Sides) -> tuple[Split, Marks, bool]:
-    """The study's records under this seed, and whether their test part is a share of the clients' own.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Read:
+    """A study's records under one seed.
+
+    split: the records. schema: how such a record becomes a model's input. marks: of the records. leaving:
+    whether their test part is a share of the clients' own.
+    """
+
+    split: Split
+    schema: Schema
+    marks: Marks
+    leaving: bool
+
+
+def records(study: Study, seed: int, sides: Sides) -> Read:
+    """The study's records under this seed.
 
     sides: puts a record into the training or the test part, by the record's content.
     Raises ConfigError for a source that the study may not name, and DataError for records that do not fit.
@@ -96,7 +110,9 @@ def records(study: Study, seed: int, sides: Sides) -> tuple[Split, Marks, bool]:
         # Without noise records are split by place, as the published tables need it.
         own_sides = sides if study.noised else None
         split = load(section.source or "", download=section.download, seed=seed, sides=own_sides)
-        return split, _marks_of_records(study, split.train, split.test), False
+        schema = Schema(columns=None, shape=split.train.shape)
+        marks = _marks_of_records(study, split.train, split.test)
+        return Read(split=split, schema=schema, marks=marks, leaving=False)
     name, found = _given(study, place, seed)
     if section.test is not None and (place is not None or study.brought.data is not None):
         if found.test is not None:
@@ -113,7 +129,12 @@ def records(study: Study, seed: int, sides: Sides) -> tuple[Split, Marks, bool]:
     # A separate test part is the server's. No client's budget covers it.
     people = [made.split.train] if found.test is not None else [made.split.train, made.split.test]
     marks = _marks_of(study, made, name, place) | _marks_of_records(study, *people)
-    return made.split, marks | _marks_of_network(study, network, name, place), made.parted
+    return Read(
+        split=made.split,
+        schema=replace(made.schema, network=network),
+        marks=marks | _marks_of_network(study, network, name, place),
+        leaving=made.parted,
+    )
 
 
 def _marks_of_records(study: Study, *parts: Dataset) -> Marks:
@@ -243,8 +264,8 @@ def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple
         place=place,
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)
-    if study.dpsgd is not None:
-        _require_private(model, train, outputs, study.dpsgd)
+    if study.private is not None:
+        _require_private(model, train, outputs, study.private)
     return model, _model_marks(model, train, outputs, seed)
 
 
@@ -278,25 +299,6 @@ def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Ma
     return Marks(bound={"model": digest}, words={"model": f"{model.name} (SHA-256 {digest[:12]})"})
 
 
-def digest_of(model: nn.Module, *, sources: bool) -> str:
-    """SHA-256 of a module: its printed form, its initial values, and its source as far as Python finds it.
-
-    sources: whether the source counts. Pass False for code in a study's folder: Python finds its source only
-    while a caller has it imported.
-    """
-    found = hashlib.sha256(repr(model).encode())
-    for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
-        if sources and kind.__module__.partition(".")[0] != "torch":
-            try:
-                found.update(inspect.getsource(kind).encode())
-            except (OSError, TypeError):  # typed into a prompt: its layers and values distinguish it
-                found.update(kind.__qualname__.encode())
-    for key, entry in model.state_dict().items():
-        found.update(f"{key} {tuple(entry.shape)}".encode())
-        found.update(np.ascontiguousarray(entry.detach().numpy()).tobytes())
-    return found.hexdigest()
-
-
 Told = Callable[[int, int], None]
 """A callback: (number of records whose features are computed, number of all records)."""
 
@@ -305,13 +307,15 @@ Told = Callable[[int, int], None]
 class Featured:
     """Records whose inputs are features.
 
-    records: each client's. test: the server's. shape: of one record. marks: of the network.
+    records: each client's. test: the server's. shape: of one record. marks: of the network. network: the
+    network, or None if the study names none.
     """
 
     records: Sequence[Records]
     test: Dataset
     shape: tuple[int, ...]
     marks: Marks
+    network: Features | None = None
 
 
 def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told) -> Featured:
@@ -336,42 +340,28 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
 
     made = [(of(x, study.claims), y) for x, y in records]
     tested = Dataset(name=test.name, x=of(test.x, False), y=test.y, classes=test.classes, fitted=test.fitted)
-    return Featured(records=made, test=tested, shape=(width,), marks=_marks(network, place, test.name))
+    return Featured(
+        records=made,
+        test=tested,
+        shape=(width,),
+        marks=_marks(network, place, test.name),
+        network=Features(word=study.data.features, name=network.name, about=network.about),
+    )
 
 
 def _network(study: Study) -> tuple[Network, CodePlace | None]:
     place = features_code(study)
-    return (named(study.data.features or "") if place is None else _own(study, place)), place
+    network = named(study.data.features or "") if place is None else _made(study, place)
+    if network.tokens is not None:
+        raise ConfigError(
+            f"[data] Expected features of a network that reads numbers, got {study.data.features!r}, "
+            "which reads text. Compute a file of them with: securefl features TABLE --text COLUMN"
+        )
+    return network, place
 
 
-def _own(study: Study, place: CodePlace) -> Network:
-    """The network that a function in the study's own code returns."""
-    factory = load_code(place)
-    if not inspect.isroutine(factory) and not inspect.isclass(factory):
-        raise ConfigError(f"[data] Expected {place.name} to be a class or function, got something else.")
-    try:
-        with importable(place):
-            module, again = factory(), factory()
-    except SecureFLError:
-        raise
-    # The function is the study's own code: it may raise any error, and call `sys.exit` as scripts do.
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"[data] Expected {place.name}() to make a network, got {type(error).__name__}: {error}. Mend it."
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise ConfigError(
-            f"[data] Expected {place.name}() to make an nn.Module, got {type(module).__name__}."
-        )
-    digest = digest_of(module, sources=False)
-    # A network that differs at each call would never find its cached features again.
-    if not isinstance(again, nn.Module) or digest_of(again, sources=False) != digest:
-        raise ConfigError(
-            f"[data] Expected {place.name}() to make the same network each time, got others. Draw its values "
-            "from a seeded generator, or read them from a file."
-        )
-    name = f"{place.name} {place.sha256} {digest}"
-    return Network(module=module, name=name, about=study.data.network or "")
+def _made(study: Study, place: CodePlace) -> Network:
+    return made_by(place, study.data.network or "")
 
 
 def _marks(network: Network, place: CodePlace | None, source: str) -> Marks:

@@ -1,12 +1,17 @@
-"""The section [privacy] of a study, and the privacy plan of each arm that follows from it."""
+"""The sections [privacy] and [dpsgd] of a study, and the privacy plan of each arm that follows from them.
+
+`epsilon` is one number, in whichever of the two sections it stands: the cost of all that one client releases
+in one run, with its training. `with_one_epsilon` copies it to the other section, and docs/budget.md has the
+rule by which training and noised values share it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from math import inf, isfinite
+from typing import Any, Final, Literal
 
 from dp_accounting import DpEvent
 
@@ -17,11 +22,13 @@ from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.core.renamed import formerly
-from securefl.dp.calibration import check_training, multiplier_beside, sigma
+from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
+from securefl.linear.registry import encrypts_baseline
 from securefl.linear.registry import require as require_scores
 from securefl.mechanisms import registry as mechanisms
 from securefl.mechanisms.base import KEY_HOLDER_ADDS
 from securefl.sums.registry import names as sum_names
+from securefl.training.private_steps import DPSGD
 
 # The texts of legends for these words of the configuration.
 _SUMS = {
@@ -47,6 +54,90 @@ _SERVERS = {"active": "against a lying server", "semi-honest": "against a semi-h
 _CALIBRATIONS = {"exact": "exact calibration", "paper": "the paper's calibration"}
 
 
+_UNSIZED: Final = 1e5
+"""The noise multiplier until the one that a target needs is known. A model that is trained with it is noise,
+so a use by mistake costs accuracy and no privacy."""
+
+
+def with_one_epsilon(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A study's table, in which a section that needs an epsilon and has none gets that of the other one."""
+    privacy, training = table.get("privacy"), table.get("dpsgd")
+    found = dict(table)
+    if not isinstance(privacy, dict) or not isinstance(training, dict):
+        return found
+    if "epsilon" not in privacy and privacy.get("noise") != NO_NOISE and _is_target(training.get("epsilon")):
+        found["privacy"] = {**privacy, "epsilon": training["epsilon"]}
+    if not {"epsilon", "noise_multiplier"} & {*training} and _is_target(privacy.get("epsilon")):
+        found["dpsgd"] = {**training, "epsilon": privacy["epsilon"]}
+    return found
+
+
+def _is_target(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGDSection:
+    """The section [dpsgd]: private training by a given noise, or by the epsilon that it may cost.
+
+    Attributes:
+        noise_multiplier: z, the deviation of the noise over `clip_norm`.
+        epsilon: the target in place of `noise_multiplier`: what all that a client releases in a run may cost.
+            Each arm's noise follows from it, the schedule, and the other noised values (`training_of`).
+        clip_norm: C, the largest L2 norm of a record's clipped gradient.
+        sampling_rate: q in (0, 1]. Each record enters each step with this probability. It is public.
+        expected_batch: the divisor of the noised sum, such as q times a declared size of a client. It is
+            public, and must not be computed from the records.
+        steps: noised steps in a round. Each one is charged.
+        optimizer: "sgd" or "adam", on the noised gradient.
+        learning_rate: of every step.
+        momentum: of SGD.
+        weight_decay: the weight of |w|^2 / 2.
+        proximal: FedProx's mu, the weight of |w - w_global|^2 / 2.
+        chunk: the public number of rows whose gradients are computed at a time, a multiple of 32. By default
+            it follows from `expected_batch`.
+    """
+
+    clip_norm: float
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+    sampling_rate: float
+    expected_batch: float
+    steps: int
+    optimizer: Literal["sgd", "adam"]
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None and not _is_target(self.epsilon):
+            raise ValueError(
+                f"Expected a finite epsilon > 0, got {self.epsilon}. To train without private noise, leave "
+                "[dpsgd] out."
+            )
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            got = "neither" if self.epsilon is None else "both"
+            raise ValueError(
+                f"Expected `epsilon`, from which the noise follows, or `noise_multiplier`, got {got}. "
+                f"{'Add' if self.epsilon is None else 'Keep'} one of them."
+            )
+        self.sized(self.noise_multiplier or (_UNSIZED if self.noise_multiplier is None else 0.0))
+
+    def sized(self, noise_multiplier: float) -> DPSGD:
+        """This training with this noise. Raises ValueError for a value out of range."""
+        own = {own.name: getattr(self, own.name) for own in fields(self)}
+        del own["epsilon"]
+        return DPSGD(**{**own, "noise_multiplier": noise_multiplier})
+
+    @property
+    def training(self) -> DPSGD:
+        """This training with its noise. With a target it gets so much noise that it learns nothing, until
+        `training_of` knows an arm's schedule."""
+        return self.sized(_UNSIZED if self.noise_multiplier is None else self.noise_multiplier)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivacySection:
     """The section [privacy]: the unit of privacy, the protections, and the adversaries.
@@ -54,13 +145,25 @@ class PrivacySection:
     A study states every choice that its guarantee depends on; only the key size has a silent default.
 
     Attributes:
+        sum: how updates and statistics are summed: "clear", or the scheme by which the server learns totals
+            only: "masked", "ckks" or "two-server".
+        scores: how the server obtains one number per client, such as a profile's divergence: "clear", or the
+            scheme by which it learns that number alone.
+        noise: who adds the noise of values with a sensitivity: "none", "local" (each client), "distributed"
+            (each client a share, in a hidden sum), "central" (the server, which is trusted) or "key-holder"
+            (of a two-server sum).
+        unit: what epsilon protects: one "record" of a client, or a whole "client".
+        adjacency: in what neighbouring data differ: one unit added or removed ("add-remove"), replaced
+            ("replace-one"), or its value replaced by zeros ("zero-out").
+        delta: of epsilon.
         budget: the largest epsilon of a client, `inf` for none.
         adversaries: the parties that the budget must hold against.
         non_private: names of values that clients may send without noise. Epsilon is then infinite.
         parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E),
             which batches cannot have. Pads have no such key: they take "words-64" (the default) or
             "words-128", under which a score errs by less than 1e-11.
-        epsilon: the epsilon that the noise is calibrated for, over all rounds, `inf` for no noise.
+        epsilon: what all that a client releases in a run may cost, training included, `inf` for no noise. The
+            noise of the values follows from it.
         calibration: "exact", or FedLog's theorem ("paper").
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may drop
             out, and that may collude with the server (0: none may).
@@ -155,9 +258,10 @@ class PrivacySection:
                 f"{near(self.noise, known)}."
             )
         if (self.noise == NO_NOISE) != (self.epsilon is None):
+            where = " The epsilon of private training stands in [dpsgd]." if self.noise == NO_NOISE else ""
             raise ValueError(
                 f"Expected `epsilon` with noise, and none without noise, got {self.epsilon} with noise = "
-                f"{self.noise!r}."
+                f"{self.noise!r}.{where}"
             )
         if self.epsilon is not None and not self.epsilon > 0:
             raise ValueError(f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}.")
@@ -214,24 +318,20 @@ class PrivacySection:
         records, clients: the public numbers of all of them. n in weights n_k / n lies between the two.
         leaving: whether a client's record may become the server's, depending on its content.
         """
-        noised = [s for s in specs if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
-        # A retry of a noised sum is a release with fresh noise, so it is counted beforehand.
-        releases = {
-            s.name: s.asked(rounds) + (self.max_retries if s.reduction == "sum" else 0) for s in specs
-        }
+        releases = self._releases(rounds, specs)
         sums = [s for s in specs if s.reduction == "sum"]
         weights = {s.name: s.weighs for s in sums if s.weighs != "equal"}
         drawn = max((s.draws for s in sums), default=0)
-        # Initial queries precede training, so training is counted for the other releases alone.
         spent: Counter[DpEvent] = Counter()
-        for s in specs:
-            if s.training is not None and self.unit == "record":
-                spent[s.training] += releases[s.name] - s.initial_queries
+        for s, often in self._trainings(rounds, specs):
+            assert s.training is not None
+            spent[s.training] += often
         return Plan(
             sum=self.sum,
             scores=self.scores,
+            encrypted_baseline=encrypts_baseline(self.scores, self.parameters),
             noise=NO_NOISE if self.epsilon == inf else self.noise,
-            noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised), spent),
+            noise_multiplier=self._multiplier(self._noised(rounds, specs), spent),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
             min_cohort_size=self.min_cohort_size,
@@ -262,6 +362,62 @@ class PrivacySection:
             max_releases=releases,
         )
 
+    def training_of(self, target: DPSGDSection, rounds: int, specs: Sequence[ValueSpec]) -> DPSGD:
+        """The private training of a run whose clients send values of these specs, with its noise.
+
+        With a target, each round's training and each retry counts. The rate and the steps are public and the
+        same at every client, and no client's cohort amplifies its privacy. So the noise is the same for all
+        clients, and the epsilon of a client that is in every round is at most the target.
+        If other values are noised, training alone costs as much as all of them alone.
+        Raises ConfigError if no noise reaches the target.
+        """
+        if target.epsilon is None:
+            return target.training
+        if (self.unit, self.adjacency) != ("record", "add-remove"):
+            raise ConfigError(
+                '[dpsgd] Expected unit = "record" and adjacency = "add-remove" in [privacy] with a target '
+                f"`epsilon`, got {self.unit!r} and {self.adjacency!r}: private training is accounted per "
+                "record that is added or removed. Take these two, or give `noise_multiplier`."
+            )
+        often = sum(often for _, often in self._trainings(rounds, specs))
+        if not often:  # this arm trains nothing privately
+            return target.training
+        try:
+            return target.sized(
+                shared_training_noise(
+                    target.epsilon,
+                    self.delta,
+                    sampling_rate=target.sampling_rate,
+                    steps=often * target.steps,
+                    releases=self._noised(rounds, specs) if self._adds_noise else 0,
+                )
+            )
+        except ConfigError as error:
+            raise ConfigError(f"[dpsgd] {error}") from None
+
+    @property
+    def _adds_noise(self) -> bool:
+        return self.epsilon is not None and self.epsilon < inf
+
+    def _releases(self, rounds: int, specs: Sequence[ValueSpec]) -> dict[str, int]:
+        """The most releases of each value. A retry of a sum has fresh noise, so it is counted beforehand."""
+        return {s.name: s.asked(rounds) + (self.max_retries if s.reduction == "sum" else 0) for s in specs}
+
+    def _noised(self, rounds: int, specs: Sequence[ValueSpec]) -> int:
+        """The most releases of all values that noise bounds."""
+        found = self._releases(rounds, specs)
+        return sum(found[s.name] for s in specs if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0)
+
+    def _trainings(self, rounds: int, specs: Sequence[ValueSpec]) -> list[tuple[ValueSpec, int]]:
+        """The values that follow private training, and how often each one does at most."""
+        found = self._releases(rounds, specs)
+        # Initial queries precede training, so training is counted for the other releases alone.
+        return [
+            (s, found[s.name] - s.initial_queries)
+            for s in specs
+            if s.training is not None and self.unit == "record"
+        ]
+
     def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:
         """The noise multiplier (sigma over sensitivity) at which all releases and training cost `epsilon`."""
         if self.epsilon is None or self.epsilon == inf:
@@ -271,8 +427,14 @@ class PrivacySection:
                 '[privacy] Expected calibration = "exact" with private training ([dpsgd]), got "paper": '
                 "FedLog's theorem counts its own noise alone. Leave the line out."
             )
-        if not releases:
+        try:
             check_training(self.epsilon, self.delta, spent)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error} The noise of training is `noise_multiplier` in [dpsgd]; leave it out, and it "
+                "follows from epsilon."
+            ) from None
+        if not releases:
             return 0.0
         if spent:
             return multiplier_beside(self.epsilon, self.delta, releases=releases, spent=spent)

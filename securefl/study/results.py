@@ -23,6 +23,7 @@ from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.engine.attendance import spans
 from securefl.report import run_page
 from securefl.report.plots import evaluated
+from securefl.report.sentences import privacy_cost
 from securefl.study.accounted import sentence
 from securefl.study.alarms import Alarm, alarms, is_personal
 from securefl.study.arm import ArmRun, arm_folder
@@ -62,6 +63,7 @@ class Results:
     alarms: the warnings about the arms.
     kind: the learning task, which decides what "accuracy" means (`MEASURES`).
     accounting: sentences on the runs that the epsilons cover: one alone, or all over the same records.
+    price: what a finite epsilon cost in accuracy, in a sentence; empty if no arms tell.
     """
 
     metrics: pd.DataFrame
@@ -74,6 +76,7 @@ class Results:
     alarms: tuple[Alarm, ...]
     kind: Task
     accounting: str
+    price: str
 
     @property
     def learnt(self) -> bool:
@@ -84,17 +87,20 @@ class Results:
 def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
     """The tables of these runs."""
     metrics = pd.DataFrame([row for run in runs for row in _metrics(run)])
+    names = dict.fromkeys(run.arm.name for run in runs)
+    summary = tuple(_summary(study, name, metrics, runs) for name in names)
     return Results(
         metrics,
         pd.concat([_participation(run) for run in runs], ignore_index=True),
         pd.DataFrame([row for run in runs for row in _figures(run)], columns=_FIGURES),
-        tuple(_summary(study, name, metrics, runs) for name in dict.fromkeys(r.arm.name for r in runs)),
+        summary,
         tuple(_ledger(run) for run in runs),
         attendance(runs),
         abstentions(runs),
         alarms(runs),
         runs[0].world.problem.kind,
         sentence(study),
+        privacy_cost(summary, study.privacy.adversaries),
     )
 
 

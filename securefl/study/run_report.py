@@ -17,11 +17,12 @@ from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
-from securefl.report import client_plots, plots, run_page
+from securefl.report import client_plots, plots, privacy_plots, run_page
 from securefl.report import sentences as wording
 from securefl.report.client_plots import embedding
+from securefl.report.pages import Picture
 from securefl.report.run_page import TESTED
-from securefl.report.style import looks
+from securefl.report.style import WIDE, Look, looks
 from securefl.report.tables import write_png, write_table
 from securefl.storage import files
 from securefl.storage.private_folder import FIELD, NOTICE, json_text, private_folder
@@ -36,60 +37,103 @@ _TESTED = ("final_accuracy", "best_accuracy", "rounds_to_target")
 _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
 
 
-def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
-    """The figures of a report, by file name."""
-    seed = study.study.seeds[0]
+def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -> list[Picture]:
+    """The pictures of a report, the most important one first. spent: the table of `spent.spent`, if known."""
     of_arm = looks(arm.name for arm in study.arms)
     measure = MEASURES[results.kind]
     personal = PERSONAL in set(results.metrics["models"])
-    made = {
-        "accuracy": run_page.ReportFigure(
+    made = [
+        Picture(
+            name="accuracy",
             title="Accuracy",
             caption=f"Accuracy after each round, {_whose(results)}. It is {measure.words}.",
             private=personal,
             note="" if personal else TESTED,
-            figure=plots.accuracy(
+            draw=lambda width: plots.accuracy(
                 results.metrics,
                 target=study.study.target,
                 looks=of_arm,
                 label=measure.axis,
                 least=measure.least,
+                width=width,
             ),
-        ),
-        "participation": run_page.ReportFigure(
-            title="Participation by data quality",
-            caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
-            private=True,
-            figure=client_plots.participation(_of_seed(results.participation, seed), colours=None),
-        ),
-        "cost": run_page.ReportFigure(
+        )
+    ]
+    if spent is not None and privacy_plots.finite_parties(spent):
+        made.append(_epsilons(study, spent, of_arm))
+    made += _of_clients(study, results)
+    made.append(
+        Picture(
+            name="cost",
             title="Bytes and time",
             caption="The accuracy against bytes, both directions, and against modelled seconds; it is the "
             f"accuracy {_whose(results)}.",
             # Modelled seconds depend on each client's number of records.
             private=True,
-            figure=plots.bytes_and_time(results.metrics, looks=of_arm, label=measure.axis),
+            draw=lambda width: plots.bytes_and_time(
+                results.metrics, looks=of_arm, label=measure.axis, width=width
+            ),
+        )
+    )
+    return made
+
+
+def _epsilons(study: Study, spent: pd.DataFrame, of_arm: Mapping[str, Look]) -> Picture:
+    budget = study.privacy.budget
+    limit = f"The dashed line is the budget, {budget:g}." if budget < math.inf else "There is no budget."
+    parties = privacy_plots.finite_parties(spent)
+    largest = spent.groupby("party")["most"].max()
+    left = [str(p) for p in dict.fromkeys(spent["party"]) if p not in parties and largest[p] == math.inf]
+    bare = f" Against the {' and the '.join(left)} no arm's epsilon is finite." if left else ""
+    return Picture(
+        name="epsilon",
+        title="Epsilon of the data holders",
+        caption="The largest epsilon of a data holder after each round, by who looks; the area reaches down "
+        f"to the smallest one. {limit}{bare}",
+        # How far holders lie apart follows from who took part.
+        private=True,
+        draw=lambda width: privacy_plots.epsilon(
+            spent, budget=None if budget == math.inf else budget, looks=of_arm, width=width
         ),
-    }
+    )
+
+
+def _of_clients(study: Study, results: Results) -> list[Picture]:
+    """The pictures that show every client, of the first seed. None of them is for publication."""
+    seed = study.study.seeds[0]
+    made = [
+        Picture(
+            name="participation",
+            title="Participation by data quality",
+            caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
+            private=True,
+            draw=lambda width: client_plots.participation(_of_seed(results.participation, seed), width=width),
+        )
+    ]
     divergence = results.figures[results.figures["figure"] == "divergence"]
     if len(divergence):
-        made["divergence"] = run_page.ReportFigure(
-            title="Divergence of the clients' profiles",
-            caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
-            "the first seed.",
-            private=True,
-            figure=client_plots.divergence(
-                _of_seed(divergence, seed).rename(columns={"value": "divergence"})
-            ),
+        values = _of_seed(divergence, seed).rename(columns={"value": "divergence"})
+        made.append(
+            Picture(
+                name="divergence",
+                title="Divergence of the clients' profiles",
+                caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
+                "the first seed.",
+                private=True,
+                draw=lambda width: client_plots.divergence(values, width=width),
+            )
         )
     places = _places(results, seed)
     if len(places):
-        made["embedding"] = run_page.ReportFigure(
-            title="Embeddings of the clients",
-            caption="The selection's embedding of each client, after the last round (as FedCor, Fig. 7); "
-            "the losses of clients that are near each other change together. The first seed.",
-            private=True,
-            figure=embedding(places),
+        made.append(
+            Picture(
+                name="embedding",
+                title="Embeddings of the clients",
+                caption="The selection's embedding of each client, after the last round (as FedCor, Fig. 7); "
+                "the losses of clients that are near each other change together. The first seed.",
+                private=True,
+                draw=lambda width: embedding(places, width=width),
+            )
         )
     return made
 
@@ -134,13 +178,14 @@ def write(
     own: Mapping[str, str] | None = None,
     outside: Sequence[str] = (),
     digests: Mapping[str, str] | None = None,
+    spent: pd.DataFrame | None = None,
 ) -> Path:
     """Write tables, plots, versions and the report into the run folder. Returns the report's path.
 
     reproduce: the command that repeats the run. changes: sentences on how the model was changed for private
     training. own: records, code and model that are not packaged, in words. outside: sentences on data that no
     epsilon covers. digests: of records. These go into the private folder, as do all figures that are not for
-    publication.
+    publication. spent: what data holders spent, by round (`spent.spent`).
     """
     conditions = {**versions(), "device": device, **(own or {})}
     private = private_folder(folder)
@@ -160,17 +205,20 @@ def write(
     if digests:
         files.write(private / "records.json", json_text(digests))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
-    drawn = figures(study, results)
-    for name, figure in drawn.items():
-        pictures = files.subfolder((private if figure.private else folder) / "plots")
-        write_png(pictures / f"{name}.png", figure.figure, NOTICE if figure.private else figure.note)
+    drawn = figures(study, results, spent)
+    for picture in drawn:
+        plots_here = files.subfolder((private if picture.private else folder) / "plots")
+        notice = NOTICE if picture.private else picture.note
+        write_png(plots_here / f"{picture.name}.png", picture.draw(WIDE), notice)
     page = run_page.ReportData(
         title=study.study.name,
+        answer=wording.answer(results.summary),
+        price=results.price,
         sentences=sentences(results),
         privacy=privacy,
         config=study.text,
         summary=results.summary,
-        figures=list(drawn.values()),
+        figures=drawn,
         versions=conditions,
         seeds=study.study.seeds,
         reproduce=reproduce,
@@ -190,14 +238,15 @@ def write(
 def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -> list[run_page.PrivacyRow]:
     """The rows of the privacy card: what each party learns, and at which epsilon. Equal arms share a row."""
     spent = {arm.name: arm.epsilon for arm in results.summary}
-    rows: dict[tuple[str, str, str], list[str]] = {}
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
     for party in PARTIES:
         for arm, (algorithm, plan) in arms.items():
-            seen = learns(plan, [contribution.spec for contribution in algorithm.contributions], party)
-            rows.setdefault((party, seen, in_words(spent[arm][party])), []).append(arm)
+            specs = [contribution.spec for contribution in algorithm.contributions]
+            seen, shortly = (learns(plan, specs, party, assumptions=said) for said in (True, False))
+            rows.setdefault((party, seen, shortly, in_words(spent[arm][party])), []).append(arm)
     return [
-        run_page.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon)
-        for (party, seen, epsilon), arms in rows.items()
+        run_page.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon, shortly=shortly)
+        for (party, seen, shortly, epsilon), arms in rows.items()
     ]
 
 
@@ -231,6 +280,7 @@ def as_json(results: Results) -> dict[str, Any]:
     return {
         "arms": arms,
         "sentences": list(wording.sentences(tested)) if tested else [],
+        "privacy_cost": results.price or None,
         "accuracy": MEASURES[results.kind].words,
         "tested": TESTED,
         "accounting": results.accounting,

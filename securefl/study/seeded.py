@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from securefl.algorithm.clients import Population
 from securefl.algorithm.queries import Floats
+from securefl.data.schema import Schema
 from securefl.engine.party.computing import Records
 from securefl.study import cost
 from securefl.training.task import Problem
@@ -54,11 +55,12 @@ class World:
 
     records: each client's training records. held: the records that each client tests on and never trains
     on; None without a hold-out. quality: the name of the corruption of each client's data, or "clean".
-    marks: see `Marks`.
+    schema: how a record becomes the model's input. marks: see `Marks`.
     """
 
     seed: int
     problem: Problem
+    schema: Schema
     records: Sequence[Records]
     quality: tuple[str, ...]
     cost_model: cost.CostModel

@@ -35,6 +35,7 @@ from securefl.study.lanes import Pair, side_by_side
 from securefl.study.round_events import logged, told
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
+from securefl.study.spent import spent
 from securefl.study.split_key import Keeper
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
@@ -232,6 +233,16 @@ def _written(
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
     marks = made.first.marks
     page = run_report.write(
-        study, collected, card, out, reproduce, changes, where, marks.words, marks.outside, marks.private
+        study,
+        collected,
+        card,
+        out,
+        reproduce,
+        changes,
+        where,
+        marks.words,
+        marks.outside,
+        marks.private,
+        spent=spent(runs, made.arms),
     )
     return collected, page

@@ -51,8 +51,8 @@ def build(
 
 
 def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Splits) -> World:
-    split, marks, leaving = own_records(study, seed, splits.test)
-    split = _drawn(study, split, seed)
+    read = own_records(study, seed, splits.test)
+    split, marks, leaving = _drawn(study, read.split, seed), read.marks, read.leaving
     clients, apart = study.data.clients, study.data.test_clients
     if clients is not None and clients + apart > len(split.train):
         wanted = (
@@ -103,7 +103,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         server_x=made.test.x,
         server_y=made.test.y,
         seed=model_seed,
-        private=study.dpsgd,
+        private=study.private,
         hardware=hardware,
         planned=partial(
             study.privacy.plan, study.study.rounds, records=owned, clients=clients, leaving=leaving
@@ -118,6 +118,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         cost_model=_cost(study, preset.model, train.shape, model.reads_text),
         devices=preset.law.draw(clients, stream(seed, "devices")),
         held=held,
+        schema=replace(read.schema, features=made.network),
         marks=marks | made.marks | of_model | _dealing(study) | _bound_to(splits),
     )
 

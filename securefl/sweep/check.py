@@ -98,7 +98,7 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
     for cell in cells:
         study = cell.study
         tell(cell.name)
-        problem = replace(here.problem, local=study.local, private=study.dpsgd)
+        problem = replace(here.problem, local=study.local, private=study.private)
         try:
             made = {arm.name: composition(study, arm, replace(here, problem=problem)) for arm in study.arms}
             require_known(study, [algorithm for algorithm, _ in made.values()])

@@ -9,30 +9,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from math import inf
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from matplotlib.markers import MarkerStyle
 
 from securefl.accounting.figures import asked_for, says_infinite, short, with_reason
-from securefl.report import run_page
+from securefl.report import run_page, style
+from securefl.report.inline import inline_svg
+from securefl.report.pages import APART, number_text
 from securefl.storage.files import write as write_file
 from securefl.study import run_report
-from securefl.sweep.best import caveats, sentences
-from securefl.sweep.cells import EPSILON, Sweep, in_force, short_names, show
+from securefl.sweep.best import caveats, headline, sentences
+from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.tradeoff import Series, done, filters, student
 from securefl.sweep.tradeoff_plots import Drawing, Ink, drawings
@@ -90,17 +86,29 @@ class Row:
 
 
 def write(
-    path: Path, sweep: Sweep, out: Path, series: Sequence[Series], failed: Mapping[str, str], reproduce: str
+    path: Path,
+    sweep: Sweep,
+    out: Path,
+    series: Sequence[Series],
+    failed: Mapping[str, str],
+    reproduce: str,
+    others: Sequence[Sequence[Series]] = (),
 ) -> None:
     """Write the page of the sweep in `out` to `path`, and replace an old one.
 
-    failed: the errors of failed cells, by name. Raises OSError if writing fails.
+    failed: the errors of failed cells, by name. others: series over other axes than epsilon, for figures of
+    their own. Raises OSError if writing fails.
     """
-    write_file(path, render(sweep, out, series, failed, reproduce))
+    write_file(path, render(sweep, out, series, failed, reproduce, others))
 
 
 def render(
-    sweep: Sweep, out: Path, series: Sequence[Series], failed: Mapping[str, str], reproduce: str
+    sweep: Sweep,
+    out: Path,
+    series: Sequence[Series],
+    failed: Mapping[str, str],
+    reproduce: str,
+    others: Sequence[Sequence[Series]] = (),
 ) -> str:
     """The page as one HTML text."""
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
@@ -121,22 +129,19 @@ def render(
         failed=failed,
         warnings={name: [own["text"] for own in told] for name, told in alarms_of(sweep, out).items()},
         measure=measure_of(sweep, out).words,
-        apart=run_page.APART,
+        apart=APART,
         tested=run_page.TESTED,
         personal=any(own.personal for own in series),
-        sentences=[*sentences(series), *caveats(sweep), *_outside(sweep, out)],
+        sentences=[*sentences(series), *_outside(sweep, out)],
+        caveats=caveats(sweep),
         choices={short.get(name, name): values for name, values in choices.items()},
         series=series,
         groups={own.number: _groups(own, choices) for own in series},
         truths=[_truth(own, asked) for own in series],
         asked=[asked_for(value) for value in asked],
         rows=[row for own in series for row in _rows(own)],
-        figures=[
-            (drawing, Markup(inline_svg(drawing, series)))  # escaped by ElementTree
-            for drawing in drawings(
-                series, epsilon_swept=EPSILON in sweep.keys, legend=False, measure=measure_of(sweep, out)
-            )
-        ],
+        headline=headline(series),
+        figures=_figures(series, others, measure_of(sweep, out)),
         cards=cards(sweep, out),
         versions=run_report.versions(),
         config=sweep.text,
@@ -144,6 +149,31 @@ def render(
         script=Markup(SCRIPT),
         digest=script_digest(),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A figure as the page has it. wide, narrow: its SVG for a screen of that kind."""
+
+    drawing: Drawing
+    wide: Markup
+    narrow: Markup
+
+
+def _figures(series: Sequence[Series], others: Sequence[Sequence[Series]], measure: Measure) -> list[Shown]:
+    labels = {f"series-{own.number}": own.label for own in (*series, *(one for own in others for one in own))}
+    wide, narrow = (
+        drawings(series, legend=False, measure=measure, others=others, narrow=small)
+        for small in (False, True)
+    )
+    return [
+        Shown(
+            drawing=large,
+            wide=inline_svg(large.figure, name=large.name, title=large.title, labels=labels),
+            narrow=inline_svg(small.figure, name=f"{small.name}-narrow", title=small.title, labels=labels),
+        )
+        for large, small in zip(wide, narrow, strict=True)
+    ]
 
 
 def _outside(sweep: Sweep, out: Path) -> list[str]:
@@ -231,13 +261,13 @@ def _rows(series: Series) -> list[Row]:
 def _numbers(own: pd.DataFrame) -> list[str]:
     known = own["final_accuracy"].dropna()
     mean, half = student(known)
-    band = "" if np.isnan(half) else f" ± {run_page.number_text(half, 3)}"
+    band = "" if np.isnan(half) else f" ± {number_text(half, 3)}"
     if len(known) == 2:  # a confidence interval of two values is meaningless
-        band = f" ({', '.join(run_page.number_text(value, 3) for value in known)})"
+        band = f" ({', '.join(number_text(value, 3) for value in known)})"
     megabytes = [float(own[name].mean()) / 1e6 for name in ("bytes_up", "bytes_down")]
     return [
-        run_page.number_text(mean, 3) + band,
-        run_page.number_text(float(own["best_accuracy"].mean()), 3),
+        number_text(mean, 3) + band,
+        number_text(float(own["best_accuracy"].mean()), 3),
         f"{float(own['rounds'].mean()):.3g}",
         _rounds(own),
         *(f"{size:.3g}" for size in megabytes),
@@ -257,67 +287,6 @@ def _rounds(own: pd.DataFrame) -> str:
 
 
 def swatch(series: Series) -> Markup:
-    """The line and mark of a series, as SVG for a legend beside its figures."""
+    """The line and mark of a series, for a legend beside its figures."""
     ink = Ink.of(series)
-    dash = f' stroke-dasharray="{ink.dash[0] * 1.5:g} {ink.dash[1] * 1.5:g}"' if ink.dash else ""
-    return Markup(  # safe: it has numbers and constants alone
-        f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{ink.colour}" '
-        f'stroke-width="2"{dash}/><path d="{_shape(ink.marker)}" fill="{ink.fill}" '
-        f'stroke="{ink.colour}"/></svg>'
-    )
-
-
-@cache
-def _shape(marker: str) -> str:
-    """The outline of a matplotlib mark around (18, 6), 9 units wide, as an SVG path."""
-    style = MarkerStyle(marker)
-    outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])
-    points = [f"{x:.2f} {y:.2f}" for x, y in outline * [9, -9] + [18, 6]]
-    return f"M{'L'.join(points)}z"
-
-
-def inline_svg(drawing: Drawing, series: Sequence[Series]) -> str:
-    """A figure as an <svg> element for a page with several figures.
-
-    Ids must be unique in the page, so each gets the figure's name as a suffix; the script finds a series by
-    the beginning of its ids. Text stays text. The groups of a series get its label as their title, which a
-    browser shows under the pointer.
-    """
-    buffer = io.StringIO()
-    # With a fixed salt and no date, the same figures give the same bytes.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "securefl"}):
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        drawing.figure.savefig(buffer, format="svg", metadata=nothing)
-    root = ElementTree.fromstring(buffer.getvalue())
-    labels = {own.number: own.label for own in series}
-    _localise(root, drawing.name, labels)
-    # Without these two the page sets the size, and the view box keeps the aspect ratio.
-    for name in ("width", "height"):
-        root.attrib.pop(name)
-    root.attrib |= {"role": "img", "aria-label": drawing.title}
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _localise(element: ElementTree.Element, name: str, labels: Mapping[int, str]) -> None:
-    element.tag = element.tag.rpartition("}")[2]
-    for child in list(element):
-        if child.tag.rpartition("}")[2] in ("metadata", "style"):
-            element.remove(child)  # matplotlib's style would apply to the whole page
-        else:
-            _localise(child, name, labels)
-    for key, value in list(element.attrib.items()):
-        del element.attrib[key]
-        element.attrib[key.rpartition("}")[2]] = _local(key, value, name)
-    found = re.match(r"series-(\d+)-", element.get("id", ""))
-    if found:
-        title = ElementTree.Element("title")
-        title.text = labels[int(found[1])]
-        element.insert(0, title)
-
-
-def _local(key: str, value: str, name: str) -> str:
-    if key == "id":
-        return f"{value}-{name}"
-    if key.endswith("href"):
-        return f"{value}-{name}"
-    return re.sub(r"url\(#([^)]+)\)", rf"url(#\1-{name})", value)
+    return style.swatch(style.look(series.look), fill=ink.fill, dash=ink.dash)

@@ -1,42 +1,60 @@
-"""Loading an exported model for prediction.
-
-The card's description of the model is parsed strictly, since an untrusted party may have written the file.
-"""
+"""A trained model that reads the records of its study and predicts, and loading one from an exported file."""
 
 from __future__ import annotations
 
 import copy
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import cached_property
 from inspect import signature
-from math import inf, prod
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert
-from securefl.core.text_safety import is_legible
+from securefl.data.files import cache_folder
+from securefl.data.schema import frame_of
+from securefl.storage.own_code import names_code
 from securefl.training.devices import as_tensor, in_mode
 from securefl.training.exported import Tensors, read
-from securefl.training.heads import Bounded
 from securefl.training.learnt import bound_features
-from securefl.training.models import MOST_PARAMETERS, Kind, ModelConfig
+from securefl.training.model_card import Described, described
+from securefl.training.models import Kind, ModelConfig
+from securefl.training.networks import Network, digest_of, named
+from securefl.training.own_models import OwnModel
 from securefl.training.private_layers import make_private
 
 Own = nn.Module | Callable[..., nn.Module]
-"""A module, or a class or function that makes one from some of `shape`, `inputs` and `outputs`."""
-_AT_ONCE = 256
+"""A module, or a function that makes one from some of `shape`, `inputs`, `outputs` and the options."""
+Told = Callable[[int], None]
+"""A callback: number of finished records."""
+_AT_ONCE: Final = 256
 """The records of a batch, as many as in `evaluation`: predictions equal those of the reported accuracy."""
+_WHERE: Final = "records"
+
+
+class RecordsError(DataError, ValueError):
+    """Raised if a model cannot read records. It is a ValueError too, as scikit-learn's tools expect."""
 
 
 class Trained(nn.Module):
     """A trained model in evaluation mode, with its card.
+
+    Records are a table (pandas or polars) whose columns are found by name, a list of mappings of columns to
+    values, or an array. Each column is read by the declaration that the study made of it: other cells are
+    refused with row and column. Columns that the model does not read are left out.
+
+    An array (n, ...) has the records as they were before `[data]` encoded them: a table's columns in the
+    order of `feature_names_in_`, or images. It may also have the model's input, as `Run.test_records` gives
+    it. An array that could be either is refused.
+
+    scikit-learn's tools take a `Trained` as an estimator that is fitted already: `fit` changes nothing.
 
     Attributes:
         module: The bare model. Its state dict has the names of the exported file.
@@ -44,10 +62,12 @@ class Trained(nn.Module):
             accuracy.
     """
 
-    def __init__(self, module: nn.Module, card: Mapping[str, Any]) -> None:
+    def __init__(self, module: nn.Module, card: Mapping[str, Any], network: Network | None = None) -> None:
         super().__init__()
         self.module = module
         self.card = card
+        # A tuple, since torch would count a network's values as the model's.
+        self._given = (network,)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -58,31 +78,184 @@ class Trained(nn.Module):
         """The state dict of the bare model."""
         return self.module.state_dict(*args, **kwargs)
 
-    def outputs(self, x: ArrayLike) -> NDArray[np.float32]:
-        """The outputs for records (n, *shape), float32 (n, outputs). For a classification they are logits.
+    @cached_property
+    def about(self) -> Described:
+        """The model's description in the card."""
+        return described(self.card)
 
-        Raises DataError if records have another shape or type or are not finite, and ConfigError if the file
-        holds only the shared part of personal models, which cannot predict.
+    def outputs(self, x: object, tell: Told = lambda done: None) -> NDArray[np.float32]:
+        """The outputs for records, float32 (n, outputs). For a classification they are logits.
+
+        tell: called with the number of finished records.
+
+        Raises RecordsError, a DataError and ValueError, if records do not fit the card, and ConfigError if
+        the file holds only the shared part of personal models, which cannot predict, or if the network of the
+        features is missing or another one.
         """
-        model = self.card["model"]
         if self.card["part"] == "shared":
             raise ConfigError(
                 "Expected a whole model to predict with, got the part that clients share: each client keeps "
                 "the rest. Name one client (`client=`, or `securefl export --client`)."
             )
-        rows = as_tensor(_records(x, tuple(model["shape"]), text=bool(model["reads_text"])))
+        rows = as_tensor(self.inputs(x))
         with in_mode(self.module, training=False), torch.inference_mode():
-            parts = [self.module(part).float() for part in torch.split(rows, _AT_ONCE)]
-            found: NDArray[np.float32] = torch.cat(parts).numpy()
+            found = np.empty((len(rows), self.about.outputs), np.float32)
+            for start in range(0, len(rows), _AT_ONCE):
+                part = self.module(rows[start : start + _AT_ONCE]).float().numpy()
+                found[start : start + len(part)] = part
+                tell(start + len(part))
         return found
 
-    def predict(self, x: ArrayLike) -> NDArray[Any]:
-        """The class of each record, int64 (n,). For a regression the record's values, float32 (n, outputs).
+    def inputs(self, x: object, tell: Told = lambda done: None) -> NDArray[Any]:
+        """Encode records as the model's input, float32 (n, *shape), or int64 for text.
+
+        tell: called with the number of records whose features are computed, if a network computes them.
 
         Raises errors as `outputs` does.
         """
-        found = self.outputs(x)
-        return found.argmax(1) if self.card["model"]["task"] == "classification" else found
+        schema = self.about.records
+        try:
+            if (frame := frame_of(x, _WHERE)) is not None:
+                return self._featured(schema.encode(frame, _WHERE), tell)
+            found = _array(x)
+            if self._is_raw(found):
+                return self._encoded(found, tell)
+            return _numbers(found, self.about.shape, text=self.about.reads_text)
+        except RecordsError:
+            raise
+        except DataError as error:
+            raise RecordsError(str(error)) from None
+
+    def _is_raw(self, found: NDArray[Any]) -> bool:
+        """Whether an array has records as they were before the study encoded them, and not the input."""
+        schema, shape = self.about.records, found.shape[1:]
+        if schema.plain:
+            return False
+        raw = (len(schema.columns),) if schema.columns is not None else schema.shape
+        if shape == raw == self.about.shape:
+            raise RecordsError(
+                f"Expected a table or a list of mappings, got an array (n, {shape[0]}): it may have the "
+                f"values of {', '.join(map(repr, schema.names[:3]))} as they are, or scaled as the model "
+                "reads them. Pass a DataFrame with column names."
+            )
+        return shape == raw
+
+    def _encoded(self, found: NDArray[Any], tell: Told) -> NDArray[Any]:
+        import pandas as pd
+
+        schema = self.about.records
+        if schema.columns is None:
+            return self._featured(_numbers(found, schema.shape, text=False), tell)
+        frame = pd.DataFrame(found.astype(object), columns=list(schema.names))
+        return self._featured(schema.encode(frame, _WHERE), tell)
+
+    def _featured(self, rows: NDArray[Any], tell: Told) -> NDArray[Any]:
+        """The features of encoded records, or the records if the study names no network."""
+        features = self.about.records.features
+        if features is None:
+            return rows
+        network = self._given[0]
+        if network is None and names_code(features.word):
+            raise ConfigError(
+                f"Expected the network {features.word} of the exporter's own code, which computes the "
+                "features, got none. Give load(path, network=...) its module (on the command line: --network "
+                "module:name), or pass the features as an array."
+            )
+        network = network or named(features.word)
+        if network.name != features.name:
+            raise ConfigError(
+                f"Expected features by the network {features.name!r}, as the card says, got {network.name!r}:"
+                " the model would read other features. Give the network of the card."
+            )
+        return network.features(rows, cache_folder() / "features", tell)
+
+    def predict(self, x: object) -> NDArray[Any]:
+        """The label of each record, (n,), in the type and words of the table's own labels.
+
+        For a regression, values in the table's units: float32 (n,), or (n, targets) for several targets.
+        Raises errors as `outputs` does.
+        """
+        return self.labelled(self.outputs(x))
+
+    def labelled(self, outputs: NDArray[np.float32]) -> NDArray[Any]:
+        """The labels or values that `predict` gives for these outputs (n, outputs)."""
+        if self.about.task == "regression":
+            return self.about.records.in_units(outputs)
+        found: NDArray[Any] = self.classes_[outputs.argmax(1)]
+        return found
+
+    def predict_proba(self, x: object) -> NDArray[np.float64]:
+        """The probability of each class, float64 (n, classes), in the order of `classes_`.
+
+        Raises ConfigError for a regression, and errors as `outputs` does.
+        """
+        return self.probable(self.outputs(x))
+
+    def probable(self, outputs: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The probabilities that `predict_proba` gives for these outputs (n, classes)."""
+        if self.about.task == "regression":
+            raise ConfigError(
+                "Expected a classification for probabilities, got a regression. Take `predict`."
+            )
+        found: NDArray[np.float64] = torch.softmax(torch.from_numpy(outputs).double(), 1).numpy()
+        return found
+
+    # As scikit-learn's tools ask ----------------------------------------------------------------------
+
+    def fit(self, x: object, y: object = None) -> Trained:
+        """Change nothing: the model is trained. scikit-learn's tools call it."""
+        return self
+
+    def score(self, x: object, y: object) -> float:
+        """The accuracy of `predict` on these records and labels, or R2 for a regression."""
+        from sklearn.metrics import accuracy_score, r2_score
+
+        rate = accuracy_score if self.about.task == "classification" else r2_score
+        return float(rate(y, self.predict(x)))
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The labels in the order of the outputs, (classes,). A regression has none."""
+        if self.about.task == "regression":
+            raise AttributeError("A regression has no classes_.")
+        return self.about.records.classes(self.about.outputs)
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of columns of a record that is a row."""
+        schema = self.about.records
+        if schema.columns is None and len(schema.shape) > 1:
+            raise AttributeError(f"Records of shape {schema.shape} have no columns.")
+        return schema.shape[0] if schema.columns is None else len(schema.columns)
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """The columns that the model reads, in their order. A model that was trained on arrays has none."""
+        if self.about.records.columns is None:
+            raise AttributeError("A model that was trained on arrays has no column names.")
+        return np.array(self.about.records.names, object)
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
+
+        classes = self.about.task == "classification"
+        declared = [one.column for one in self.about.records.columns or ()]
+        return Tags(
+            estimator_type="classifier" if classes else "regressor",
+            target_tags=TargetTags(required=False, single_output=True),
+            classifier_tags=ClassifierTags() if classes else None,
+            regressor_tags=None if classes else RegressorTags(),
+            input_tags=InputTags(
+                categorical=any(column.categories is not None for column in declared),
+                allow_nan=any(column.missing is not None or column.indicator for column in declared),
+            ),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_clone__(self) -> Trained:
+        return self
 
     def __repr__(self) -> str:
         card = self.card
@@ -90,7 +263,7 @@ class Trained(nn.Module):
         return f"Trained({card['study']['name']!r}: {card['arm']}, seed {card['seed']}{whose})"
 
 
-def load(path: Path | str, model: Own | None = None) -> Trained:
+def load(path: Path | str, model: Own | None = None, network: nn.Module | None = None) -> Trained:
     """Load an exported model for prediction.
 
         >>> import securefl
@@ -100,11 +273,16 @@ def load(path: Path | str, model: Own | None = None) -> Trained:
         >>> x, y = run.test_records()
         >>> bool((trained.predict(x) == y).mean() == trained.card["accuracy"])
         True
+        >>> trained.predict_proba(x[:2]).shape
+        (2, 10)
 
     Args:
         path: The file that `securefl export` or `Run.export` wrote.
-        model: For a model that is not packaged: a module, which is copied, or a function that makes one.
-            Without it, the card's `[model] kind` is built.
+        model: For a model of the exporter's own code: a module, which is copied, or a class or function that
+            makes one. It gets `shape`, `inputs`, `outputs` and the card's options by name. Own code is never
+            run unless it is given here. Without it, the card's `[model] kind` is built.
+        network: The module that computes features of records, if the study's own code made it. A module with
+            other layers or values than the card names is refused.
 
     Returns:
         A `Trained`, in evaluation mode on the CPU.
@@ -121,22 +299,41 @@ def load(path: Path | str, model: Own | None = None) -> Trained:
         DataError: The file is damaged or is not an exported model.
     """
     path = _path(path)
+    tensors, card, about = opened(path)
+    shared = card["part"] == "shared"
+    made = _packaged(path, about, shared=shared) if model is None else _own(model, about)
+    if about.changes:
+        made = make_private(made)[0]
+    _fill(made, tensors, path, whole=not shared or not isinstance(model, nn.Module))
+    bound_features(made, about.features)
+    return Trained(made, card, None if network is None else _network(network, about))
+
+
+def opened(path: Path) -> tuple[Tensors, dict[str, Any], Described]:
+    """The values, the card and its description of the model in a file. No code is run.
+
+    Raises ConfigError and DataError as `load` does.
+    """
     tensors, card = read(path)
     try:
-        about = described(card)
+        return tensors, card, described(card)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise DataError(
             f"Expected the whole card of a model in {path}, got {type(error).__name__}: {str(error)[:400]}"
         ) from None
-    if model is None:
-        made = _packaged(path, about, shared=card["part"] == "shared")
-    else:
-        made = _own(model, about.shape, about.outputs)
-    if about.changes:
-        made = make_private(made)[0]
-    _fill(made, tensors, path, whole=card["part"] != "shared" or not isinstance(model, nn.Module))
-    bound_features(made, about.features)
-    return Trained(made, card)
+
+
+def _network(module: nn.Module, about: Described) -> Network:
+    """The caller's network, under the card's name if its layers and values are those of the card."""
+    if not isinstance(module, nn.Module) or about.records.features is None:
+        raise ConfigError(
+            "Expected `network` as a module, for a model whose card names a network of its features, got "
+            f"{type(module).__name__}. Leave it out."
+        )
+    features = about.records.features
+    digest = digest_of(module, sources=False)
+    same = names_code(features.word) and features.name.split()[-1] == digest
+    return Network(module=module, name=features.name if same else digest, about=features.about)
 
 
 def _path(path: object) -> Path:
@@ -150,7 +347,8 @@ def _packaged(path: Path, about: Described, *, shared: bool) -> nn.Module:
     if about.kind not in get_args(Kind):
         raise ConfigError(
             f"Expected `model` for {path}, whose model {about.kind!r} is not one of this package: give "
-            "load(path, model=...) the class, or a module of it."
+            "load(path, model=...) the class, or a module of it. On the command line: --model module:name, "
+            "which runs that code."
         )
     if shared:
         raise ConfigError(
@@ -162,32 +360,22 @@ def _packaged(path: Path, about: Described, *, shared: bool) -> nn.Module:
     return convert(ModelConfig, known, "model").build(about.shape, about.outputs, 0)
 
 
-def _own(model: Own, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """A copy of the caller's module, or the module that its factory makes."""
+def _own(model: Own, about: Described) -> nn.Module:
+    """A copy of the caller's module, or the module that its class or function makes."""
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if not callable(model):
         raise ConfigError(
             f"Expected `model` as a module or a function that makes one, got {type(model).__name__}."
         )
-    try:
-        made = _built(model, shape, outputs)
-    except SecureFLError:
-        raise
-    except Exception as error:  # the factory is the caller's code: it can raise any exception
-        raise ConfigError(
-            f"Expected `model` to make a module, got {type(error).__name__}: {error}. Give the module itself."
-        ) from error
-    return made
-
-
-def _built(factory: Callable[..., object], shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """The module that a factory makes. It gets those of `shape`, `inputs` and `outputs` that it names."""
-    offered: dict[str, Any] = {"shape": shape, "inputs": prod(shape), "outputs": outputs}
-    made = factory(**{name: offered[name] for name in signature(factory).parameters if name in offered})
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"Expected `model` to make a module, got {type(made).__name__}.")
-    return made
+    # The caller may have put the options in, or know a newer class: only those that it names are passed.
+    wanted: Mapping[str, Any] = {}
+    with suppress(TypeError, ValueError):  # a function of C has no signature
+        parameters = signature(model).parameters
+        anything = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        wanted = {name: value for name, value in about.options.items() if anything or name in parameters}
+    made = OwnModel(factory=model, name=getattr(model, "__name__", "`model`"), options=wanted)
+    return made.build(about.shape, about.outputs, 0)
 
 
 def _fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> None:
@@ -217,81 +405,32 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _records(x: ArrayLike, shape: tuple[int, ...], *, text: bool) -> NDArray[Any]:
+def _array(x: object) -> NDArray[Any]:
+    """Records as an array of any type. Raises RecordsError for masked, complex, sparse and ragged ones."""
     try:
         found = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
-        if isinstance(x, np.ma.MaskedArray) or np.iscomplexobj(found):
-            raise TypeError("a masked or complex array")
-        rows = found.astype(np.int64 if text else np.float32)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise RecordsError(f"Expected records as numbers, got others ({error}).") from None
+    if isinstance(x, np.ma.MaskedArray) or np.iscomplexobj(found):
+        raise RecordsError("Expected records as numbers, got others (a masked or complex array).")
+    if hasattr(x, "toarray"):
+        raise RecordsError("Expected records as a dense array, got a sparse one. Pass its toarray().")
+    return found
+
+
+def _numbers(found: NDArray[Any], shape: tuple[int, ...], *, text: bool) -> NDArray[Any]:
+    try:
+        with np.errstate(over="ignore"):
+            rows = found.astype(np.int64 if text else np.float32)
     except (ValueError, TypeError) as error:
-        raise DataError(f"Expected records as numbers, got others ({error}).") from None
+        raise RecordsError(f"Expected records as numbers, got others ({error}).") from None
     if text and found.dtype.kind not in "iu":
-        raise DataError(f"Expected records as whole numbers, the codes of characters, got {found.dtype}.")
+        raise RecordsError(f"Expected records as whole numbers, the codes of characters, got {found.dtype}.")
     if found.ndim < 1 or not len(found) or found.shape[1:] != shape:
         expected = ", ".join(map(str, ("n", *shape)))
-        hint = " One record is x[None]." if shape and found.shape == shape else ""
-        raise DataError(f"Expected records of shape ({expected}) with n >= 1, got {found.shape}.{hint}")
+        hint = " Reshape your data: one record is x[None]." if shape and found.shape == shape else ""
+        raise RecordsError(f"Expected records of shape ({expected}) with n >= 1, got {found.shape}.{hint}")
     if not text and not np.isfinite(rows).all():
-        raise DataError("Expected finite records, got NaN or infinity among them. Leave those out.")
+        row = int(np.argwhere(~np.isfinite(rows))[0][0])
+        raise RecordsError(f"Expected finite records, got NaN or infinity in row {row + 1}. Leave it out.")
     return rows
-
-
-# The model's description in the card -----------------------------------------------------------------
-
-
-_LONGEST: Final = 1000
-"""The most characters of a name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Described:
-    """The part `model` of a card: the description from which the model is built.
-
-    hidden, width: of a packaged model. shape: of one record. changes: the changes for private training.
-    features: the bound of the head's input, or None.
-    """
-
-    kind: str
-    hidden: tuple[int, ...] | None
-    width: float | None
-    reads_text: bool
-    shape: tuple[int, ...]
-    outputs: int
-    task: Literal["classification", "regression"]
-    features: Bounded | None
-    changes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        _require_name("model", self.kind)
-        for size in (*self.shape, self.outputs, prod(self.shape)):
-            if not 1 <= size <= MOST_PARAMETERS:
-                raise ValueError(f"Expected sizes from 1 to {MOST_PARAMETERS:,}, got {size}.")
-        bounded = self.features
-        if bounded is not None and not 0 < bounded.bound < inf:
-            raise ValueError(f"Expected a finite features.bound above 0, got {bounded.bound}.")
-        map_ = None if bounded is None else bounded.projection
-        # The map is drawn from its seed, so a short file could name a map of any size.
-        if map_ is not None and not (
-            0 <= map_.seed < 2**64 and map_.features * map_.width <= MOST_PARAMETERS
-        ):
-            raise ValueError(f"Expected a projection of at most {MOST_PARAMETERS:,} numbers, got {map_}.")
-
-
-def described(card: Mapping[str, Any]) -> Described:
-    """Parse the model of a card, and check the card's other entries that a `Trained` shows.
-
-    Raises KeyError, TypeError, ValueError or ConfigError if `securefl export` cannot have written the card.
-    """
-    for name in (card["arm"], card["study"]["name"]):
-        _require_name("arm and study", name)
-    if card["part"] not in ("whole", "shared", "client"):
-        raise ValueError(f"a part {str(card['part'])[:80]!r}")
-    for number in (card["seed"], card["client"] or 0):
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise TypeError("a seed or client that is no number")
-    return convert(Described, card["model"], "model")
-
-
-def _require_name(what: str, name: object) -> None:
-    if not isinstance(name, str) or len(name) > _LONGEST or not is_legible(name):
-        raise ConfigError(f"Expected a printable name of {what}, got {str(name)[:80]!r}.")

@@ -6,7 +6,7 @@ import pytest
 import who_learns
 
 from securefl.engine import privacy_card
-from securefl.linear.ckks import Ckks
+from securefl.linear.checked_ckks import CheckedCkks
 from securefl.mechanisms import charges
 from securefl.mechanisms.local import Local
 from securefl.sums.two_server import TwoServer
@@ -25,7 +25,7 @@ def test_a_page_has_the_words_of_the_card(page: str) -> None:
     [
         (privacy_card, "_told", lambda plan, spec, reveals: f"all of {reveals}"),
         (Local, "learns", lambda self, party: ""),
-        (Ckks, "key_holder_learns", "everything"),
+        (CheckedCkks, "key_holder_learns", "everything"),
         (TwoServer, "key_holder_learns", "everything"),
     ],
     ids=["server", "noise", "key holder of scores", "key holder of sums"],

@@ -102,7 +102,8 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     assert (code, err) == (0, "")
     found = json.loads(out, parse_constant=refuse)
     assert set(found) == {
-        *("arms", "sentences", "accuracy", "tested", "accounting", "ledgers", "private", "report")
+        *("arms", "sentences", "privacy_cost", "accuracy", "tested", "accounting", "ledgers"),
+        *("private", "report"),
     }
     assert [arm["name"] for arm in found["arms"]] == ["FedAvg", "FedProf"]
     assert all(math.isfinite(number) for number in numbers(found))

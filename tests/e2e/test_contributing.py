@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: its examples are installed as one package, with its own lines of entry points, and run."""
+"""The examples of CONTRIBUTING.md and of four pages of docs/how-to are installed as one package, and run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import public
 import pytest
 from support.command_line import securefl
 from support.outside import installed
+from support.pages import ROOT, blocks
 from support.private_studies import client_level
 from support.tiny_study import FEDAVG, FEDPROF, run, spied, study, text, with_privacy
 
@@ -30,20 +31,25 @@ from securefl.study.session import run_study
 from securefl.study.world import build
 from securefl.sums import scheme_of
 
-PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-KINDS = ("protocol", "mechanism", "sum", "linear query", "command", "published table", "data set")
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+KINDS = ("linear query", "command", "published table")
+"""What this page has an example of."""
+HOW_TO = ("protocol.md", "mechanism-of-your-own.md", "sum-of-your-own.md", "data-set.md")
 SCREEN = 45
 """The most lines of an example."""
-FILES = dict(
+_GUIDES = [block for name in HOW_TO for block in blocks((ROOT / "docs/how-to" / name).read_text("utf-8"))]
+OWN = dict(
     re.findall(r"^```python\n# (my_package/\w+\.py)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 )
+FILES = OWN | {block.title: block.body for block in _GUIDES if block.title.startswith("my_package/")}
 STUDY = text(FEDAVG, FEDPROF, seeds="[1]", rounds=1)
 
 
 def points() -> dict[str, str]:
-    """The page's lines of entry points, a text for each group."""
-    blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
-    groups = [tomllib.loads(block)["project"]["entry-points"] for block in blocks]
+    """The pages' lines of entry points, a text for each group."""
+    found = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    found += [block.body for block in _GUIDES if block.title == "pyproject.toml"]
+    groups = [tomllib.loads(lines)["project"]["entry-points"] for lines in found]
     return {
         group: "\n".join(f"{name} = {value}" for name, value in lines.items())
         for one in groups
@@ -62,7 +68,10 @@ def test_each_kind_has_one_example() -> None:
     for kind in KINDS:
         section = PAGE.partition(f"### A {kind}\n")[2].partition("\n### ")[0]
         assert section.count("```python") == 1, kind
-    assert PAGE.count("```python") == len(FILES) == len(KINDS)
+    assert PAGE.count("```python") == len(OWN) == len(KINDS)
+    assert len(FILES) == len(KINDS) + len(HOW_TO)
+    for name in HOW_TO:
+        assert f"(docs/how-to/{name})" in PAGE
 
 
 @pytest.mark.parametrize("path", FILES)

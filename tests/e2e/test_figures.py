@@ -94,6 +94,15 @@ def test_matching() -> None:
             assert float(number) == pytest.approx(row[name], abs=0.5 if row[name] >= 20 else 0.006)
 
 
+def test_matching_between_files() -> None:
+    kept = json.loads((RESULTS / "matching_files.json").read_text(encoding="utf-8"))["rows"]
+    for said, row in zip(cells("Matching between files"), kept, strict=True):
+        times = [f"{row[name]:.2f}" for name in ("client", "evaluator", "holder", "total")]
+        assert said == [row["way"], *times, f"{row['up']:,}", f"{row['between']:,}", f"{row['error']:.0e}"]
+    strong, *_ = kept
+    assert all(row["up"] < 0.01 * strong["up"] for row in kept if "pads" in row["way"]), "CHANGELOG says so"
+
+
 def test_peers() -> None:
     kept = pd.read_csv(RESULTS / "peers.csv", comment="#").to_dict("records")
     lines = peers.table([peers.Row(**{str(name): value for name, value in one.items()}) for one in kept])
@@ -102,7 +111,7 @@ def test_peers() -> None:
 
 HEADS = ("prototypes", "ridge", "LDA")
 RULE = "the rule's"
-PARTITIONS = {"3 shards": "kind shards, per_client 3", "Dirichlet 0.3": "kind dirichlet, concentration 0.3"}
+PARTITIONS = {"3 shards": "kind shards, per_client 3", "FedCor 0.3": "kind fedcor, concentration 0.3"}
 NO_SETTING = ("arm", "seed", "final_accuracy", "epsilon_true", "bytes_up")
 
 

@@ -93,6 +93,9 @@ def test_each_round_names_who_is_missing_since_when_and_the_public_reason(
     assert set(result.train_metrics_clientapp) == {1, 2, 3}
     told = [one for one in caplog.messages if "results and" in one]
     assert told == [f"aggregate_train: Received 1 results and {n} failures" for n in (2, 3, 2)]
+    # The page shows the first two rounds.
+    page = (Path(__file__).parents[2] / "docs" / "flower-strategies.md").read_text(encoding="utf-8")
+    assert "\n".join([lines(caplog)[0], told[0], lines(caplog)[1], told[1]]) in page
     said = [one for one in caplog.messages if "Received error in reply from node" in one]
     assert said[0].endswith("from node 12: client-0002 sent no value since round 1")
 

@@ -23,8 +23,8 @@ from securefl.engine.aggregator import SecureAggregator
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
 NAMES = ("encrypted_matching", "foreign_loop", "privacy_utility", "private_heads")
-LONG = ("privacy_utility", "private_heads")
-"""What the fast suite leaves out: their commands, studies and figures have tests of their own."""
+LONG = ("privacy_utility",)
+"""What the fast suite leaves out: its commands, studies and figures have tests of their own."""
 SECONDS = 600
 """The longest that one cell may take, on a busy machine too."""
 FOREIGN = ("/work", "/root", "/home", "/tmp", "/Users", "Traceback", "Warning")
@@ -98,6 +98,17 @@ def test_is_committed_as_it_ran(name: str) -> None:
     assert sum("image/png" in output.get("data", {}) for cell in code(of) for output in cell.outputs) >= 1
     assert not [text for text in texts(of) if any(word in text for word in FOREIGN)]
     assert not any(output.output_type == "error" for cell in code(of) for output in cell.outputs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_says_first_how_long_it_takes_and_what_it_needs(name: str) -> None:
+    first = notebook(name).cells[0].source
+    assert re.search(r"^\*.*\bminutes?\b.*\bneeds\b.*\*$", first, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_small(name: str) -> None:
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 from support.tiny_study import FEDAVG, text
 
+from securefl.commands.exit_codes import ExitCode
 from securefl.commands.plan import plan
 from securefl.commands.run import run as run_command
 from securefl.commands.sweep import sweep
-from securefl.commands.telling import UNLEARNT
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.study import world
 from securefl.study.checkpoint import Checkpoint
@@ -216,7 +216,7 @@ def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) ->
     toml = written(tmp_path, text(FEDAVG) + '[sweep.grid]\n"local.learning_rate" = [0.1, 1e30]\n')
     out = tmp_path / "out"
     result = swept(toml, out, "--json")
-    assert result.exit_code == UNLEARNT
+    assert result.exit_code == ExitCode.UNLEARNT
     found = json.loads(result.stdout, parse_constant=refuse)
     (alarm,) = found["private"]["warnings"]["learning_rate = 1e+30"]
     assert (alarm["arm"], alarm["learnt"]) == ("FedAvg", False)
@@ -226,7 +226,7 @@ def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) ->
         in (out / "sweep.html").read_text()
     )
     again = swept(toml, out)
-    assert again.exit_code == UNLEARNT, "what is finished is told again"
+    assert again.exit_code == ExitCode.UNLEARNT, "what is finished is told again"
 
 
 def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,9 @@ def test_the_wheel_runs_the_demo_in_a_clean_environment(wheel: Path, tmp_path: P
     assert "demo" in run(securefl, "studies").split()
     found = json.loads(run(securefl, "demo", "--out", "demo", "--json"))
     assert (tmp_path / "demo" / "report.html").is_file()
-    assert len(found["arms"]) == 4
+    assert len(found["arms"]) == 5
+    assert [arm["name"] for arm in found["arms"] if arm["epsilon"]["server"] != "inf"] == ["Head with noise"]
+    assert found["privacy_cost"].startswith("A finite epsilon cost ")
     assert found["private"]["warnings"] == []
 
 

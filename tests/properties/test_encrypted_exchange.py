@@ -25,6 +25,7 @@ from securefl.algorithm.clients import (
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, PerClient, Value, ValueSpec
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
+from securefl.core.linear import LinearBounds
 from securefl.core.messages import REFUSED, OpenReply
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.dp.moments import MeanVariance
@@ -55,7 +56,10 @@ class Profiles:
 
     def compute(self, context: ClientContext) -> Value:
         parts = features(own(context.client), ANCHOR, BOUNDS).split(self.variant)
-        return Value(hidden=parts.hidden, clear=parts.clear, bounds=BOUNDS.linear(LENGTH, self.variant))
+        return Value(hidden=parts.hidden, clear=parts.clear)
+
+    def linear_bounds(self, broadcast: Any, public: Any) -> LinearBounds:
+        return BOUNDS.linear(LENGTH, self.variant)
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,25 @@ def test_concealed_numbers_are_the_clear_ones_within_the_bound(word: str, varian
     assert not log.abstained
 
 
+@pytest.mark.parametrize("word", ["pads", "dealt-pads"])
+def test_the_key_holder_of_pads_learns_how_many_answer_and_not_which(word: str) -> None:
+    """What it is sent names no client, and has the same length whichever they are."""
+    lengths = []
+    for cohort in ((0, 1), (2, 3), (1, 2, 3)):
+        seen: list[bytes] = []
+
+        def watch(sender: str, to: str, data: bytes, seen: list[bytes] = seen) -> bytes:
+            if to == "key-holder":
+                seen.append(data)
+            return data
+
+        run(word, watch, cohort=cohort)
+        assert seen
+        assert not any(b"client-" in data for data in seen)
+        lengths.append([len(data) for data in seen])
+    assert lengths[0] == lengths[1] != lengths[2]
+
+
 @EVERY_WORD
 @pytest.mark.parametrize("cohort", [(), (2,)], ids=["nobody", "one"])
 def test_nobody_or_one_client_is_an_exchange_too(word: str, cohort: tuple[int, ...]) -> None:
@@ -159,11 +182,18 @@ SPOILERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+SIGNATURES = {"ckks": 64, "batches": 0}
+"""What stands after a client's ciphertext."""
+
+
 @CIPHERTEXTS
 @pytest.mark.parametrize("junk", SPOILERS.values(), ids=SPOILERS)
 def test_a_junk_ciphertext_costs_its_sender_alone(word: str, junk: Callable[[bytes], bytes]) -> None:
     def tamper(sender: str, to: str, data: bytes) -> bytes:
-        return junk(data) if sender == "client-0002" else data
+        if sender != "client-0002":
+            return data
+        signature = data[len(data) - SIGNATURES[word] :]
+        return junk(data.removesuffix(signature)) + signature
 
     answers, log, bound = run(word, tamper)
     assert_right(answers, bound, {0, 1, 3})
@@ -253,10 +283,11 @@ def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     there = replace(here, **{at: other})  # type: ignore[arg-type]
     parties, quiet = session(range(CLIENTS)), lambda sender, why: None
     key = way.key_holder(parties.key_holder, quiet).machine(Questions.of(asks, CLIENTS), here)[1]
-    server, clients = way.server(parties.server), way.clients(parties.directory)
+    server, clients = way.server(parties.server), way.clients(parties.directory, lambda names: [])
     asked = server.questions(asks, CLIENTS, here)
     begun = server.begin(asks, CLIENTS, here, key, quiet)
-    good, stale = (clients.conceal(asked, place, key)["profile"] for place in (here, there))
+    name = "client-0000"
+    good, stale = (clients.conceal(asked, place, key, [name])[name]["profile"] for place in (here, there))
     hidden = features(own(0), ANCHOR, BOUNDS).split(Variant.FULL).hidden
     begun.admit("client-0000", good(hidden).sealed)
     with pytest.raises(RemoteProtocolError, match="another round, session") as refused:
@@ -334,7 +365,7 @@ def test_a_profile_without_a_hidden_part_does_not_leave_its_client(word: str) ->
 
     answers, log, _ = run(word, watch, profiles=InTheClear())
     assert answers.per_client == {"profile": {}}
-    assert "in the bounds that this client declares" in log.abstained["client-0000"]
+    assert "0 values in the clear, got 7: it is not sent" in log.abstained["client-0000"]
     assert "client-0000" not in sent
 
 
@@ -360,7 +391,7 @@ def test_a_key_holder_that_refuses_without_a_reason_is_named(word: str) -> None:
 @pytest.mark.parametrize("variance", [1e300, -1.0])
 def test_a_variance_out_of_bounds_costs_its_sender_alone(word: str, variance: float) -> None:
     def tamper(sender: str, to: str, data: bytes) -> bytes:
-        at = len(data) - 262_160 - 4 - 8 * (LENGTH + 1)
+        at = len(data) - SIGNATURES[word] - 262_160 - 4 - 8 * (LENGTH + 1)
         return spoil(data, at, struct.pack("<d", variance)) if sender == "client-0002" else data
 
     answers, log, bound = run(word, tamper, variant=Variant.MEAN_ONLY)

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
-from securefl.data.partitions import dirichlet, dominant_class, iid, natural, normal_sizes, shards, sized
+from securefl.data.partitions import (
+    dirichlet,
+    dominant_class,
+    fedcor,
+    iid,
+    natural,
+    normal_sizes,
+    shards,
+    sized,
+)
 
 Parts = tuple[NDArray[np.int64], ...]
 Draw = Callable[[np.random.Generator], Parts]
@@ -57,10 +66,16 @@ def test_shards(labels: NDArray[np.int64], clients: int, per_client: int, seed: 
 
 
 @settings(deadline=None)  # refused set-ups draw a hundred times
+@given(labels=label_lists, clients=client_counts, alpha=st.floats(0.01, 50), seed=seeds)
+def test_dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, seed: int) -> None:
+    check(lambda rng: dirichlet(labels, clients, alpha, rng, 1), seed, len(labels), clients, everything=True)
+
+
+@settings(deadline=None)
 @given(labels=label_lists, clients=client_counts, concentration=st.floats(0.05, 50), seed=seeds)
-def test_dirichlet(labels: NDArray[np.int64], clients: int, concentration: float, seed: int) -> None:
+def test_fedcor(labels: NDArray[np.int64], clients: int, concentration: float, seed: int) -> None:
     check(
-        lambda rng: dirichlet(labels, clients, concentration, rng),
+        lambda rng: fedcor(labels, clients, concentration, rng),
         seed,
         len(labels),
         clients,

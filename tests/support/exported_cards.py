@@ -10,12 +10,22 @@ MODEL: dict[str, Any] = {
     "kind": "mlp",
     "hidden": [4],
     "width": None,
+    "options": {},
+    "code": None,
     "shape": [6],
     "outputs": 3,
     "task": "classification",
     "reads_text": False,
     "features": None,
     "changes": [],
+}
+RECORDS: dict[str, Any] = {
+    "columns": None,
+    "shape": [6],
+    "targets": [],
+    "labels": [],
+    "network": "",
+    "features": None,
 }
 CARD: dict[str, Any] = {
     "study": {"name": "tiny"},
@@ -24,6 +34,7 @@ CARD: dict[str, Any] = {
     "client": None,
     "part": "whole",
     "model": MODEL,
+    "records": RECORDS,
 }
 
 

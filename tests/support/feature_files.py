@@ -49,7 +49,7 @@ seeds = [1]
 {data}
 clients = 20
 {counts}
-partition = {{ kind = "dirichlet", concentration = 0.5 }}
+partition = {{ kind = "fedcor", concentration = 0.5 }}
 {model()}
 [privacy]
 sum = "masked"

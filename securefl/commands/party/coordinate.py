@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.exit_codes import ExitCode
 from securefl.commands.party.folder_argument import party_folder
 from securefl.commands.telling import play_and_tell
 from securefl.core.errors import ConfigError
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from securefl.study.progress import Bars
     from securefl.study.results import Results
 
-TOO_FEW = 5
-"""The exit code if a round could not begin, since too few of its parties were present in time."""
 _WAIT, _WAIT_FLOWER = 60.0, 300.0
 """Seconds. Nodes of Flower start a process for each message."""
 Say = Callable[[str], None]
@@ -144,12 +143,12 @@ def coordinate(
         play_and_tell(study, home, as_json, play, go_on=again, more=lambda: _spent(home))
     except TooFewParties as error:
         _stopped(error, again)
-        raise click.exceptions.Exit(TOO_FEW) from None
+        raise click.exceptions.Exit(ExitCode.TOO_FEW) from None
     except Exception as error:
         if not _is_lost(error):
             raise
         _stopped(error, again)
-        raise click.exceptions.Exit(1) from None
+        raise click.exceptions.Exit(ExitCode.ERROR) from None
 
 
 def _require_run_folder(home: Path) -> None:

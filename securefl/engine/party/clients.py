@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from securefl.accounting.ledger import Ledger
@@ -14,7 +15,7 @@ from securefl.core.abstaining import Reason
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import ComputeAndConceal
+from securefl.core.hiding import ComputeAndConceal, ConcealVector
 from securefl.core.machine import Machine
 from securefl.core.messages import client_name, task
 from securefl.core.release import SERVER
@@ -23,7 +24,7 @@ from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
 from securefl.engine.drive import Driver
 from securefl.engine.exchange import Client, Contribute
 from securefl.engine.observer import Log
-from securefl.engine.party.computing import Computing, Records, Streams, Task, of_kind, of_size
+from securefl.engine.party.computing import Computing, Records, Streams, Task, of_size
 from securefl.engine.party.contributing import Contributing
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.registry import require_mechanism
@@ -136,7 +137,8 @@ class ClientParty:
         self._contributing.values.drop()
         scheme = scheme_of(self._plan)
         self._sums = None if scheme is None else scheme.clients(directory)
-        self._scores = None if self._scoring is None else self._scoring.clients(directory)
+        own = partial(self._of, directory.session)
+        self._scores = None if self._scoring is None else self._scoring.clients(directory, own)
 
     def call(self, to: Sequence[str], data: bytes) -> bytes:
         if self._directory is None:
@@ -164,14 +166,15 @@ class ClientParty:
                 f"{call.most_bytes}.",
                 sender=SERVER,
             )
-        asked, conceal = call.questions(), {}
+        asked, conceal = call.questions(), dict[str, Mapping[str, ConcealVector]]()
         if asked is not None and self._scores is None:
             raise RemoteProtocolError(
                 "Expected open numbers, as the plan says, got a call for others.", sender=SERVER
             )
         if asked is not None and self._scores is not None:
             try:
-                conceal = dict(self._scores.conceal(asked, header, call.key))
+                names = [client_name(k) for k in own]
+                conceal = dict(self._scores.conceal(asked, header, call.key, names))
             except (ConfigError, CryptoError) as error:
                 raise RemoteProtocolError(
                     f"Expected a key of this plan, got another: {error}", sender=SERVER
@@ -184,7 +187,7 @@ class ClientParty:
                 plan=self._plan,
                 contributions=self._sends,
                 most=Limit(call.most_bytes, call.most_elements),
-                conceal=conceal,
+                conceal=conceal.get(client_name(k), {}),
             )
             for k in own
         }
@@ -314,7 +317,7 @@ class ClientParty:
                     header=order.header,
                     wants=order.order.wants,
                     order=order,
-                    conceal={name: of_kind(own) for name, own in order.conceal.items()},
+                    conceal=order.conceal,
                 )
             case ComputeAndConceal():
                 number = self._numbers[order.client]

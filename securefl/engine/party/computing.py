@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ClientState, Value, ValueSpec
+from securefl.algorithm.queries import ClientState, Float32s, Value, ValueSpec
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
-from securefl.core.errors import DataError, LocalProtocolError, SecureFLError
-from securefl.core.hiding import Conceal, Concealed, ConcealVector
+from securefl.core.errors import DataError, SecureFLError
+from securefl.core.hiding import Conceal, Concealed
 from securefl.core.keys import SecretKey
-from securefl.core.messages import client_name
+from securefl.core.linear import LinearBounds
+from securefl.core.messages import Broadcast, client_name
 from securefl.core.wire import Header, encode
 from securefl.dp.noise import Source
 from securefl.engine.exchange import Contribute
@@ -243,6 +244,42 @@ class OfNothing(Protocol):
         ...
 
 
+@runtime_checkable
+class Bounded(Protocol):
+    """A contribution that answers linear queries."""
+
+    def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds | None:
+        """The client's own copy of their bounds. It sees no record, so silence after it reveals none."""
+        ...
+
+
+def require_own_bounds(contribution: Contribution, asked: LinearBounds, broadcast: Broadcast) -> None:
+    """Raise Abstains unless a call asks within the bounds that the client declares for this broadcast.
+
+    Keys and pads follow from the bounds of the call. Under looser ones the key holder would accept weights
+    that single out one entry of the vector.
+    """
+    name, own = contribution.spec.name, None
+    if isinstance(contribution, Bounded):
+        public = dict(zip(broadcast.names, broadcast.arrays, strict=True))
+        try:
+            own = contribution.linear_bounds(broadcast.model, public)
+        except DataError as error:
+            raise Abstains(Reason.ORDER, f"{error} It abstains, and is not charged.") from None
+    if own != asked:
+        raise Abstains(
+            Reason.ORDER,
+            f"Expected a query of {name!r} in the bounds that this client declares, got bounds "
+            f"{_said(asked)} where it declares {_said(own)}: it abstains, and is not charged.",
+        )
+
+
+def _said(bounds: LinearBounds | None) -> str:
+    if bounds is None:
+        return "none (linear_bounds)"
+    return f"{bounds.text()} with weights in ({bounds.weights_text()})"
+
+
 def nothing(contribution: Contribution, context: ClientContext) -> Value:
     """The value of a client without records, of the same length as any other client's value."""
     held = None if context.held is None else (context.held[0][:0], context.held[1][:0])
@@ -268,17 +305,3 @@ def of_size(name: str, size: int, conceal: Conceal) -> Conceal:
         return conceal(integers)
 
     return checked
-
-
-def of_kind(conceal: ConcealVector) -> ConcealVector:
-    """Wrap `conceal`: the client abstains if its value has another kind than the call says."""
-
-    def checked(hidden: NDArray[Any]) -> Concealed:
-        try:
-            return conceal(hidden)
-        except LocalProtocolError as error:
-            raise Abstains(
-                Reason.ORDER, f"It was called for another kind of value, so it abstains: {error}"
-            ) from None
-
-    return replace(conceal, conceal=checked)

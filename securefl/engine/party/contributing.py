@@ -19,11 +19,12 @@ from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import Value, ValueSpec, draw_weight
 from securefl.core.abstaining import Abstains, Reason, reason_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError
+from securefl.core.hiding import ConcealVector
 from securefl.core.keys import SecretKey
 from securefl.core.messages import Order, client_name
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge, Release, ReleaseKey
 from securefl.engine.observer import Log
-from securefl.engine.party.computing import Computing, Task, of_records
+from securefl.engine.party.computing import Computing, Task, of_records, require_own_bounds
 from securefl.mechanisms.charges import charge_of, post_processed, unbounded
 from securefl.mechanisms.protecting import is_cut, protect
 from securefl.storage.journal import Journal
@@ -60,9 +61,10 @@ class Contributing:
 
     def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
         """Each client's releases, or None if it abstains. All charges are reserved first."""
-        # A client that is late or beyond the schedule is charged nothing. All others are charged before any
-        # value is computed.
-        scheduled = [task for task in tasks if self._scheduled(task)]
+        # A client that is late, beyond the schedule or asked in other bounds is charged nothing. All others
+        # are charged before any value is computed.
+        astray = self._outside_bounds(tasks)
+        scheduled = [task for task in tasks if self._scheduled(task) and task.client not in astray]
         secrets = self._secrets(scheduled)
         late = {client for client, secret in secrets.items() if secret is None}
         wants = {task.client: self._charges(task) for task in scheduled if task.client not in late}
@@ -89,8 +91,28 @@ class Contributing:
                     )
                 except DataError as error:
                     self._abstain(task.client, error, speaks=task.client in speaking)
-        self._tell_refusals(tasks, late, wants, refused)
+        for task in tasks:
+            if (abstained := astray.get(task.client)) is not None:
+                self._abstain(task.client, abstained, speaks=False)
+        self._tell_refusals([task for task in tasks if task.client not in astray], late, wants, refused)
         return answers
+
+    def _outside_bounds(self, tasks: Sequence[Task]) -> dict[int, Abstains]:
+        """The clients that are asked for a number in other bounds than they declare, with the reason.
+
+        It reads the call and the broadcast, and no record. After the charge, a server that lies would have
+        spent a client's budget for nothing.
+        """
+        found: dict[int, Abstains] = {}
+        for task in tasks:
+            try:
+                for name in task.wants:
+                    if isinstance(conceal := task.conceal.get(name), ConcealVector):
+                        broadcast = task.order.broadcast
+                        require_own_bounds(self._contributions[name], conceal.bounds, broadcast)
+            except Abstains as abstains:
+                found[task.client] = abstains
+        return found
 
     def _speaks(self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]]) -> bool:
         """Whether the client must answer: a party with a finite epsilon would learn from its silence."""

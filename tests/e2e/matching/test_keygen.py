@@ -18,11 +18,21 @@ from support.command_line import securefl
 from support.matching_place import call
 
 from securefl.commands.main import cli
-from securefl.matching import document
+from securefl.matching import ClientKey, ClientPublic, document
+from securefl.matching.evaluator import Evaluator
+from securefl.matching.key_holder import KeyHolder
+from securefl.matching.keys import EvaluatorPublic, PublicKeys
+from securefl.storage import files
 
 ROLES = {
     "key-holder": (("secret.key", "secret-key"), ("public.key", "public-key")),
     "evaluator": (("evaluator.key", "evaluator-key"), ("evaluator.pub", "evaluator-public")),
+    "client": (("client.key", "client-key"), ("client.pub", "client-public")),
+}
+OWNERS: dict[str, tuple[Any, Any]] = {
+    "key-holder": (KeyHolder, PublicKeys),
+    "evaluator": (Evaluator, EvaluatorPublic),
+    "client": (ClientKey, ClientPublic),
 }
 WRITES = ("mkdir", "open", "fsync", "replace")
 """The calls by which a pair of keys reaches the disk, and in which a full one shows, beside `write`."""
@@ -168,6 +178,91 @@ def test_a_fingerprint_that_cannot_be_told_leaves_nothing(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert b"the disk is full" in done.stderr
     assert left(tmp_path) == set()
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from securefl.commands.main import cli
+real, left = os.replace, [int(sys.argv[1])]
+def replace(*words, **more):
+    if not left[0]:
+        os.kill(os.getpid(), 9)
+    left[0] -= 1
+    return real(*words, **more)
+os.replace = replace
+cli(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("moved", [0, 1], ids=["before its secret", "before its public file"])
+def test_a_keygen_that_is_killed_is_made_whole_by_the_same_command(
+    role: str, moved: int, tmp_path: Path
+) -> None:
+    words = ["keygen", "--role", role, "--out", str(tmp_path / "K"), "--openings", "7"]
+    done = subprocess.run([sys.executable, "-c", KILLED, str(moved), *words], check=False, timeout=120)
+    assert done.returncode == -9
+    (secret, kind), (public, _) = ROLES[role]
+    found = {name for name in left(tmp_path / "K") if not name.endswith(".part")}
+    assert found == ({secret} if moved else set())
+    before = (tmp_path / "K" / secret).read_bytes() if moved else b""
+    if moved and role == "key-holder":
+        wrong = call("keygen", "--role", role, "--out", tmp_path / "K", code=1)
+        assert "half of a pair: --openings 7. Repeat them" in wrong
+        assert not (tmp_path / "K" / public).exists()
+    said = call(*words)
+    assert ("was alone" in said) == bool(moved)
+    keys = document.read(tmp_path / "K" / secret, kind)
+    if moved:
+        assert (tmp_path / "K" / secret).read_bytes() == before, "the secret stays"
+    assert OWNERS[role][0].from_document(keys).public.fingerprint in said
+    assert "never overwritten" in call(*words, code=1)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_two_keygens_at_once_never_mix_their_pairs(role: str, tmp_path: Path) -> None:
+    """Both look before either writes: the second is refused, or finds the first one's pair."""
+    (secret, kind), (public, _) = ROLES[role]
+    real = document.write
+    inner: list[subprocess.CompletedProcess[str]] = []
+
+    def write(path: Path, content: Any, **more: Any) -> None:
+        if not inner:  # the other process runs between this one's check and its first file
+            out = str(tmp_path / "K")
+            words = [sys.executable, "-m", "securefl", "keygen", "--role", role, "--out", out]
+            inner.append(subprocess.run(words, capture_output=True, text=True, check=False, timeout=120))
+        real(path, content, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(document, "write", write)
+        assert made(role, tmp_path / "K") is None
+    assert inner[0].returncode == 1
+    assert "in which one makes its files now" in inner[0].stderr
+    assert whole(role, tmp_path / "K")
+    keys = document.read(tmp_path / "K" / secret, kind)
+    own, of = OWNERS[role]
+    told = own.from_document(keys).public.fingerprint
+    kept = document.read(tmp_path / "K" / public, ROLES[role][1][1])
+    assert of.from_document(kept).fingerprint == told
+
+
+def test_a_keygen_that_comes_late_finds_the_pair_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passed its first check before the other one wrote, and got the lock after that."""
+    real = files.filling
+
+    @contextmanager
+    def late(folder: Path) -> Iterator[None]:
+        monkeypatch.setattr(files, "filling", real)
+        assert made("evaluator", tmp_path / "V") is None
+        with real(folder):
+            yield
+
+    monkeypatch.setattr(files, "filling", late)
+    assert "never overwritten" in call("keygen", "--role", "evaluator", "--out", tmp_path / "V", code=1)
+    assert whole("evaluator", tmp_path / "V")
 
 
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:

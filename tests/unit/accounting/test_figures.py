@@ -8,7 +8,16 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from securefl.accounting.figures import asked_for, brief, in_words, plain, says_infinite, short, with_reason
+from securefl.accounting.figures import (
+    above,
+    asked_for,
+    brief,
+    in_words,
+    plain,
+    says_infinite,
+    short,
+    with_reason,
+)
 
 
 def test_a_finite_one_is_a_number_everywhere() -> None:
@@ -23,7 +32,7 @@ def test_an_infinite_one_says_so() -> None:
     assert short(inf) == "infinite"
     assert in_words(inf) == "∞ (non-private)"
     assert with_reason(inf, "it leaves without noise") == "infinite (∞): it leaves without noise"
-    assert asked_for(inf) == "no noise"
+    assert asked_for(inf) == "none"
 
 
 def test_what_is_not_known_is_no_number() -> None:
@@ -39,3 +48,8 @@ def test_json_has_no_infinity(number: float, text: str) -> None:
 @pytest.mark.parametrize("epsilon", [0.0, 3.5, inf, nan])
 def test_words_tell_infinity_apart(epsilon: float) -> None:
     assert says_infinite(in_words(epsilon)) == (epsilon == inf)
+
+
+def test_one_above_a_bound_never_reads_as_the_bound() -> None:
+    assert above(2.5, 2.0) == "2.5"
+    assert above(2.00000000001, 2.0) == "2.00000000001"

@@ -29,6 +29,9 @@ TERMS = shared_terms(Terms(unit="record", adjacency="add-remove", delta=1e-5, bu
 RECORDS = "ab" * 32
 BIT = dump_charge(Charge(server=GaussianDpEvent(4.1), key_holder=NoOpDpEvent(), others=GaussianDpEvent(5.0)))
 STEPS = dump_charge(Charge(server=steps_event(0.01, 1.1, 20), key_holder=NoOpDpEvent(), others=NoOpDpEvent()))
+CENTRAL = dump_charge(
+    Charge(server=NON_PRIVATE.server, key_holder=NoOpDpEvent(), others=GaussianDpEvent(5.0))
+)
 ONE = compose({GaussianDpEvent(4.1): 4}, 1e-5)
 """What `bits("any", 4)` costs against the server."""
 
@@ -63,6 +66,15 @@ def test_a_run_that_goes_on_is_charged_nothing_twice(path: Path) -> None:
     assert found.epsilon(SERVER) == pytest.approx(ONE)
     assert found.epsilon(SERVER, [bits("a")]) == found.epsilon(SERVER)
     assert found.refusal([bits("a")]) is None
+
+
+def test_the_file_keeps_whom_the_budget_holds_against(path: Path) -> None:
+    others_alone = replace(TERMS, adversaries=(OTHERS,))
+    with SharedLedger(path, others_alone, RECORDS) as shared:
+        shared.reserve([bits("a", 1, CENTRAL)])
+    assert account_of(path).terms == others_alone
+    with SharedLedger(path, others_alone, RECORDS) as shared:
+        shared.reserve([bits("b", 1, CENTRAL)])
 
 
 def test_of_several_runs_all_are_reserved_or_none(path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import minimize
 
@@ -15,6 +18,7 @@ from securefl.data.partitions import (
     class_counts,
     dirichlet,
     dominant_class,
+    fedcor,
     iid,
     natural,
     normal_sizes,
@@ -28,6 +32,10 @@ TEN_CLASSES = np.tile(np.arange(10), 600)
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def toy_of(labels: NDArray[np.int64]) -> Dataset:
+    return Dataset(name="toy", x=np.zeros((len(labels), 1), np.float32), y=labels, classes=10)
 
 
 def toy(n: int = 60, classes: int = 3, groups: bool = False) -> Dataset:
@@ -83,7 +91,7 @@ def test_a_shard_is_a_random_sample_of_its_class() -> None:
     assert one.max() - one.min() > 500  # in file order a shard of 100 records would span 99
 
 
-def test_dirichlet_sizes_solve_the_quadratic_programme() -> None:
+def test_fedcor_sizes_solve_the_quadratic_programme() -> None:
     generator = rng(4)
     mix = generator.dirichlet(np.full(3, 0.4), 12).T
     totals = np.array([50.0, 80.0, 20.0])
@@ -123,7 +131,7 @@ def test_an_impossible_programme_has_no_solution() -> None:
     assert smallest_sizes(np.array([[1.0, 0.9], [0.0, 0.1]]), np.array([10.0, 10.0])) is None
 
 
-def test_dirichlet_counts_are_the_programmes_solution_to_within_one_record() -> None:
+def test_fedcor_counts_are_the_programmes_solution_to_within_one_record() -> None:
     totals = np.full(10, 600)
     counts = class_counts(totals, 100, 0.2, rng(1))
 
@@ -135,9 +143,9 @@ def test_dirichlet_counts_are_the_programmes_solution_to_within_one_record() -> 
     assert counts.sum(axis=1).min() >= 1
 
 
-def test_a_dirichlet_partition_is_unbalanced_and_as_concentrated_as_asked() -> None:
+def test_a_fedcor_partition_is_unbalanced_and_as_concentrated_as_asked() -> None:
     def top_share(concentration: float) -> float:
-        parts = dirichlet(TEN_CLASSES, 100, concentration, rng())
+        parts = fedcor(TEN_CLASSES, 100, concentration, rng())
         assert sorted(np.concatenate(parts)) == list(range(6000))
         assert np.std([len(part) for part in parts]) > 1
         return float(np.mean([np.bincount(TEN_CLASSES[part]).max() / len(part) for part in parts]))
@@ -147,15 +155,83 @@ def test_a_dirichlet_partition_is_unbalanced_and_as_concentrated_as_asked() -> N
     assert top_share(100.0) < 0.2
 
 
-def test_a_dirichlet_partition_with_too_few_clients_says_so() -> None:
+def test_a_fedcor_partition_with_too_few_clients_says_so() -> None:
     with pytest.raises(ConfigError, match="more clients"):
-        dirichlet(TEN_CLASSES, 5, 0.2, rng())
+        fedcor(TEN_CLASSES, 5, 0.2, rng())
 
 
-def test_a_dirichlet_partition_takes_labels_that_are_not_consecutive() -> None:
-    parts = dirichlet(np.repeat([3, 8], 50), 10, 1.0, rng())
+def test_a_fedcor_partition_takes_labels_that_are_not_consecutive() -> None:
+    parts = fedcor(np.repeat([3, 8], 50), 10, 1.0, rng())
 
     assert sorted(np.concatenate(parts)) == list(range(100))
+
+
+def test_fedcors_splits_are_those_that_the_word_dirichlet_made() -> None:
+    """Pinned before the word changed: packaged studies keep the records of each client."""
+    data = toy_of(np.repeat(np.arange(10), 60))
+    parts = Partition(kind="fedcor", concentration=0.5).split(data, 30, rng(5))
+    whole = b"".join(len(part).to_bytes(4, "little") + part.astype("<i8").tobytes() for part in parts)
+    assert hashlib.sha256(whole).hexdigest().startswith("096937d0c78ba6d8e35c989b5dada9162aee5443")
+
+
+def test_the_former_dirichlet_is_an_error_that_names_both() -> None:
+    with pytest.raises(ValueError, match="new meaning") as refused:
+        Partition(kind="dirichlet", concentration=0.3)
+    assert '{ kind = "dirichlet", alpha = 0.3 }' in str(refused.value)
+    assert '{ kind = "fedcor", concentration = 0.3 }' in str(refused.value)
+
+
+def as_flower_draws(
+    targets: NDArray[np.int64], clients: int, alpha: float, least: int, draws: np.random.Generator
+) -> list[list[int]]:
+    """Flower Datasets 0.6's DirichletPartitioner, with its defaults, line by line (and Li et al.'s code)."""
+    mean = len(targets) / clients
+    while True:
+        found: dict[int, list[int]] = {node: [] for node in range(clients)}
+        for label in sorted(set(targets.tolist())):
+            places = np.nonzero(targets == label)[0]
+            shares = dict(enumerate(draws.dirichlet(np.array([alpha]).repeat(clients))))
+            for node in shares.copy():
+                if len(found[node]) > mean:
+                    shares[node] = 0
+            total = sum(shares.values())
+            shares = {node: share / total for node, share in shares.items()}
+            ends = (np.cumsum(list(shares.values())) * len(places)).astype(int)[:-1]
+            for node, given in enumerate(np.split(places, ends)):
+                found[node].extend(given.tolist())
+        if min(map(len, found.values())) >= least:
+            return [found[node] for node in range(clients)]
+
+
+@pytest.mark.parametrize(("clients", "alpha", "least"), [(10, 0.5, 10), (12, 0.2, 1), (100, 1.0, 10)])
+def test_a_dirichlet_partition_is_flowers_and_li_et_als(clients: int, alpha: float, least: int) -> None:
+    parts = dirichlet(TEN_CLASSES, clients, alpha, rng(3), least)
+    draws = rng(3)
+    order = draws.permutation(len(TEN_CLASSES))
+    expected = as_flower_draws(TEN_CLASSES[order], clients, alpha, least, draws)
+    assert [part.tolist() for part in parts] == [sorted(order[own].tolist()) for own in expected]
+
+
+def test_as_many_clients_as_classes_can_be_dealt_by_dirichlet() -> None:
+    """FedCor's partition refuses this at every concentration, though everybody asks for it."""
+    parts = dirichlet(TEN_CLASSES, 10, 0.3, rng())
+    assert sorted(np.concatenate(parts)) == list(range(6000))
+    assert min(map(len, parts)) >= 10
+
+
+def test_a_small_alpha_gives_few_classes_and_a_large_one_the_same_mix() -> None:
+    def top_share(alpha: float) -> float:
+        parts = dirichlet(TEN_CLASSES, 20, alpha, rng())
+        return float(np.mean([np.bincount(TEN_CLASSES[part]).max() / len(part) for part in parts]))
+
+    assert top_share(0.05) > 0.5
+    assert top_share(100.0) < 0.15
+
+
+def test_a_least_size_that_no_draw_meets_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="a larger alpha, fewer clients or a smaller min_size"):
+        dirichlet(TEN_CLASSES, 100, 0.001, rng())
+    assert min(map(len, dirichlet(TEN_CLASSES, 100, 0.01, rng(), 0))) == 0
 
 
 @pytest.mark.parametrize("share", [0.37, 0.6, 1.0])
@@ -256,8 +332,8 @@ def test_a_natural_partition_has_no_more_clients_than_groups(clients: int) -> No
         lambda: iid(3, 4, rng()),
         lambda: iid(3, 0, rng()),
         lambda: shards(np.zeros(3, np.int64), 2, 2, rng()),
-        lambda: dirichlet(np.zeros(3, np.int64), 4, 1.0, rng()),
-        lambda: dirichlet(np.zeros(0, np.int64), 1, 1.0, rng()),
+        lambda: fedcor(np.zeros(3, np.int64), 4, 1.0, rng()),
+        lambda: fedcor(np.zeros(0, np.int64), 1, 1.0, rng()),
         lambda: normal_sizes(3, 4, 1.0, 1.0, rng()),
         lambda: dominant_class(np.zeros(3, np.int64), 4, 0.5, rng()),
         lambda: dominant_class(np.zeros(0, np.int64), 1, 0.5, rng()),
@@ -277,7 +353,8 @@ def test_more_clients_than_records_is_a_configuration_error(call: object) -> Non
     [
         {"kind": "iid"},
         {"kind": "shards", "per_client": 2},
-        {"kind": "dirichlet", "concentration": 5.0},
+        {"kind": "dirichlet", "alpha": 5.0, "min_size": 1},
+        {"kind": "fedcor", "concentration": 5.0},
         {"kind": "dominant", "share": 0.5},
         {"kind": "dominant", "share": 0.5, "mean": 5.0, "deviation": 1.0},
         {"kind": "normal", "mean": 8.0, "deviation": 2.0},
@@ -309,15 +386,21 @@ def test_configured_sizes_reach_the_dominant_partition() -> None:
     ("fields", "expected"),
     [
         ({"kind": "shards"}, "Expected per_client for"),
-        ({"kind": "dirichlet"}, "Expected concentration for"),
+        ({"kind": "fedcor"}, "Expected concentration for"),
         ({"kind": "dominant"}, "Expected share for"),
         ({"kind": "normal", "mean": 5.0}, "Expected deviation for"),
         ({"kind": "iid", "share": 0.5}, "Expected no share"),
         ({"kind": "natural", "mean": 0.5}, "Expected no mean"),
         ({"kind": "dominant", "share": 0.5, "mean": 5.0}, "both mean and deviation"),
         ({"kind": "shards", "per_client": 0}, "per_client=0"),
-        ({"kind": "dirichlet", "concentration": 0.0}, "concentration=0.0"),
-        ({"kind": "dirichlet", "concentration": float("nan")}, "concentration=nan"),
+        ({"kind": "dirichlet"}, "Expected alpha for"),
+        ({"kind": "dirichlet", "alpha": 0.0}, "alpha=0.0"),
+        ({"kind": "dirichlet", "alpha": float("inf")}, "alpha=inf"),
+        ({"kind": "dirichlet", "alpha": 1.0, "min_size": -1}, "min_size=-1"),
+        ({"kind": "dirichlet", "alpha": 1.0, "share": 0.5}, "Expected no share"),
+        ({"kind": "fedcor", "alpha": 1.0}, "Expected concentration for"),
+        ({"kind": "fedcor", "concentration": 0.0}, "concentration=0.0"),
+        ({"kind": "fedcor", "concentration": float("nan")}, "concentration=nan"),
         ({"kind": "dominant", "share": 1.01}, "share=1.01"),
         ({"kind": "dominant", "share": 0.0}, "share=0.0"),
         ({"kind": "normal", "mean": -1.0, "deviation": 1.0}, "mean=-1.0"),
@@ -343,7 +426,8 @@ def test_an_unknown_kind_is_refused() -> None:
     ("partition", "expected"),
     [
         (Partition(kind="shards", per_client=1), "class labels"),
-        (Partition(kind="dirichlet", concentration=1.0), "class labels"),
+        (Partition(kind="dirichlet", alpha=1.0), "class labels"),
+        (Partition(kind="fedcor", concentration=1.0), "class labels"),
         (Partition(kind="dominant", share=0.5), "class labels"),
         (Partition(kind="natural"), "Expected groups"),
     ],

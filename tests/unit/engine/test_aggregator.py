@@ -225,7 +225,7 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
 
     def compute(context: ClientContext) -> Value:
         parts = features(own(context.x), anchor, Bounds()).split(Variant.FULL)
-        return Value(hidden=parts.hidden, bounds=Bounds().linear(LENGTH, Variant.FULL))
+        return Value(hidden=parts.hidden)
 
     spec = ValueSpec(
         name="profile", reduction="none", reveals="its profile", reveals_encrypted="a score", max_releases=1
@@ -234,7 +234,8 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
     per_client = PerClient(spec, linear_query(baseline, anchor, Bounds()))
     question = CohortQuery(cohort=EVERYBODY, broadcast=NOTHING, per_client=(per_client,))
     plan, ledger = replace(OPEN, scores=scores), tmp_path / "ledger.sqlite"
-    with SecureAggregator(plan, [ClientFunction(spec, compute)], records(), ledger=ledger) as aggregator:
+    own_function = ClientFunction(spec, compute, Bounds().linear(LENGTH, Variant.FULL))
+    with SecureAggregator(plan, [own_function], records(), ledger=ledger) as aggregator:
         found = aggregator.query(question).per_client["profile"]
         assert aggregator.ledger.worst("server") == inf
     for k, (x, _) in enumerate(records()):

@@ -49,7 +49,7 @@ FOR_ONE = Order(
 OWN_BOUNDS = Bounds().linear(LENGTH, Variant.FULL)
 GIVES = [
     ClientFunction(SENDS, lambda context: Value(clear=np.full(SIZE, float(context.x.sum())))),
-    ClientFunction(PROFILE, lambda context: Value(hidden=np.ones(2 * LENGTH + 1), bounds=OWN_BOUNDS)),
+    ClientFunction(PROFILE, lambda context: Value(hidden=np.ones(2 * LENGTH + 1)), OWN_BOUNDS),
     ClientFunction(LOSS, lambda context: Value(clear=np.ones(1))),
 ]
 

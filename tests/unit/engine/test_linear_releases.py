@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
-from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
+from securefl.core.abstaining import Reason, reason_of
+from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
+from securefl.core.hiding import ConcealVector
 from securefl.core.linear import LinearBounds, LinearQuery, Range
 from securefl.core.release import ReleaseKey
 from securefl.engine.account import Account
@@ -43,12 +45,12 @@ def spec(most: Any, **changes: Any) -> ValueSpec:
 
 
 def vector(context: ClientContext) -> Value:
-    return Value(hidden=VECTOR, bounds=BOUNDS)
+    return Value(hidden=VECTOR)
 
 
 def opened(home: Path, most: Any, plan: Plan = PLAN) -> SecureAggregator:
     return SecureAggregator(
-        plan, [ClientFunction(spec(most), vector)], RECORDS, ledger=home / "ledger.sqlite"
+        plan, [ClientFunction(spec(most), vector, BOUNDS)], RECORDS, ledger=home / "ledger.sqlite"
     )
 
 
@@ -194,7 +196,7 @@ def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any)
     plan = Plan(
         scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2, non_private=("vector",)
     )
-    large = ClientFunction(spec(2), lambda context: Value(hidden=3 * VECTOR, bounds=BOUNDS))
+    large = ClientFunction(spec(2), lambda context: Value(hidden=3 * VECTOR), BOUNDS)
     with SecureAggregator(plan, [large], RECORDS, ledger=tmp_path / "ledger.sqlite") as aggregator:
         per_client = PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0]))
         asked = aggregator.query(
@@ -202,7 +204,33 @@ def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any)
         )
         assert asked.per_client["vector"] == {}
         assert set(aggregator.log.abstained) == {"client-0000", "client-0001"}
-        assert "inside the declared bounds" in aggregator.log.abstained["client-0000"]
+        assert "3 hidden values of norm up to 1, got 3 of norm 2.8" in aggregator.log.abstained["client-0000"]
+        assert aggregator.log.reasons["client-0000"] is Reason.ORDER, "no client has another vector"
+
+
+@pytest.mark.parametrize("scores", ["pads", "ckks"])
+def test_a_norm_that_its_records_made_too_large_reaches_nobody(tmp_path: Path, scores: Any) -> None:
+    """The key holder has a finite epsilon and would see the silence: the client answers as one of none."""
+    plan = replace(PLAN, scores=scores)
+    own = ClientFunction(spec(2), lambda context: Value(hidden=(1 + 2 * len(context.x)) * VECTOR), BOUNDS)
+    with SecureAggregator(plan, [own], RECORDS, ledger=tmp_path / "ledger.sqlite") as aggregator:
+        assert one(aggregator, 2, np.eye(H)[0]) == pytest.approx(VECTOR[0], abs=1e-3)
+        assert "of norm up to 1, got 3 of norm 2.8" in aggregator.log.blank["client-0000"]
+        assert aggregator.log.abstained == {}
+
+
+@pytest.mark.parametrize(("noise", "told"), [("none", "records"), ("local", "charged")])
+def test_the_class_of_a_norm_above_the_bounds(noise: Any, told: str) -> None:
+    """It follows from the vector; of a noised one it is post-processing, which the charge covers."""
+    words: dict[str, Any] = {"max_releases": 1, "sensitivity": {("client", "zero-out"): 1.0}}
+    sent = ValueSpec(name="vector", reduction="none", reveals="it", reveals_encrypted="a number", **words)
+    plan = replace(PLAN, noise=noise, noise_multiplier=float(noise == "local"), max_rounds=1)
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")
+    value = Value(integers=np.zeros(H, np.int64), after_noise=lambda sums: Value(hidden=5 * VECTOR))
+    conceal = ConcealVector(BOUNDS, lambda hidden: pytest.fail("it left"))
+    with pytest.raises(DataError, match="norm up to 1") as raised:
+        protect(plan, sent, value, key=key, weight=1.0, conceal=conceal)
+    assert reason_of(raised.value).told == told
 
 
 def test_the_server_asks_nobody_who_lets_nothing_out_any_more() -> None:
@@ -227,8 +255,8 @@ def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path
     plan = replace(PLAN, scores=scores, non_private=("vector", "other"))
     second = spec(1, name="other")
     gives = [
-        ClientFunction(spec(1), vector),
-        ClientFunction(second, lambda context: Value(hidden=VECTOR[::-1].copy(), bounds=BOUNDS)),
+        ClientFunction(spec(1), vector, BOUNDS),
+        ClientFunction(second, lambda context: Value(hidden=VECTOR[::-1].copy()), BOUNDS),
     ]
     first, last = np.eye(H)[0], np.eye(H)[1]
     per_client = (
@@ -244,28 +272,51 @@ def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path
         assert found["other"][k] == pytest.approx(VECTOR[1], abs=1e-3)
 
 
-def abstained(home: Path, value: Value) -> str:
-    with SecureAggregator(
-        PLAN, [ClientFunction(spec(2), lambda context: value)], RECORDS, ledger=home / "ledger.sqlite"
-    ) as aggregator:
+def abstained(home: Path, value: Value, own: LinearBounds | None = BOUNDS) -> tuple[str, set[str]]:
+    """Why a client with these declared bounds does not answer, and the states of its charges."""
+    gives = [ClientFunction(spec(2), lambda context: value, own)]
+    with SecureAggregator(PLAN, gives, RECORDS, ledger=home / "ledger.sqlite") as aggregator:
         per_client = PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0]))
         asked = aggregator.query(
             CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(per_client,))
         )
         assert asked.per_client["vector"] == {}
-        assert {row[7] for row in aggregator.ledger.rows()} == {"reserved"}, "no byte left"
-        return aggregator.log.abstained["client-0000"]
+        states = {row[7] for row in aggregator.ledger.rows()}
+        assert states <= {"reserved"}, "no byte left"
+        return aggregator.log.abstained["client-0000"], states
 
 
 def test_bounds_that_differ_in_their_weights_alone_are_both_told(tmp_path: Path) -> None:
     own = replace(BOUNDS, weights=(Range(H, 0.25, 0.5),))
-    why = abstained(tmp_path, Value(hidden=VECTOR, bounds=own))
+    why, charged = abstained(tmp_path, Value(hidden=VECTOR), own)
     assert own.text() in why
     assert f"{H}*[0.25,0.5]" in why
+    assert charged == set()
+
+
+def test_a_value_without_declared_bounds_is_not_concealed(tmp_path: Path) -> None:
+    why, charged = abstained(tmp_path, Value(hidden=VECTOR), None)
+    assert "where it declares none (linear_bounds)" in why
+    assert charged == set()
 
 
 def test_values_beside_the_declared_clear_ones_do_not_leave(tmp_path: Path) -> None:
     """Else a vector would leave in the clear beside its score."""
-    why = abstained(tmp_path, Value(hidden=VECTOR, clear=VECTOR, bounds=BOUNDS))
-    assert "Expected 0 values of 'vector' in the clear" in why
-    assert "got 3" in why
+    why, charged = abstained(tmp_path, Value(hidden=VECTOR, clear=VECTOR))
+    assert "Expected of 'vector', as its declared bounds have it, 0 values in the clear, got 3" in why
+    assert charged == {"reserved"}, "it depends on the value, so it comes after the charge"
+
+
+def test_a_server_that_asks_in_other_bounds_burns_no_budget(tmp_path: Path) -> None:
+    """Before, each such query was charged, and the client's number of releases was soon used up."""
+    wide = replace(BOUNDS, weight_norm=2.0, product=2.0)
+    with opened(tmp_path, 1) as aggregator:
+        for _ in range(3):
+            per_client = PerClient(spec(1), LinearQuery(wide, np.eye(H)[0]))
+            asked = aggregator.query(
+                CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(per_client,))
+            )
+            assert asked.per_client["vector"] == {}
+            assert aggregator.log.reasons["client-0000"] is Reason.ORDER
+            assert aggregator.ledger.rows() == []
+        assert one(aggregator, 1, np.eye(H)[0]) == pytest.approx(VECTOR[0], abs=1e-3)

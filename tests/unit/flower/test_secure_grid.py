@@ -29,7 +29,7 @@ from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, grid_of, p
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.deployment.local import LocalDeployment
 from securefl.flower.exchange import FRAME, HELLO
-from securefl.flower.secure_grid import SecureGrid, admitted
+from securefl.flower.secure_grid import SecureGrid, admitted, never_opened
 
 CONFIG = {"lr": 0.5}
 
@@ -143,6 +143,35 @@ def test_too_few_nodes_are_an_error_and_no_wait_without_end(tmp_path: Path) -> N
     few = pytest.raises(ConfigError, match=r"nodes of 2 parties at least.*client-0000")
     with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house, few:
         SecureGrid(double, FedAvg(), UPDATES, house.server, deadline=1.0, patience=0.1)
+
+
+NEVER: dict[str, tuple[Any, Any, str]] = {
+    "small cohorts": (
+        replace(MASKED, min_cohort_size=3),
+        lambda: FedAvg(fraction_train=0.7),
+        "3 to 3 clients in a sum of 'update', as the plan says, got 2 of 3 nodes",
+    ),
+    "small cohorts of an evaluation": (
+        replace(MASKED, min_cohort_size=3),
+        lambda: FedAvg(fraction_evaluate=0.7),
+        "a sum of 'evaluation', as the plan says, got 2 of 3 nodes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("plan", "strategy", "why"), NEVER.values(), ids=NEVER)
+def test_sums_that_can_never_open_are_refused_at_the_start_in_the_words_of_the_check(
+    plan: Any, strategy: Any, why: str, tmp_path: Path
+) -> None:
+    """It went on: every client refused each round, and the run ended with the model that it began with."""
+    said = [str(error) for error in never_opened(strategy(), plan, UPDATES, CLIENTS)]
+    assert why in said[0]
+    double = secured(tmp_path)
+    with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        with pytest.raises(ConfigError) as refused:
+            grid_of(house, strategy(), double)
+        assert str(refused.value) == said[0]
+    assert FRAME not in {one.metadata.message_type for one in double.seen}, "no party was asked"
 
 
 def test_no_message_of_the_strategy_reaches_a_node(tmp_path: Path) -> None:

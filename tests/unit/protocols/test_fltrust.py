@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tiny_study import run, spied, study, world
 
-from securefl.algorithm.queries import ByDraws
+from securefl.algorithm.clients import ClientContext, ClientFunction
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Value, ValueSpec
 from securefl.core.errors import ConfigError
-from securefl.core.linear import LinearQuery
+from securefl.core.linear import Floats, LinearQuery, Range
 from securefl.core.signing import AgreementKey, SigningKey
+from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.exchange.server import order_of
 from securefl.linear import dealt_pads, pads
 from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer
-from securefl.protocols.fltrust import FLTrust, cosine_bounds, direction, trust_weights
+from securefl.protocols import fltrust
+from securefl.protocols.fltrust import Direction, FLTrust, Trusting, cosine_bounds, direction, trust_weights
+from securefl.training.vector import to_vector
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fltrust"\nfraction = 1.0\n'
 HIDDEN = 'non_private = ["update", "direction"]'
@@ -121,26 +127,129 @@ def test_options_out_of_range_are_refused() -> None:
             FLTrust(**options)  # type: ignore[arg-type]
 
 
-# Limits, shown as they are ---------------------------------------------------------------------------
+# Bad input -------------------------------------------------------------------------------------------
+
+SPOILT: dict[int, Any] = {
+    1: lambda start: start.astype(np.float64),  # an update of norm 0
+    2: lambda start: np.full(len(start), np.inf),
+    3: lambda start: np.where(np.arange(len(start)) == 5, np.nan, start),
+}
+EVERY = ("clear", "ckks", "batches", "pads", "dealt-pads")
+
+
+@pytest.mark.parametrize("scores", EVERY)
+def test_updates_of_norm_zero_and_without_end_have_no_trust_and_cost_nobody_else(
+    scores: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, real = study(ARM, rounds=1, clients=6, scores=scores), fltrust._direction
+    honest, _ = spied(of, tmp_path / "honest")
+
+    def spoilt(context: ClientContext, trained: Any) -> Floats:
+        spoil = SPOILT.get(context.client)
+        return real(context, trained if spoil is None else spoil(context.broadcast))
+
+    monkeypatch.setattr(fltrust, "_direction", spoilt)
+    spy, _ = spied(of, tmp_path / "spoilt")
+    (_, found), (summed, totals) = spy.asks
+    cosines, before = found.per_client["direction"], honest.asks[0][1].per_client["direction"]
+    for k in range(6):
+        assert cosines[k] == pytest.approx(0 if k in SPOILT else before[k], abs=1e-3)
+    assert set(summed.cohort) >= {0, 4, 5}
+    assert np.isfinite(totals.totals["update"].value).all()
+
+
+@pytest.mark.parametrize("scores", EVERY)
+@pytest.mark.parametrize("step", [0.0, np.inf, np.nan])
+def test_a_server_whose_own_step_points_nowhere_asks_nobody(
+    scores: str, step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trusting, "_own_step", lambda self, broadcast, *_: np.full(len(broadcast), step))
+    spy, _ = spied(study(ARM, rounds=1, clients=3, scores=scores), tmp_path)
+    assert spy.asks == [], "all cosines would be 0: nobody is charged for one"
+    assert np.array_equal(spy.states[-1].broadcast, spy.states[0].broadcast)
 
 
 @pytest.mark.parametrize("scores", ["pads", "dealt-pads"])
-def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query(scores: Any) -> None:
-    """A server's own step has no ranges: a vector with one entry is one, so its cosine is that entry."""
-    bounds, at = cosine_bounds(20), 7
-    signing, agreement = SigningKey.generate(), AgreementKey.generate()
-    own = direction(np.random.default_rng(1).normal(size=20))
-    query = LinearQuery(bounds, np.eye(20)[at])
-    terms = PadTerms(bounds=bounds, context=b"", dealt=scores == "dealt-pads")
+def test_a_million_entries_pass_every_message(scores: Any, tmp_path: Path) -> None:
+    length, rng = 10**6, np.random.default_rng(0)
+    bounds, g = cosine_bounds(length), direction(rng.normal(size=length))
+    spec = ValueSpec(
+        name="direction", reduction="none", reveals="it", reveals_encrypted="a cosine", max_releases=1
+    )
+    plan = Plan(scores=scores, delta=1e-5, max_rounds=1, non_private=("direction",))
+    vectors = [g, -g]
+    own = ClientFunction(spec, lambda context: Value(hidden=vectors[context.client]), bounds)
+    records = [(np.zeros((1, 1)), np.zeros(1))] * 2
+    with SecureAggregator(plan, [own], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
+        asked = CohortQuery(
+            cohort=(0, 1),
+            broadcast=np.zeros(0, np.float32),
+            per_client=(PerClient(spec, LinearQuery(bounds, g)),),
+        )
+        found = aggregator.query(asked).per_client["direction"]
+    assert found == pytest.approx({0: 1.0, 1: -1.0}, abs=1e-3)
+
+
+# Limits, shown as they are ---------------------------------------------------------------------------
+
+
+def read(own: Floats, query: LinearQuery, *, dealt: bool = False) -> float:
+    """The number that a server gets for these weights from a client of this direction, under pads."""
+    signing, agreement, terms = (
+        SigningKey.generate(),
+        AgreementKey.generate(),
+        PadTerms(bounds=query.bounds, context=b"", dealt=dealt),
+    )
     server: Any
-    if terms.dealt:
+    if dealt:
         server, holder = DealtServer(terms, 0, signing, query), DealtKeyHolder
         sent = dealt_pads.mask(own, np.zeros(0), terms, "direction", agreement.public)
     else:
         server, holder = PadServer(terms, 0, "direction", signing, query), PadKeyHolder
         sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
     reply = holder(agreement, terms, ("direction",), 1, signing.public).open(server.request([sent]))
-    assert server.score(sent, reply).value == pytest.approx(own[at], abs=1e-6)
+    return float(server.score(sent, reply).value)
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query(dealt: bool) -> None:
+    """A server's own step has no ranges: a vector with one entry is one, so its cosine is that entry."""
+    own = direction(np.random.default_rng(1).normal(size=20))
+    found = read(own, LinearQuery(cosine_bounds(20), np.eye(20)[7]), dealt=dealt)
+    assert found == pytest.approx(own[7], abs=1e-6)
+
+
+def test_a_cap_on_each_entry_of_the_server_s_step_would_not_stop_it(tmp_path: Path) -> None:
+    """Why there is no range: a lie spends the rest of its norm where the server knows that no client moves.
+
+    The server broadcasts units that never fire, so their weights have no gradient at any client.
+    """
+    of = study(ARM, rounds=1, clients=4)
+    spy, _ = spied(of, tmp_path)
+    cap = float(np.abs(spy.asks[0][0].per_client[0].query.hidden).max())
+    assert 0.1 < cap < 0.5, "a smaller cap would bend this honest step"
+    here = world(of)
+    module = here.problem.module(here.problem.initial)
+    dict(module.named_parameters())[f"{here.problem.layer}.bias"].data[:4] = -1e6
+    client = Direction(here.problem).compute(
+        ClientContext(
+            client=0,
+            round=1,
+            x=here.records[0][0],
+            y=here.records[0][1],
+            broadcast=to_vector(module),
+            public={},
+            rng=np.random.default_rng(0),
+        )
+    )
+    (still,) = np.nonzero(client.hidden[: 4 * 64] == 0)
+    assert len(still) == 4 * 64, "the weights of the units that never fire, as the server expects"
+    lie, at = np.zeros(len(client.hidden)), int(np.argmax(np.abs(client.hidden)))
+    lie[at], lie[still] = cap, np.sqrt((1 - cap**2) / len(still))
+    assert np.linalg.norm(lie) == pytest.approx(1)
+    assert np.abs(lie).max() <= cap
+    capped = replace(cosine_bounds(len(lie)), weights=(Range(len(lie), -cap, cap),))
+    assert read(client.hidden, LinearQuery(capped, lie)) / cap == pytest.approx(client.hidden[at], abs=1e-6)
 
 
 def test_the_clients_of_the_sum_are_told_the_trust_of_each(tmp_path: Path) -> None:

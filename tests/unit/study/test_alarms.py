@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 from support.tiny_study import FEDAVG, study, text, world
 
+from securefl.commands.exit_codes import ExitCode
 from securefl.commands.report import report
 from securefl.commands.run import run as run_command
-from securefl.commands.telling import UNLEARNT
 from securefl.study import results, run_report
 from securefl.study.alarms import alarms
 from securefl.study.arm import ArmRun
@@ -211,7 +211,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 
 def test_a_run_in_which_all_diverged_ends_with_its_own_exit_code(ended: tuple[Path, Result]) -> None:
     out, result = ended
-    assert result.exit_code == UNLEARNT == 4
+    assert result.exit_code == ExitCode.UNLEARNT == 4
     for arm in ("FedAvg", "LG"):
         assert f"Warning: {arm}: nobody answered in any of 2 rounds" in result.stderr
     assert "got a training that diverged. Lower the learning rate" in result.stderr
@@ -227,7 +227,7 @@ def test_a_run_in_which_all_diverged_ends_with_its_own_exit_code(ended: tuple[Pa
 def test_its_report_ends_alike(ended: tuple[Path, Result], tmp_path: Path) -> None:
     out, _ = ended
     again = CliRunner().invoke(report, [str(out), "--out", str(tmp_path / "pages"), "--json"])
-    assert again.exit_code == UNLEARNT
+    assert again.exit_code == ExitCode.UNLEARNT
     assert "Warning: FedAvg: nobody answered" in again.stderr
     assert len(json.loads(again.stdout)["private"]["warnings"]) == 2, "stdout is JSON alone"
 

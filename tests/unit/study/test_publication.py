@@ -21,7 +21,8 @@ import securefl
 from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
-from securefl.report.run_page import APART, TESTED
+from securefl.report.pages import APART
+from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun
@@ -308,7 +309,10 @@ def test_the_terminal_says_for_whom_warnings_are(tmp_path: Path) -> None:
 def test_a_folder_of_before_is_refused_with_what_to_do(tmp_path: Path) -> None:
     securefl.run(text(FEDAVG), out=tmp_path / "run")
     (tmp_path / "run" / PRIVATE / "arms").rename(tmp_path / "run" / "arms")
-    for words in (["report", str(tmp_path / "run")], ["export", str(tmp_path / "run"), "-o", "x"]):
+    for words in (
+        ["report", str(tmp_path / "run")],
+        ["export", str(tmp_path / "run"), "-o", "x.safetensors"],
+    ):
         told = CliRunner().invoke(cli, words)
         assert isinstance(told.exception, ConfigError)
         assert "Move them: mkdir -m 700" in str(told.exception)

@@ -114,10 +114,10 @@ def test_safetensors_without_a_card_are_refused(file: Path) -> None:
 
 
 def test_a_card_of_another_form_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exported, "FORMAT", "securefl model 2")
+    monkeypatch.setattr(exported, "FORMAT", "securefl model 1")
     save(file, values(), CARD)
     monkeypatch.undo()
-    with pytest.raises(DataError, match="'securefl model 1', got 'securefl model 2'"):
+    with pytest.raises(DataError, match="'securefl model 2', got 'securefl model 1'"):
         load(file)
 
 
@@ -158,8 +158,8 @@ def test_an_own_module_is_filled(model: Any, file: Path) -> None:
         (lambda: nn.Linear(6, 3), "got one without fc1.bias, fc1.weight, fc2.bias and 1 more"),
         (lambda: nn.ModuleDict({"fc1": nn.Linear(6, 4)}), "got one without fc2.bias, fc2.weight"),
         (lambda: nn.Sequential(), "got one without"),
-        (lambda: 3, "to make a module, got int"),
-        (lambda much: Net(), "missing 1 required positional argument: 'much'"),
+        (lambda: 3, "to return an nn.Module, got int"),
+        (lambda much: Net(), "one that needs much too"),
         (3, "as a module or a function that makes one, got int"),
     ],
 )

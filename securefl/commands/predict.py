@@ -1,0 +1,210 @@
+"""The command `predict`: labels of the records in a table, by an exported model."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from securefl.core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+    from torch import nn
+
+    from securefl.data.schema import Schema
+    from securefl.training.trained import Trained
+
+_SHOWN: Final = 6
+
+
+@click.command(epilog="Example:  securefl predict model.safetensors new.csv -o predicted.csv")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The CSV to write."
+)
+@click.option("--proba", is_flag=True, help="Write the probability of each class too.")
+@click.option("--force", is_flag=True, help="Replace OUT if there is one.")
+@click.option(
+    "--model",
+    "own_model",
+    metavar="MODULE:NAME",
+    help="The class of a model of your own, in this folder or an installed package. Its code is run.",
+)
+@click.option(
+    "--network",
+    "own_network",
+    metavar="MODULE:NAME",
+    help="The function of your own that makes the network of the features. Its code is run.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON, and nothing else.")
+def predict(
+    model: Path,
+    table: Path,
+    out: Path,
+    proba: bool,
+    force: bool,
+    own_model: str | None,
+    own_network: str | None,
+    as_json: bool,
+) -> None:
+    """Predict the records of TABLE by MODEL, a file of `securefl export`. OUT gets a row for each record.
+
+    TABLE is a .csv, .parquet, .npz (array `x`) or .npy. Its columns are found by name, in any order. Columns
+    that the model does not read are left out. A cell that the card's declarations do not cover is an error
+    that names row and column. OUT has the columns `row`, which counts from 1, and `prediction`. If TABLE has
+    the target too, the accuracy is printed.
+    """
+    _require_out(out, force, (model, table))
+    from securefl.data.networks import network_of
+    from securefl.data.tables import read_records
+    from securefl.report.tables import write_csv
+    from securefl.training.devices import one_thread
+
+    with one_thread(), ExitStack() as imports:
+        trained = _loaded(model, own_model, own_network, imports)
+        records = read_records(table)
+        _require_network(network_of(table), trained.about.records, table)
+        with _bar(len(records)) as tell:
+            try:
+                outputs = trained.outputs(records, tell)
+            except DataError as error:
+                raise DataError(f"{table}: {error}") from None
+        made = _table(trained, outputs, proba)
+    write_csv(out, made)
+    told = _told(trained, records, made, out)
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+        return
+    for line in _lines(told):
+        click.echo(line)
+
+
+def _require_out(out: Path, force: bool, sources: tuple[Path, ...]) -> None:
+    """Raises ConfigError unless `out` is a new .csv, or one to be replaced that is no source."""
+    if out.suffix.lower() != ".csv":
+        raise ConfigError(f"Expected --out with the ending .csv, got {out}.")
+    if any(out.exists() and source.exists() and out.samefile(source) for source in sources):
+        raise ConfigError(f"Expected --out as another file than MODEL and TABLE, got {out}.")
+    if out.exists() and not force:
+        raise ConfigError(f"Expected no file at {out}, got one. Name another, or replace it by --force.")
+
+
+def _loaded(path: Path, own_model: str | None, own_network: str | None, imports: ExitStack) -> Trained:
+    """The model, with its own code if the caller names it. The code may import until `imports` closes."""
+    from securefl.training.trained import load, opened
+
+    if own_model is None and own_network is None:
+        return load(path)
+    code = opened(path)[2].code
+    factory = None if own_model is None else _code(own_model, code, imports)
+    network: nn.Module | None = None
+    if own_network is not None:
+        made = _code(own_network, None, imports)
+        network = made() if callable(made) else made
+    return load(path, model=factory, network=network)
+
+
+def _code(name: str, sha256: str | None, imports: ExitStack) -> Any:
+    """The object `module:name` of this folder or an installed package. Raises ConfigError for another file.
+
+    sha256: the digest of its file that the card states, if any.
+    """
+    from securefl.storage.own_code import importable, load, located
+
+    place = located(name, Path.cwd())
+    if sha256 is not None and place.sha256 != sha256:
+        raise ConfigError(
+            f"Expected the code with which the model was trained, SHA-256 {sha256[:12]}, got {place}: "
+            "another computation may fit the same values. Take the file of the study. In Python, "
+            "securefl.load(path, model=...) takes any class."
+        )
+    imports.enter_context(importable(place))
+    return load(place)
+
+
+def _require_network(found: str, schema: Schema, table: Path) -> None:
+    """Raises DataError if a table has features of another network than the card names."""
+    from securefl.data.networks import NONE
+
+    expected = schema.network if schema.features is None else schema.features.about
+    if found in ("", expected) or (found == NONE and not schema.network):
+        return
+    wanted = f"features by {expected!r}" if expected else "records without a named network"
+    raise DataError(
+        f"{table}: expected {wanted}, as the model's card says, got features by {found!r}. Compute them by "
+        "the network of the card."
+    )
+
+
+@contextmanager
+def _bar(records: int) -> Iterator[Any]:
+    """A function that shows how many records are done, on stderr, if it is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from securefl.study.progress import draws
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not draws(console)) as bars:
+        task = bars.add_task("records", total=records)
+        yield lambda done: bars.update(task, completed=done)
+
+
+def _table(trained: Trained, outputs: NDArray[Any], proba: bool) -> pd.DataFrame:
+    """The predictions as a table with a row for each record."""
+    import pandas as pd
+
+    found = trained.labelled(outputs)
+    made = pd.DataFrame({"row": range(1, len(outputs) + 1)})
+    if found.ndim == 1:
+        made["prediction"] = found
+    else:
+        named = [one.name for one in trained.about.records.targets]
+        targets = named or [str(place) for place in range(found.shape[1])]
+        for place, target in enumerate(targets):
+            made[f"prediction of {target}"] = found[:, place]
+    if proba:
+        shares = trained.probable(outputs)
+        for label, share in zip(trained.classes_, shares.T, strict=True):
+            made[f"probability of {label}"] = share
+    return made
+
+
+def _told(trained: Trained, records: Any, made: pd.DataFrame, out: Path) -> dict[str, Any]:
+    """What the command prints: numbers of records by label, the columns left out, the accuracy if known."""
+    schema = trained.about.records
+    left = schema.left_out(records) if hasattr(records, "columns") and schema.columns is not None else ()
+    told: dict[str, Any] = {"records": len(made), "left_out": list(left), "file": str(out)}
+    if trained.about.task != "classification":
+        return told
+    from securefl.data.columns import word_of
+
+    predicted = [word_of(one) for one in made["prediction"]]
+    told["labels"] = dict(Counter(predicted))
+    target = schema.targets[0].name if schema.targets else None
+    if target in left:
+        actual = [word_of(one) for one in records[target]]
+        known = {word_of(label) for label in trained.classes_}
+        if known.issuperset(actual):
+            told["accuracy"] = sum(map(str.__eq__, predicted, actual)) / len(actual)
+    return told
+
+
+def _lines(told: dict[str, Any]) -> Iterator[str]:
+    counts = ", ".join(f"{label} {count:,}" for label, count in told.get("labels", {}).items())
+    yield f"records   {told['records']:,}" + (f": {counts}" if counts else "")
+    if told["left_out"]:
+        shown = ", ".join(map(repr, told["left_out"][:_SHOWN]))
+        more = len(told["left_out"]) - _SHOWN
+        yield f"left out  {shown}" + (f" and {more} more" if more > 0 else "")
+    if "accuracy" in told:
+        yield f"accuracy  {told['accuracy']:.4f} against the labels in the table"
+    yield f"File: {told['file']}"

@@ -1,0 +1,284 @@
+"""The schema of a model's records: how a record becomes the model's input, and an output the table's label.
+
+A study declares it, an exported model carries it in its card, and predictions read records by it. It holds
+declarations and names alone: no statistic of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.reading import convert, near
+from securefl.core.text_safety import is_legible
+from securefl.data.columns import Column, Place, Word, encoded, require_name, word_of
+from securefl.data.layout import Layout, values_of
+from securefl.data.networks import NAMED, is_name
+from securefl.data.tables import MOST_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_VALUES: Final = 10**8
+"""The most values of one record."""
+_LONGEST: Final = 1000
+"""The most characters of a column's name."""
+_SHOWN: Final = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """A column of a table: its name and its declaration. Raises ValueError if the name is not printable."""
+
+    name: str
+    column: Column = field(default_factory=Column)
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or len(self.name) > _LONGEST or not is_legible(self.name):
+            raise ValueError(f"Expected a column's name of printable letters, got {self.name[:80]!r}.")
+
+    def words(self) -> dict[str, Any]:
+        """The column by its keys in a card. Keys with their default values are left out."""
+        declared = {one.name: getattr(self.column, one.name) for one in fields(Column)}
+        return {
+            "name": self.name,
+            **{key: value for key, value in declared.items() if value not in (None, False)},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """The network that computes features of records before the model: `[data] features` of the study.
+
+    word: its entry point of `securefl.networks`, or `module:name` of a study's own code. name: identifies the
+    network and its weights, such as a word and a SHA-256. about: the network in words, or "".
+    """
+
+    word: str
+    name: str
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        for text in (self.word, self.name, self.about or "unknown"):
+            if not is_name(text):
+                raise ValueError(f"Expected the network of the features as {NAMED}, got {text[:80]!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """How a table, a list of mappings or an array becomes a model's input, and outputs become labels.
+
+    columns: the feature columns in order with their declarations, or None for records that were arrays.
+    shape: of one record as it is encoded, before `features`. targets: the columns that the model predicts, or
+    empty for arrays. labels: the labels in the order of the classes, or empty if they are 0, 1, ... or if
+    the targets are numbers. network: the network that computed the records elsewhere, "none", or "" if it is
+    unknown. features: the network that computes features of the encoded records, or None.
+
+    Raises ValueError if the parts contradict each other.
+    """
+
+    columns: tuple[Named, ...] | None
+    shape: tuple[int, ...]
+    targets: tuple[Named, ...] = ()
+    labels: tuple[Word, ...] = ()
+    network: str = ""
+    features: Features | None = None
+
+    def __post_init__(self) -> None:
+        if not self.shape or min(self.shape) < 1 or prod(self.shape) > MOST_VALUES:
+            raise ValueError(f"Expected records of 1 to {MOST_VALUES:,} values, got shape {self.shape}.")
+        if self.network and not is_name(self.network):
+            raise ValueError(f"Expected `network` as {NAMED}, got {self.network[:80]!r}.")
+        words = [word_of(label) for label in self.labels]
+        if len(set(words)) < len(words):
+            raise ValueError(f"Expected each label once, got {self.labels[:_SHOWN]}.")
+        if self.columns is None:
+            return
+        names = [one.name for one in (*self.columns, *self.targets)]
+        if len(set(names)) < len(names):
+            twice = [name for name in names if names.count(name) > 1]
+            raise ValueError(f"Expected each column once, got {twice[0]!r} twice.")
+        width = sum(len(values_of(one.name, self._layout)) for one in self.columns)
+        if self.shape != (width,):
+            raise ValueError(f"Expected the shape ({width},) of the declared columns, got {self.shape}.")
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(columns={one.name: one.column for one in self.columns or ()})
+
+    # In a card ---------------------------------------------------------------------------------------
+
+    def words(self) -> dict[str, Any]:
+        """The schema as a value for JSON."""
+        columns = None if self.columns is None else [one.words() for one in self.columns]
+        features = self.features
+        return {
+            "columns": columns,
+            "shape": list(self.shape),
+            "targets": [one.words() for one in self.targets],
+            "labels": list(self.labels),
+            "network": self.network,
+            "features": None
+            if features is None
+            else {
+                "word": features.word,
+                "name": features.name,
+                "about": features.about,
+            },
+        }
+
+    @classmethod
+    def parse(cls, table: Any) -> Schema:
+        """The schema that `words` wrote. Raises ConfigError, which names the column, for anything else."""
+        if not isinstance(table, dict) or set(table) != {one.name for one in fields(cls)}:
+            raise ConfigError(
+                "[records] Expected the keys columns, features, labels, network, shape and targets, got "
+                f"{', '.join(map(str, table))[:200] if isinstance(table, dict) else type(table).__name__}."
+            )
+        rest = {key: value for key, value in table.items() if key not in ("columns", "targets")}
+        whole = convert(Schema, {**rest, "columns": None}, "records")
+        columns = None if table["columns"] is None else _columns(table["columns"], "columns")
+        try:
+            return replace(whole, columns=columns, targets=_columns(table["targets"], "targets"))
+        except ValueError as error:
+            raise ConfigError(f"[records] {error}") from None
+
+    # From records to the model's input ----------------------------------------------------------------
+
+    @property
+    def plain(self) -> bool:
+        """Whether a record's values are the model's input, unchanged."""
+        untouched = Column()
+        return self.features is None and all(one.column == untouched for one in self.columns or ())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The feature columns by name, or nothing for arrays."""
+        return tuple(one.name for one in self.columns or ())
+
+    def left_out(self, frame: Any) -> tuple[str, ...]:
+        """The columns of a table that the model does not read, targets included."""
+        return tuple(str(name) for name in frame.columns if name not in self.names)
+
+    def encode(self, frame: pd.DataFrame, where: str) -> NDArray[np.float32]:
+        """Encode a table: float32 (n, *shape). Columns are found by name, in any order; others are left out.
+
+        where: the table's name for errors. Raises DataError if a column is missing or comes twice, or if a
+        declaration does not cover a value. It names row and column.
+        """
+        if not len(frame):
+            raise DataError(f"{where}: expected at least one record, got none.")
+        if self.columns is None:
+            return self._by_place(frame, where)
+        found = [require_name(name, where) for name in frame.columns]
+        if twice := sorted({name for name in found if found.count(name) > 1}):
+            raise DataError(f"{where}: expected columns with different names, got {twice[0]!r} twice.")
+        for name in self.names:
+            if name not in found:
+                raise DataError(
+                    f"{where}: expected a column {name!r}, which the model reads, got none"
+                    f"{near(name, found)}. The model reads {_listed(self.names)}; "
+                    f"the table has {_listed(found)}."
+                )
+        places = [Place(where, name, trained=True) for name in self.names]
+        parts = [
+            encoded(frame[one.name], one.column, place)
+            for one, place in zip(self.columns, places, strict=True)
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def _by_place(self, frame: pd.DataFrame, where: str) -> NDArray[np.float32]:
+        """A table for a model that was trained on arrays: its columns in their order."""
+        if self.shape != (frame.shape[1],):
+            shape = ", ".join(map(str, self.shape))
+            raise DataError(
+                f"{where}: expected records of shape ({shape}), since the model was trained on arrays, got a "
+                f"table of {frame.shape[1]} columns: {_listed(list(map(str, frame.columns)))}. Leave out the "
+                "others."
+            )
+        places = [Place(where, str(name), trained=True) for name in frame.columns]
+        parts = [encoded(frame.iloc[:, at], Column(), place) for at, place in enumerate(places)]
+        return np.concatenate(parts, axis=1)
+
+    # From outputs to labels ---------------------------------------------------------------------------
+
+    def classes(self, count: int) -> NDArray[Any]:
+        """The labels of `count` classes, (count,), in the type that the study declared."""
+        if not self.labels:
+            return np.arange(count)
+        same = len({type(label) for label in self.labels}) == 1
+        return np.array(self.labels, None if same else object)
+
+    def in_units(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Values of a regression (n, targets) in the table's units: (n, targets), or (n,) for one target."""
+        found = values.copy()
+        for place, target in enumerate(self.targets):
+            if target.column.range is not None:
+                low, high = target.column.range
+                found[:, place] = low + found[:, place].astype(np.float64) * (high - low)
+        return found[:, 0] if found.shape[1] == 1 else found
+
+
+def of_layout(layout: Layout, features: Sequence[str] | None, shape: tuple[int, ...]) -> Schema:
+    """The schema of records that a layout declares. features: the columns, or None for arrays."""
+    labels = layout.classes if isinstance(layout.classes, tuple) else ()
+    if features is None:
+        return Schema(columns=None, shape=shape, labels=labels)
+    declared = layout.columns
+    return Schema(
+        columns=tuple(Named(name=name, column=declared.get(name, Column())) for name in features),
+        shape=shape,
+        targets=tuple(Named(name=name, column=declared.get(name, Column())) for name in layout.target),
+        labels=labels,
+    )
+
+
+def frame_of(thing: object, where: str) -> pd.DataFrame | None:
+    """A table of pandas or polars, or a list of mappings, as a DataFrame. None for anything else.
+
+    A key that a mapping lacks is an empty cell, unless all lack it. Raises DataError for a list of which only
+    some entries are mappings, for a single mapping, and for a lazy table.
+    """
+    import pandas as pd
+
+    if isinstance(thing, pd.DataFrame):
+        return thing
+    if hasattr(thing, "collect_schema") and hasattr(thing, "to_dict"):  # polars
+        return pd.DataFrame(thing.to_dict(as_series=False), dtype=object)
+    if hasattr(thing, "collect_schema"):
+        raise DataError(f"{where}: expected a table, got a lazy one. Call its collect() first.")
+    if isinstance(thing, Mapping):
+        raise DataError(f"{where}: expected a list of records, got one mapping. Write [record].")
+    if not isinstance(thing, list | tuple) or not any(isinstance(one, Mapping) for one in thing):
+        return None
+    for row, one in enumerate(thing):
+        if not isinstance(one, Mapping):
+            raise DataError(
+                f"{where}, row {row + 1}: expected a mapping of columns to values, got {type(one).__name__}."
+            )
+    names = list(dict.fromkeys(require_name(name, where) for one in thing for name in one))
+    return pd.DataFrame([[one.get(name) for name in names] for one in thing], columns=names, dtype=object)
+
+
+def _columns(table: Any, key: str) -> tuple[Named, ...]:
+    if not isinstance(table, list) or len(table) > MOST_COLUMNS:
+        raise ConfigError(f"[records] `{key}`: Expected a list of at most {MOST_COLUMNS:,} columns.")
+    found = []
+    for place, one in enumerate(table):
+        if not isinstance(one, dict) or "name" not in one:
+            raise ConfigError(f"[records] `{key}`: Expected a table with a name in place {place + 1}.")
+        named = convert(Named, {"name": one["name"]}, f"records.{key}")
+        declared = {what: value for what, value in one.items() if what != "name"}
+        found.append(replace(named, column=convert(Column, declared, f"records.{key}.{named.name}")))
+    return tuple(found)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

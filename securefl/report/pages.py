@@ -1,0 +1,104 @@
+"""What all pages share: style, filters, and figures in two widths, for a screen and for a telephone.
+
+A page is one file without network and script. All text in it is escaped, and a content policy forbids
+loading or running anything. It follows the reader's choice of light or dark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from securefl.accounting.figures import in_words
+from securefl.core.errors import ConfigError
+from securefl.report.inline import inline_svg
+from securefl.report.style import NARROW, WIDE, swatch
+
+_BEGINS: Final = b"<!DOCTYPE html>"
+POLICY: Final = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+)
+"""The content policy of a page without a script."""
+APART: Final = "Not for publication: no epsilon covers this."
+"""Beside each figure, table and list of a page that is for the person at this machine."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Picture:
+    """A figure of a page, drawn in two widths.
+
+    draw: makes the figure for a width in inches. name: of files and ids, unique in the page. The caption is
+    also the words for a reader who cannot see the picture. private: whether it must not be published; the
+    page then says so. note: a sentence beside it.
+    """
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[float], Figure]
+    private: bool = False
+    note: str = ""
+
+
+def require_page(path: Path) -> None:
+    """Raise ConfigError if a page written to this path would overwrite a file that is no HTML page."""
+    if not path.exists():
+        return
+    began = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            began = file.read(len(_BEGINS))
+    if began.lower() != _BEGINS.lower():
+        raise ConfigError(
+            f"Expected a new file or an HTML page, got {path}, which is neither. Choose another."
+        )
+
+
+def environment() -> Environment:
+    """The environment of the templates of this folder, with `page.css.j2` for their style."""
+    # Names come from untrusted files, so all text is escaped. StrictUndefined raises if a template uses an
+    # unknown name.
+    made = Environment(
+        loader=FunctionLoader(_source),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"figure": figure, "number": number_text, "epsilon": in_words, "swatch": swatch}
+    made.globals["policy"] = POLICY
+    return made
+
+
+def _source(name: str) -> str:
+    return files("securefl.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def figure(own: Picture) -> Markup:
+    """The element of a picture: its heading, and two SVG elements, of which the page shows one."""
+    drawn = [
+        Markup('<div class="{}">{}</div>').format(
+            kind, inline_svg(own.draw(width), name=f"{own.name}-{kind}", title=own.caption)
+        )
+        for kind, width in (("on-wide", WIDE), ("on-narrow", NARROW))
+    ]
+    apart = Markup('\n  <p class="apart">{}</p>').format(APART) if own.private else ""
+    return Markup("<figure>\n  <h3>{}</h3>\n  {}\n  <figcaption>{}</figcaption>{}\n</figure>").format(
+        own.title, Markup("\n  ").join(drawn), " ".join(filter(None, (own.caption, own.note))), apart
+    )
+
+
+def number_text(value: float, digits: int = 1) -> str:
+    """A number with `digits` decimals and thin gaps between thousands; a dash for nan."""
+    if not math.isfinite(value):
+        return "–"
+    # A narrow no-break space: a number does not break at the end of a line.
+    return f"{value:,.{digits}f}".replace(",", "\u202f")

@@ -1,0 +1,93 @@
+"""The figure of what data holders have spent: epsilon over the rounds, a panel for each party."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from securefl.report import style
+from securefl.report.style import WIDE, Look, arms_of, blank, checked, legend, light_frame, whole_numbers
+
+COLUMNS: Final = ("arm", "seed", "round", "party", "least", "most")
+
+
+def finite_parties(spent: pd.DataFrame) -> list[str]:
+    """The parties against which an arm has a finite epsilon above 0, in the order of the table."""
+    largest = spent.groupby(["party", "arm"], sort=False)["most"].max()
+    finite = largest[np.isfinite(largest) & (largest > 0)]
+    return [party for party in dict.fromkeys(spent["party"]) if party in finite.index.get_level_values(0)]
+
+
+def epsilon(
+    spent: pd.DataFrame,
+    *,
+    budget: float | None = None,
+    looks: Mapping[str, Look] | None = None,
+    width: float = WIDE,
+) -> Figure:
+    """Epsilon over rounds, one panel for each party of `finite_parties`, one line per arm.
+
+    spent: columns arm, seed, round, party, least and most, the epsilons of the holders who spent least and
+    most, all >= 0 and possibly infinite. The line is the largest, over the seeds too. Where it is finite, the
+    area below it reaches down to the least. An infinite epsilon lies above the axis, on a line that is marked
+    so. budget: drawn as a dashed line; None for none. Raises DataError for missing columns or an empty frame.
+    """
+    data = checked(spent, COLUMNS)
+    arms, parties = arms_of(data), finite_parties(data)
+    looks = looks or style.looks(arms)
+    across = len(parties) if width >= WIDE else 1
+    down = max(1, math.ceil(len(parties) / across)) if across else 1
+    figure = blank(height=1.0 + 2.7 * down, width=width)
+    panels = figure.subplots(down, max(1, across), sharey=True, squeeze=False).ravel()
+    finite = data["most"].to_numpy(dtype=float)
+    finite = finite[np.isfinite(finite)]
+    top = max(float(finite.max(initial=0.0)), budget or 0.0) or 1.0
+    for axes, party in zip(panels, parties, strict=False):
+        light_frame(axes)
+        own = data[data["party"] == party]
+        for place, arm in enumerate(arms):
+            # Lines of several arms with an infinite epsilon lie side by side, not on each other.
+            endless = top * (1.2 + min(0.03, 0.14 / len(arms)) * (place - (len(arms) - 1) / 2))
+            # One legend serves all panels: a label in each would list every arm again.
+            label = arm if party == parties[0] else "_nolegend_"
+            _draw(axes, own[own["arm"] == arm], looks[arm], place, label, endless)
+        if budget is not None:
+            line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
+            axes.axhline(budget, label=f"budget {budget:g}" if party == parties[0] else "_nolegend_", **line)
+        axes.set_title(f"against the {party}", fontsize=10, loc="left")
+        axes.set_xlabel("round")
+        whole_numbers(axes.xaxis)
+        axes.set_ylim(0, 1.3 * top)
+        ticks = [value for value in MaxNLocator(nbins=5).tick_values(0, top) if value <= 1.05 * top]
+        axes.set_yticks([*ticks, 1.2 * top], [*(f"{value:g}" for value in ticks), "infinite"])
+        axes.set_ylabel("epsilon of a data holder" if axes is panels[0] or across == 1 else "")
+    legend(figure, arms)
+    return figure
+
+
+def _draw(axes: Axes, own: pd.DataFrame, look: Look, place: int, label: str, endless: float) -> None:
+    table = own.groupby("round")[["least", "most"]].agg({"least": "min", "most": "max"}).sort_index()
+    rounds = table.index.to_numpy(dtype=float)
+    largest, least = table["most"].to_numpy(dtype=float), table["least"].to_numpy(dtype=float)
+    most = np.where(np.isinf(largest), endless, largest)
+    gap = max(1, len(rounds) // 6)
+    axes.plot(
+        rounds,
+        most,
+        color=look.colour,
+        marker=look.marker,
+        markevery=(place % gap, gap) if len(rounds) > 1 else None,
+        markersize=5,
+        linewidth=1.8,
+        label=label,
+    )
+    axes.fill_between(
+        rounds, least, most, where=np.isfinite(largest), color=look.colour, alpha=0.15, linewidth=0
+    )

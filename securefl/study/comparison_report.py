@@ -1,0 +1,202 @@
+"""Tells a comparison of runs: sentences, the HTML page, and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securefl.accounting.figures import plain
+from securefl.report import compare_page, plots
+from securefl.report.compare_page import ComparePage, Row
+from securefl.report.pages import Picture, number_text
+from securefl.report.run_page import TESTED
+from securefl.report.style import looks
+from securefl.storage.files import write
+from securefl.study.comparison import NOT_SET, Comparison, Gap, Series
+from securefl.study.publication import PERSONAL
+from securefl.training.evaluation import MEASURES, Measure
+
+_MOST_NAMED = 3
+"""The most differences that a sentence names."""
+
+
+def answer(found: Comparison) -> str:
+    """One sentence: the series with the highest final accuracy."""
+    kept = [own for own in found.series if own.models != PERSONAL] or list(found.series)
+    known = [own for own in kept if not math.isnan(own.mean)]
+    if not known:
+        return "No series has a final accuracy."
+    first = max(known, key=lambda own: own.mean)
+    level = [own for own in known if f"{own.mean:.3f}" == f"{first.mean:.3f}"]
+    names = " and ".join(own.label for own in level)
+    if len(level) == len(known) > 1:
+        return f"All {len(known)} series ended level, at an accuracy of {first.mean:.3f}."
+    return f"Of {len(known)} series, {names} ended highest, at an accuracy of {first.mean:.3f}."
+
+
+def differing(found: Comparison) -> str:
+    """One sentence: which keys of the configurations differ."""
+    names = list(found.differences)
+    if not names:
+        return "The configurations are the same."
+    if len(names) <= _MOST_NAMED:
+        return f"The configurations differ in {', '.join(names)}."
+    return f"The configurations differ in {len(names)} keys, among them {', '.join(names[:_MOST_NAMED])}."
+
+
+def shown(value: Any) -> str:
+    """A value of a configuration in one line, as TOML has it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case float() | int():
+            return f"{value:g}"
+        case list():
+            return "[" + ", ".join(map(shown, value)) + "]"
+    return str(value)
+
+
+def gap_words(own: Gap) -> str:
+    """A sentence on the difference of two series, with the test's p if there is one."""
+    if math.isnan(own.points):
+        return f"{own.first} and {own.second} share no seed with a final accuracy."
+    gap = "level"
+    if abs(own.points) >= 0.05:
+        gap = f"{abs(own.points):.1f} points {'higher' if own.points > 0 else 'lower'}"
+    mean = f"{own.first} ended {gap} {'with' if gap == 'level' else 'than'} {own.second}"
+    if own.pairs > 1:
+        mean += f" (mean of {own.pairs} pairs)"
+    return f"{mean}." if own.p is None else f"{mean}, p = {own.p:.2g}."
+
+
+def untested(found: Comparison) -> list[str]:
+    """Sentences on why differences have no p, each once."""
+    return [f"No test: {why}." for why in dict.fromkeys(own.why for own in found.gaps if own.why)]
+
+
+def accuracy(own: Series) -> str:
+    """The mean final accuracy, with the lowest and the highest of several seeds."""
+    values = [value for value in own.accuracies.values() if not math.isnan(value)]
+    if len(values) < len(own.accuracies) or not values:
+        return "not known"
+    mean = number_text(float(np.mean(values)), 3)
+    return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
+
+
+def page(found: Comparison, reproduce: str) -> str:
+    """The HTML page. reproduce: the command that makes it again."""
+    worn = looks(own.label for own in found.series)
+    measure = _measure(found)
+    picture = Picture(
+        name="accuracy",
+        title="Accuracy after each round",
+        caption=f"All series in one picture. Accuracy is {measure.words}.",
+        private=found.personal,
+        note="" if found.personal else TESTED,
+        draw=lambda width: plots.accuracy(
+            found.metrics, looks=worn, label=measure.axis, least=measure.least, width=width
+        ),
+    )
+    return compare_page.render(
+        ComparePage(
+            runs=[run.name for run in found.runs],
+            answer=answer(found),
+            differing=differing(found),
+            picture=picture,
+            differences=[(key, [*map(shown, values)]) for key, values in found.differences.items()],
+            tests=[*map(gap_words, found.gaps)],
+            untested=untested(found),
+            notes=found.notes,
+            rows=[
+                Row(
+                    label=own.label,
+                    look=worn[own.label],
+                    models=own.models,
+                    rounds=str(own.rounds),
+                    accuracy=accuracy(own),
+                    megabytes_up=number_text(own.megabytes_up),
+                    megabytes_down=number_text(own.megabytes_down),
+                    epsilon=own.epsilon,
+                )
+                for own in found.series
+            ],
+            configs={run.name: run.text for run in found.runs},
+            measure=measure.words,
+            reproduce=reproduce,
+            personal=found.personal,
+        )
+    )
+
+
+def _measure(found: Comparison) -> Measure:
+    said = found.runs[0].measure
+    return next(
+        (own for own in MEASURES.values() if own.words == said),
+        Measure(said or "of unknown kind", "accuracy", -math.inf),
+    )
+
+
+def write_page(path: Path, found: Comparison, reproduce: str) -> None:
+    """Write the page, over what was there. Raises OSError where that fails."""
+    write(path, page(found, reproduce))
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """The comparison for scripts. An unknown number is null, and an infinite epsilon the text "inf"."""
+    return {
+        "runs": {run.name: str(run.folder) for run in found.runs},
+        "answer": answer(found),
+        "untested": untested(found),
+        "differences": {
+            key: {
+                run.name: None if value == NOT_SET else _plain(value)
+                for run, value in zip(found.runs, values, strict=True)
+            }
+            for key, values in found.differences.items()
+        },
+        "notes": list(found.notes),
+        "series": [
+            {
+                "run": own.run,
+                "arm": own.arm,
+                "models": own.models,
+                "rounds": own.rounds,
+                "final_accuracy": _known(own.mean),
+                "accuracies": {str(seed): _known(value) for seed, value in own.accuracies.items()},
+                "megabytes_up": own.megabytes_up,
+                "megabytes_down": own.megabytes_down,
+                "epsilon": {party: plain(value) for party, value in own.epsilon.items()},
+            }
+            for own in found.series
+        ],
+        "tests": [
+            {
+                "first": own.first,
+                "second": own.second,
+                "pairs": own.pairs,
+                "points": _known(own.points),
+                "p": own.p,
+                "sentence": gap_words(own),
+            }
+            for own in found.gaps
+        ],
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float():
+            return plain(value)
+        case Mapping():
+            return {key: _plain(own) for key, own in value.items()}
+        case Sequence() if not isinstance(value, str):
+            return [_plain(own) for own in value]
+    return value

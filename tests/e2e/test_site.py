@@ -1,0 +1,260 @@
+"""The documentation site: it builds without a network, and its reference is the code's, no more, no less."""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from handbook import commands, keys, names
+from support import browser
+from support.named import lies
+from support.pages import blocks, differs
+
+from securefl.commands.exit_codes import MEANINGS, ExitCode
+from securefl.core.errors import ConfigError
+from securefl.study.config import parse
+from securefl.sweep.cells import has_sweep, parse_sweep
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+FOREIGN = ROOT / "docs" / "coming-from"
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.toml"))
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The site of a configuration, built strictly into a folder."""
+    words = ["build", "--strict", "--site-dir", str(folder), "--config-file", str(config)]
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", *words], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages of this version."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT / "mkdocs.yml", folder)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return next(path.parent for path in folder.glob("*/index.html"))
+
+
+# The site ------------------------------------------------------------------------------------------------
+
+
+def test_versions_stand_side_by_side(site: Path) -> None:
+    assert f'"{site.name}"' in (site.parent / "versions.json").read_text(encoding="utf-8")
+    assert f"{site.name}/index.html" in (site.parent / "index.html").read_text(encoding="utf-8")
+
+
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 60
+    loads = re.compile(
+        r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=[\"']?(https?:)?//", re.IGNORECASE
+    )
+    assert [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))] == []
+    styles = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
+    assert not any(re.search(r"url\(['\"]?(https?:)?//", text) for text in styles)
+
+
+def test_a_browser_without_scripts_reads_every_page(site: Path) -> None:
+    """The text of each page is in its HTML, and so are the links to the other pages."""
+    for page in site.rglob("*.html"):
+        if page.name != "404.html":
+            text = page.read_text(encoding="utf-8")
+            assert len(re.sub(r"<[^>]*>", "", text.partition("<article")[2])) > 200, page
+            assert "reference/" in text or "keys.html" in text, page
+
+
+def test_search_needs_no_server(site: Path) -> None:
+    assert "var __index" in (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert "iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", ["index.html", "reference/keys.html", "explanation/sharp-edges.html"])
+@pytest.mark.parametrize(("width", "dark"), [(420, False), (420, True), (1280, False), (1280, True)])
+def test_a_page_is_read_on_a_telephone_and_a_screen_light_and_dark(
+    site: Path, page: str, width: int, dark: bool
+) -> None:
+    seen = browser.look(site / page, width=width, dark=dark)
+    # A picture is a file beside the page. A wide table scrolls by itself, and the page does not.
+    assert not [one for one in seen.scrolls if "the page needs" in one]
+    assert (seen.faint, seen.small, seen.errors) == ([], [], [])
+    assert sum(seen.paper) < 200 if dark else sum(seen.paper) == 765
+
+
+def test_the_search_finds_a_key_from_a_disk(site: Path) -> None:
+    seen = browser.look(site / "index.html", width=1280, dark=False, search="dirichlet")
+    assert "partition" in seen.text
+    assert not [url for url in seen.requests if not url.startswith("file:")]
+
+
+# The reference -------------------------------------------------------------------------------------------
+
+
+def headings(page: Path, level: int) -> list[str]:
+    found = re.findall(
+        rf"<h{level}[^>]*>(.*?)<a class=.headerlink", page.read_text(encoding="utf-8"), re.DOTALL
+    )
+    return [html.unescape(re.sub(r"<[^>]*>", "", one)).strip() for one in found]
+
+
+def test_every_key_that_exists_is_in_the_reference_and_no_other(site: Path) -> None:
+    # Counted from the classes by pydantic's own view of them, and not by the page's.
+    expected = [field.name for table in keys.tables() for field in fields(table.kind) if field.init]
+    assert headings(site / "reference" / "keys.html", 3) == [*expected, "grid", "list", "panels", "choice"]
+    assert len(expected) > 150
+
+
+def test_every_protocol_has_its_keys(site: Path) -> None:
+    found = headings(site / "reference" / "keys.html", 2)
+    assert {f"[[arm]] {point.name}" for point in entry_points(group="securefl.protocols")} <= {*found}
+
+
+def test_a_key_without_a_meaning_is_an_error() -> None:
+    assert keys.meanings(type(parse(keys.packaged()["demo"]).study))["rounds"]
+    with pytest.raises(LookupError, match="example"):
+        keys.example_of("study", "nothing")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=name)
+def test_the_studies_behind_the_examples_are_read(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if has_sweep(text):
+        assert len(parse_sweep(text, home=path.parent).cells) > 1
+    else:
+        assert parse(text, home=path.parent).arms
+
+
+def test_an_example_with_a_key_that_does_not_exist_is_refused() -> None:
+    text = EXAMPLES[0].read_text(encoding="utf-8").replace("[local]", "[local]\nlearning_rat = 1.0", 1)
+    with pytest.raises(ConfigError, match="learning_rate"):
+        parse(text, home=EXAMPLES[0].parent)
+
+
+def test_every_command_that_exists_is_in_the_reference_and_no_other(site: Path) -> None:
+    found = headings(site / "reference" / "commands.html", 2)
+    assert found == [own.name for own in commands.commands()]
+    top = {one.split()[1] for one in found}
+    assert top == {point.name for point in entry_points(group="securefl.commands")}
+
+
+def test_every_command_has_an_example_and_every_option_a_meaning() -> None:
+    assert [own.name for own in commands.commands() if not own.command.epilog] == []
+    bare = [
+        (own.name, one.name)
+        for own in commands.commands()
+        for one in own.command.params
+        if one.param_type_name == "option" and not getattr(one, "help", "")
+    ]
+    assert bare == []
+
+
+def test_every_public_name_is_in_the_reference_and_no_other(site: Path) -> None:
+    listed = (ROOT / "tests" / "architecture" / "public.txt").read_text(encoding="utf-8").splitlines()
+    for face in names.faces():
+        found = headings(site / "reference" / f"{face}.html", 2)
+        assert found == sorted(names.names(face))
+        assert all(any(line.startswith(f"{face}.{one}") for line in listed) for one in found)
+
+
+def _exits(tree: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
+            "SystemExit",
+            "Exit",
+            "exit",
+        ):
+            yield node
+
+
+def test_every_exit_code_that_exists_is_in_the_reference(site: Path) -> None:
+    rows = re.findall(
+        r"<td><code>(\d+)</code></td>", (site / "reference" / "exit-codes.html").read_text("utf-8")
+    )
+    assert [int(row) for row in rows] == [code.value for code in ExitCode]
+    assert {*MEANINGS} == {*ExitCode}
+    commands_of = [
+        *(ROOT / "securefl").glob("*/commands/**/*.py"),
+        *(ROOT / "securefl" / "commands").rglob("*.py"),
+    ]
+    for path in commands_of:
+        for call in _exits(ast.parse(path.read_text(encoding="utf-8"))):
+            bare = [one for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, int)]
+            assert not bare, f"{path}: an exit code without a name"
+
+
+# Pages that lie ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if FOREIGN not in path.parents], ids=name)
+def test_what_a_page_names_exists(path: Path) -> None:
+    assert lies(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "`securefl runn STUDY`",
+        "`securefl plan STUDY --jsn`",
+        "`securefl party serv P`",
+        "`make demos`",
+        "`--wrokers`",
+        "`securefl.masked_summ`",
+        "`tests/unit/test_nothing.py`",
+        "`[privcy]`",
+        "`[privacy] bugdet`",
+        "`min_cohort = 3`",
+    ],
+)
+def test_a_lie_in_prose_is_found(lie: str) -> None:
+    assert lies(f"Some words, and {lie} among them.") == [lie.strip("`")]
+
+
+@pytest.mark.parametrize("lie", ["[x](other.md#data-sorce)", "[x](nothing.md)", "![x](nothing.png)", ""])
+def test_a_link_to_nothing_stops_the_build(lie: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(
+        f"# Home\n\n[a](other.md#data-source) {lie}\n", encoding="utf-8"
+    )
+    (tmp_path / "docs" / "other.md").write_text("# Other\n\n## Data source\n", encoding="utf-8")
+    rules = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    rules = re.sub(r"^(hooks|nav|not_in_nav|exclude_docs):.*\n(?: .*\n)*", "", rules, flags=re.MULTILINE)
+    (tmp_path / "mkdocs.yml").write_text(rules, encoding="utf-8")
+    assert (build(tmp_path / "mkdocs.yml", tmp_path / "site").returncode != 0) == bool(lie)
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [("a\nb", "a"), ("a", "a\nb"), ("a 1", "a 2"), ("a\nc", "a\n…\nb"), ("", "a")],
+)
+def test_an_output_that_differs_is_found(shown: str, expected: str) -> None:
+    assert differs(shown, expected)
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [("a\nb\n", "a\nb"), ("a 1\nb", "a …\nb"), ("a\nx\ny\nb", "a\n…\nb"), ("a\nb", "a\n…\nb"), ("a", "a\n…")],
+)
+def test_an_output_with_parts_left_out_is_the_same(shown: str, expected: str) -> None:
+    assert differs(shown, expected) == ""
+
+
+def test_blocks_are_found_with_their_titles() -> None:
+    page = 'a\n```toml title="x.toml"\nk = 1\n```\n1. b\n\n    ```py\n    print(1)\n    ```\n'
+    assert [(one.language, one.title, one.body) for one in blocks(page)] == [
+        ("toml", "x.toml", "k = 1\n"),
+        ("py", "", "print(1)\n"),
+    ]

@@ -1,0 +1,142 @@
+"""What the prose of a page names in code: commands, options, keys, modules, files. Each must exist.
+
+A name of another tool's stands in pages of docs/coming-from, which are not held to this list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import click
+from handbook import commands, keys
+
+from securefl.algorithm import Plan
+from securefl.deployment import Updates
+
+ROOT = Path(__file__).parents[2]
+_FLOWERS = frozenset({"--trusted-entities"})
+"""Options of `flower-supernode` that a page names."""
+_FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+
+
+def lies(page: str) -> list[str]:
+    """The inline code of a page that names what does not exist."""
+    prose = _FENCED.sub("", page)
+    quoted = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose)
+    return [own for own in dict.fromkeys(quoted) if any(not holds(own) for holds in _checks(own))]
+
+
+def _checks(quoted: str) -> Iterator[Callable[[str], bool]]:
+    if re.match(r"securefl [a-z]", quoted):
+        yield is_command
+    elif re.match(r"make [a-z][\w-]*$", quoted):
+        yield is_target
+    elif re.match(r"--[a-z]", quoted):
+        yield _is_option
+    elif re.match(r"securefl(\.\w+)+$", quoted):
+        yield lambda text: text in _others() or _is_name(text)
+    elif re.match(r"(securefl|tests|docs|tools|benchmarks|examples)/[\w./-]+$", quoted):
+        yield lambda path: (ROOT / path).exists()
+    elif re.match(r"\[\[?[a-z][\w.]*\]?\]( \w+)?$", quoted):
+        yield _is_section
+    elif re.match(r"[a-z_]+ = (?!True|False)[^{\s]", quoted):
+        yield lambda text: text.split(" = ")[0] in _keys()
+
+
+def is_command(text: str) -> bool:
+    """Whether a command of ours has this name and these options."""
+    command: click.Command = commands.cli
+    for word in text.split()[1:]:
+        if not isinstance(command, click.Group):
+            break
+        found = command.get_command(click.Context(command), word)
+        if found is None:
+            return False
+        command = found
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
+    return {word.split("=")[0] for word in text.split() if re.match(r"--[a-z]", word)} <= known
+
+
+def is_target(text: str) -> bool:
+    """Whether the Makefile has this target."""
+    return f"\n{text.split()[1]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+@cache
+def _options() -> frozenset[str]:
+    found = {name for own in commands.commands() for one in own.command.params for name in one.opts}
+    return frozenset(found | {"--help", "--version", "--verbose"})
+
+
+def _is_option(text: str) -> bool:
+    """Whether one of our commands has this option, or one of the programs in the repository names it."""
+    name = re.split(r"[ =]", text)[0]
+    return name in _options() | _FLOWERS or any(f'"{name}"' in program for program in _programs())
+
+
+@cache
+def _programs() -> tuple[str, ...]:
+    files = [path for folder in ("benchmarks", "tools", "examples") for path in (ROOT / folder).rglob("*.py")]
+    return tuple(path.read_text(encoding="utf-8") for path in files)
+
+
+@cache
+def _others() -> frozenset[str]:
+    """Groups of entry points, the file of an app's terms, and its keys in a run config."""
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "securefl").rglob("*.py"))
+    groups = re.findall(r'"(securefl\.[a-z]+)"', source)
+    return frozenset(
+        [
+            *groups,
+            "securefl.toml",
+            *(f"securefl.{key}" for key in ("server", "parties", "deadline", "patience")),
+        ]
+    )
+
+
+def _is_name(text: str) -> bool:
+    parts = text.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        return all((found := getattr(found, part, None)) is not None for part in parts[cut:])
+    return False
+
+
+@cache
+def _keys() -> frozenset[str]:
+    kinds = [*(table.kind for table in keys.tables()), Plan, Updates]
+    return frozenset(name for kind in kinds for name in kind.__dataclass_fields__) | {"name", "protocol"}
+
+
+def _is_section(text: str) -> bool:
+    section, _, key = text.partition(" ")
+    first = section.strip("[]").split(".")[0]
+    own = [table for table in keys.tables() if table.place.split(".")[0] == first]
+    return bool(own or first in ("sweep", "arm")) and (
+        not key
+        or key
+        in {name for table in own for name in table.kind.__dataclass_fields__}
+        | {"grid", "list", "panels", "choice", "name", "protocol"}
+    )
+
+
+def is_key(path: str) -> bool:
+    """Whether a dotted path is a section or a key of a study, of an app's terms, or of Flower's own file."""
+    first, *_, last = path.split(".") if "." in path else (path, path)
+    if first in ("superlink", "plan", "arm"):
+        return first in ("superlink", "arm") or last in _keys() | {"plan"} or path.startswith("plan.weights.")
+    tables = [table for table in keys.tables() if table.place.split(".")[0] == first]
+    if path == first:
+        return bool(tables) or first in _keys() | {"sweep", "terms"}
+    if first == "sweep":
+        return True
+    within = {name for table in tables for name in table.kind.__dataclass_fields__}
+    # Below `columns` stands a name that the person chose.
+    return last in within or ".columns." in f".{path}." or path.split(".")[1] == "options"

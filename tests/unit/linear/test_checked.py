@@ -1,0 +1,551 @@
+"""Checked openings: a server alone has one declared sum of each client read, and with one client more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.tiny_he import BOUNDS, profile
+
+from securefl.core.agreement import u32
+from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError
+from securefl.core.keys import PublicKey
+from securefl.core.linear import LinearBounds, LinearQuery
+from securefl.core.signing import SIGNATURE_BYTES, SigningKey
+from securefl.dp.moments import MeanVariance
+from securefl.he import gate
+from securefl.he.keys import KeyPair
+from securefl.he.openings import Openings
+from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.he.ring import Ring
+from securefl.linear import checked
+from securefl.linear.checked import (
+    CheckedKeyHolder,
+    CheckedServer,
+    Declared,
+    Halves,
+    Question,
+    framed,
+    hash_of,
+)
+from securefl.linear.checks import Checks, Coefficients
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.terms import LinearTerms
+from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
+
+NAME, COHORT = "profile", 8
+SERVER = SigningKey.generate()
+CLIENTS = [SigningKey.generate() for _ in range(4)]
+BOTH = pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda one: one.name)
+
+
+@cache
+def made(parameters: Parameters) -> tuple[KeyPair, Ring]:
+    return KeyPair.generate(parameters), Ring(parameters)
+
+
+def client(number: int) -> str:
+    return f"client-{number:04d}"
+
+
+def member(number: int) -> tuple[str, PublicKey]:
+    if number >= len(CLIENTS):
+        raise CryptoError("Expected clients whose keys are pinned.")
+    return client(number), CLIENTS[number].public
+
+
+@dataclass
+class Entry:
+    """What a request has for one client, with every part free to choose."""
+
+    number: int
+    h0: bytes
+    signature: bytes
+    c1: bytes
+
+
+class Parties:
+    """Server, key holder and clients of one exchange."""
+
+    def __init__(
+        self,
+        parameters: Parameters = COMPACT,
+        variant: Variant = Variant.FULL,
+        q: int = 10,
+        scores: int = 50,
+        context: bytes = b"here",
+        seed: int = 99,
+    ) -> None:
+        self.pair, self.ring = made(parameters)
+        bounds = BOUNDS.linear(q, variant)
+        self.terms = LinearTerms(parameters=parameters, bounds=bounds, scores=scores)
+        self.checks = Checks(terms=self.terms, context=context)
+        self.q, self.variant, self.anchor = q, variant, Anchor(np.zeros(q), np.ones(q))
+        self.base = profile(seed, q)
+        self.query = linear_query(self.base, self.anchor, BOUNDS, variant)
+        self.declared = Declared.of(self.query, self.checks, NAME, self.ring)
+        self.server = self.of(self.declared)
+        self.told: list[tuple[str, str]] = []
+        names = (NAME, "another")
+        self.holder = CheckedKeyHolder(
+            self.pair, self.checks, names, COHORT, SERVER.public, member, Openings(), self.ring
+        )
+
+    def question(self, declared: Declared | None = None) -> Question:
+        told = (declared or self.declared).told
+        return Question(checks=self.checks, key=self.pair.public.session, name=NAME, told=told)
+
+    def of(self, declared: Declared) -> CheckedServer:
+        return CheckedServer(self.question(declared), 0, declared, SERVER)
+
+    def ciphertext(self, own: MeanVariance) -> bytes:
+        split = features(own, self.anchor, BOUNDS).split(self.variant)
+        return Encryptor(self.pair.public, self.terms).encrypt(split.hidden)
+
+    def message(self, number: int, own: MeanVariance, question: Question | None = None) -> bytes:
+        asked = question or self.question()
+        return asked.signed(self.ciphertext(own), client(number), CLIENTS[number])
+
+    def entry(self, number: int, question: Question | None = None) -> Entry:
+        """An honest client's entry."""
+        message = self.message(number, profile(number, self.q), question)
+        halves = Halves.of(message[:-SIGNATURE_BYTES], self.checks)
+        return Entry(number, halves.hashes[0], message[-SIGNATURE_BYTES:], halves.c1)
+
+    def request(
+        self,
+        entries: Sequence[Entry],
+        declared: Declared | None = None,
+        index: int = 0,
+        own: SigningKey = SERVER,
+    ) -> bytes:
+        """A request as a server makes it that need not follow the protocol."""
+        weights = declared or self.declared
+        head = u32(index) + weights.salt + weights.packed
+        heads = [u32(one.number) + one.h0 + one.signature for one in entries]
+        short = b"".join(h + hash_of(checked._C1, one.c1) for h, one in zip(heads, entries, strict=True))
+        whole = b"".join(h + one.c1 for h, one in zip(heads, entries, strict=True))
+        return head + whole + own.sign(framed(self.checks, head + short)).raw
+
+    def open(self, request: bytes) -> list[bytes | None]:
+        """The shares of a request. None for those that the key holder refuses."""
+        reply = self.holder.open(request, report=lambda sender, why: self.told.append((sender, why)))
+        size = self.checks.share_bytes
+        parts = [reply[at : at + size] for at in range(gate.TAG, len(reply), size)]
+        return [None if part == b"\xff" * size else part for part in parts]
+
+    def weights(self, values: Sequence[float] | NDArray[np.float64]) -> Declared:
+        """Declared weights that no check of the server's own stopped."""
+        return self.of_coefficients(self.coefficients(values))
+
+    def coefficients(self, values: Sequence[float] | NDArray[np.float64]) -> Coefficients:
+        p = self.terms.parameters
+        whole = self.ring.encoded(np.asarray(values, dtype=np.float64), p.weight_scale)[0].astype(np.int64)
+        return np.asarray(np.where(whole > p.primes[0] // 2, whole - p.primes[0], whole)[None, :])
+
+    def of_coefficients(self, coefficients: Coefficients) -> Declared:
+        packed, salt = checked.packed(coefficients, self.checks), bytes(32)
+        factors = checked._transformed(coefficients, self.terms.parameters, self.ring)
+        return Declared(checked.commitment(self.checks, NAME, salt, packed), salt, packed, factors)
+
+
+def scores(parties: Parties, owners: Sequence[MeanVariance]) -> list[float]:
+    """The scores of honest parties, by way of their bytes."""
+    terms, arrived, offsets = parties.terms, [], []
+    for number, own in enumerate(owners):
+        message = parties.message(number, own)
+        assert len(message) == parties.checks.message_bytes
+        arrived.append(parties.server.admit(message, number, *member(number)))
+        clear = features(own, parties.anchor, BOUNDS).split(parties.variant).clear
+        offsets.append(parties.query.offset + float(clear @ parties.query.clear))
+    request = parties.server.request(arrived)
+    assert len(request) == parties.checks.request_bytes(len(owners))
+    reply = parties.holder.open(request, report=lambda sender, why: pytest.fail(why))
+    assert len(reply) == parties.checks.reply_bytes(len(owners))
+    opened = parties.server.opened(arrived, reply, sender="key-holder")
+    assert all(value is not None for value in opened)
+    return [
+        (value * terms.unit + offset) / terms.bounds.scale  # type: ignore[operator]
+        for value, offset in zip(opened, offsets, strict=True)
+    ]
+
+
+# Scores -------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("variant", Variant)
+@pytest.mark.parametrize("q", [1, 84])
+def test_a_checked_opening_gives_the_divergence(parameters: Parameters, variant: Variant, q: int) -> None:
+    parties = Parties(parameters, variant, q)
+    owners = [profile(number, q) for number in range(4)]
+    for own, score in zip(owners, scores(parties, owners), strict=True):
+        assert abs(score - divergence(own, parties.base)) <= parties.terms.error_bound()
+
+
+def test_a_vector_of_several_ciphertexts_is_opened_as_one() -> None:
+    length = 2 * COMPACT.slots + 5
+    bounds = LinearBounds(
+        hidden_length=length, norm=1.0, weight_norm=1.0, row_norm=1.0, product=1.0, least=-1.0, most=1.0
+    )
+    pair, ring = made(COMPACT)
+    terms = LinearTerms(parameters=COMPACT, bounds=bounds, scores=10)
+    checks, rng = Checks(terms=terms, context=b"here"), np.random.default_rng(1)
+    vector, weights = (row / np.linalg.norm(row) for row in rng.normal(size=(2, length)))
+    declared = Declared.of(LinearQuery(bounds, weights), checks, NAME, ring)
+    question = Question(checks=checks, key=pair.public.session, name=NAME, told=declared.told)
+    server = CheckedServer(question, 0, declared, SERVER)
+    holder = CheckedKeyHolder(pair, checks, (NAME,), 1, SERVER.public, member, Openings(), ring)
+    message = question.signed(Encryptor(pair.public, terms).encrypt(vector), client(0), CLIENTS[0])
+    arrived = [server.admit(message, 0, *member(0))]
+    reply = holder.open(server.request(arrived), report=lambda sender, why: pytest.fail(why))
+    (value,) = server.opened(arrived, reply, sender="key-holder")
+    assert value is not None
+    assert terms.ciphertexts == 3
+    assert abs(value * terms.unit - float(vector @ weights)) <= terms.error_bound()
+
+
+@BOTH
+def test_a_share_has_the_flooding_of_an_opening_without_checks(parameters: Parameters) -> None:
+    """Against the share without noise: the noise has the terms' sigma, on their grid."""
+    parties, p = Parties(parameters, scores=400), parameters
+    weights = checked.unpacked(parties.declared.packed, parties.checks)
+    factors = checked.key_factors(weights, parties.pair, parties.checks, parties.ring)
+    entry, question, found = parties.entry(0), parties.question(), []
+    for number in range(400):
+        own = checked._Entry(0, number.to_bytes(32, "big"), b"", entry.c1, hash_of(checked._C1, entry.c1))
+        said = question.statement(client(0), own.h0, own.h1)
+        signed = replace(own, signature=CLIENTS[0].sign(said).raw)
+        found.append(int.from_bytes(parties.holder._share(question, factors, signed, "server"), "little"))
+    (half,) = checked._unpacked_half(entry.c1, parties.checks, sender="")
+    plain = checked._coefficient(factors, [half], p)
+    noise = [p.centre(share - plain) / parties.terms.sigma for share in found]
+    assert 0.85 < np.std(noise) < 1.15
+    assert abs(np.mean(noise)) < 0.25
+
+
+def test_the_key_holder_gets_no_first_half() -> None:
+    """With both halves it would read the score, and more."""
+    parties = Parties()
+    message = parties.message(0, profile(0, 10))
+    arrived = parties.server.admit(message, 0, *member(0))
+    request = parties.server.request([arrived])
+    assert arrived.halves.c1 in request
+    assert arrived.halves.c0[:64] not in request
+
+
+def test_terms_that_cannot_be_checked_are_refused() -> None:
+    bounds = BOUNDS.linear(10, Variant.FULL)
+    for terms in (
+        LinearTerms(parameters=STRONG_ENCRYPTED, bounds=bounds, scores=10),
+        LinearTerms(parameters=STRONG, bounds=bounds, scores=10, classes=4),
+    ):
+        with pytest.raises(ConfigError, match="plaintext weights and single clients"):
+            Checks(terms=terms, context=b"")
+    wide = replace(bounds, weight_norm=1e10, weights=())
+    with pytest.raises(ConfigError, match="declare smaller weights"):
+        Checks(terms=LinearTerms(parameters=STRONG, bounds=wide, scores=1), context=b"")
+
+
+def test_weights_are_written_in_as_many_bytes_as_their_bounds_need() -> None:
+    checks = Parties().checks
+    edge = 2 ** (8 * checks.weight_bytes - 1)
+    one = np.zeros((1, COMPACT.poly_modulus_degree), dtype=np.int64)
+    one[0, :4] = -edge, edge - 1, -1, 1
+    raw = checked.packed(one, checks)
+    assert len(raw) == checks.weights_bytes
+    assert (checked.unpacked(raw, checks) == one).all()
+
+
+# The server alone: forged requests --------------------------------------------------------------------
+
+Forge = Callable[[Parties], bytes]
+
+
+def junk(parties: Parties, rng: int = 5) -> bytes:
+    p = parties.terms.parameters
+    rows = [np.random.default_rng(rng).integers(0, prime, p.poly_modulus_degree) for prime in p.primes]
+    return gate.pack(np.stack(rows).astype(np.uint64)[None], p.primes)
+
+
+def other_half(parties: Parties) -> bytes:
+    return parties.request([replace(parties.entry(0), c1=junk(parties))])
+
+
+def half_of_another(parties: Parties) -> bytes:
+    return parties.request([replace(parties.entry(0), c1=parties.entry(1).c1)])
+
+
+def other_weights(parties: Parties) -> bytes:
+    other = linear_query(profile(7, parties.q), parties.anchor, BOUNDS, parties.variant)
+    declared = Declared.of(other, parties.checks, NAME, parties.ring, salt=parties.declared.salt)
+    return parties.request([parties.entry(0)], declared)
+
+
+def other_salt(parties: Parties) -> bytes:
+    return parties.request([parties.entry(0)], replace(parties.declared, salt=bytes(32)))
+
+
+def other_place(parties: Parties) -> bytes:
+    there = Checks(terms=parties.terms, context=b"there")
+    return parties.request([parties.entry(0, replace(parties.question(), checks=there))])
+
+
+def other_question(parties: Parties) -> bytes:
+    return parties.request([parties.entry(0, replace(parties.question(), name="another"))])
+
+
+def other_key(parties: Parties) -> bytes:
+    return parties.request([parties.entry(0, replace(parties.question(), key=bytes(32)))])
+
+
+def other_first_half(parties: Parties) -> bytes:
+    return parties.request([replace(parties.entry(0), h0=parties.entry(0).h0)])
+
+
+def unsigned(parties: Parties) -> bytes:
+    return parties.request([replace(parties.entry(0), signature=bytes(SIGNATURE_BYTES))])
+
+
+def signed_by_the_server(parties: Parties) -> bytes:
+    entry = replace(parties.entry(0), c1=junk(parties))
+    said = parties.question().statement(client(0), entry.h0, hash_of(checked._C1, entry.c1))
+    return parties.request([replace(entry, signature=SERVER.sign(said).raw)])
+
+
+def signed_by_no_member(parties: Parties) -> bytes:
+    entry = replace(parties.entry(0), number=len(CLIENTS), c1=junk(parties))
+    said = parties.question().statement(client(len(CLIENTS)), entry.h0, hash_of(checked._C1, entry.c1))
+    return parties.request([replace(entry, signature=SigningKey.generate().sign(said).raw)])
+
+
+def under_another_name(parties: Parties) -> bytes:
+    return parties.request([replace(parties.entry(0), number=1)])
+
+
+ONE_ENTRY: Sequence[Forge] = (
+    other_half,
+    half_of_another,
+    other_weights,
+    other_salt,
+    other_place,
+    other_question,
+    other_key,
+    other_first_half,
+    unsigned,
+    signed_by_the_server,
+    signed_by_no_member,
+    under_another_name,
+)
+
+
+@pytest.mark.parametrize("forge", ONE_ENTRY, ids=lambda one: one.__name__)
+def test_what_no_client_signed_is_not_opened(forge: Forge) -> None:
+    parties = Parties()
+    assert parties.open(forge(parties)) == [None]
+    ((sender, why),) = parties.told
+    assert sender == "server"
+    assert "signature" in why or "pinned" in why
+    assert parties.holder._openings.opened == 0
+
+
+def test_a_forged_entry_costs_no_other_client_its_share() -> None:
+    parties = Parties()
+    forged = replace(parties.entry(1), c1=junk(parties))
+    found = parties.open(parties.request([parties.entry(0), forged, parties.entry(2)]))
+    assert [share is None for share in found] == [False, True, False]
+
+
+def test_a_second_request_of_a_query_is_refused_and_the_same_one_gets_the_same_reply() -> None:
+    parties = Parties()
+    first = parties.request([parties.entry(0)])
+    found = parties.open(first)
+    assert parties.open(first) == found
+    for other in (
+        parties.request([parties.entry(1)]),
+        parties.request([parties.entry(0)]),
+        other_weights(parties),
+    ):
+        with pytest.raises(RemoteProtocolError, match="first request of 'profile' again"):
+            parties.open(other)
+    assert parties.holder._openings.opened == 1
+
+
+def test_of_two_digests_for_one_query_one_is_opened() -> None:
+    """The server declared other weights to client 1. A request has one set of weights."""
+    parties = Parties()
+    other = Declared.of(
+        linear_query(profile(7, 10), parties.anchor, BOUNDS, parties.variant),
+        parties.checks,
+        NAME,
+        parties.ring,
+    )
+    entries = [parties.entry(0), parties.entry(1, parties.question(other))]
+    found = parties.open(parties.request(entries))
+    assert [share is None for share in found] == [False, True]
+    with pytest.raises(RemoteProtocolError, match="first request"):
+        parties.open(parties.request(entries, other))
+
+
+@pytest.mark.parametrize(
+    ("forge", "said"),
+    [
+        (lambda own: own.request([own.entry(0), own.entry(0)]), "each client once"),
+        (lambda own: own.request([own.entry(0)], own=CLIENTS[0]), "signature"),
+        (lambda own: own.request([own.entry(0)], index=2), "one of 2 queries, got number 2"),
+        (lambda own: own.request([own.entry(0)])[:-1], "another length"),
+        (lambda own: own.request([]), "another length"),
+        (lambda own: own.request([own.entry(0)] * (COHORT + 1)), "another length"),
+    ],
+    ids=["a client twice", "not the server", "no query", "shorter", "nobody", "above the cohort"],
+)
+def test_a_request_in_another_form_is_refused_as_a_whole(forge: Forge, said: str) -> None:
+    parties = Parties()
+    with pytest.raises(RemoteProtocolError, match=said):
+        parties.open(forge(parties))
+    assert parties.holder._openings.opened == 0
+
+
+def beside(own: Parties) -> Declared:
+    return own.weights([*own.query.hidden, 1.0])
+
+
+def imaginary(own: Parties) -> Declared:
+    whole = own.coefficients(own.query.hidden)
+    whole[0, COMPACT.poly_modulus_degree // 2] += 2**18
+    return own.of_coefficients(whole)
+
+
+def moved(at: int, by: float) -> Callable[[Parties], Declared]:
+    def of(own: Parties) -> Declared:
+        values = own.query.hidden.copy()
+        values[at] += by
+        return own.weights(values)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        (moved(-1, 0.25), "weights 20 to 20 from -0.5 to -0.5"),
+        (moved(-1, -0.001), "weights 20 to 20"),
+        (moved(10, -1.0), "weights 10 to 19"),
+        (lambda own: own.weights([51.0, *own.query.hidden[1:]]), "norm up to"),
+        (lambda own: own.weights([*np.eye(20)[3], 0.0]), "weights 10 to 19"),
+        (beside, "numbers beside them"),
+        (imaginary, "numbers beside them"),
+    ],
+    ids=["last", "last, little", "half-weight below", "norm", "unit vector", "beside", "imaginary"],
+)
+def test_weights_of_no_baseline_are_refused(weights: Callable[[Parties], Declared], said: str) -> None:
+    """Though the server declared them, and the client signed their digest."""
+    parties = Parties()
+    declared = weights(parties)
+    entry = parties.entry(0, parties.question(declared))
+    with pytest.raises(RemoteProtocolError, match=said):
+        parties.open(parties.request([entry], declared))
+    assert parties.holder._openings.opened == 0
+
+
+def test_a_server_notices_weights_of_no_baseline_before_it_asks() -> None:
+    parties = Parties()
+    outside = replace(parties.query, hidden=np.where(np.arange(21) == 20, 0.0, parties.query.hidden))
+    with pytest.raises(ConfigError, match="weights 20 to 20 from -"):
+        Declared.of(outside, parties.checks, NAME, parties.ring)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda own: bytes(len(own.c1)), lambda own: b"\xff" * len(own.c1)],
+    ids=["transparent", "residues not below their primes"],
+)
+def test_what_is_no_half_is_not_opened_though_its_client_signed_it(spoil: Callable[[Entry], bytes]) -> None:
+    parties = Parties()
+    entry = parties.entry(0)
+    assert parties.open(parties.request([colluding(parties, entry, spoil(entry))])) == [None]
+
+
+def test_openings_end_at_the_cap() -> None:
+    parties = Parties(scores=2)
+    found = parties.open(parties.request([parties.entry(number) for number in range(4)]))
+    assert [share is None for share in found] == [False, False, True, True]
+    assert "used up" in parties.told[0][1]
+
+
+def test_the_server_finds_what_the_key_holder_would_refuse() -> None:
+    parties = Parties()
+    message = bytearray(parties.message(0, profile(0, 10)))
+    message[-1] ^= 1
+    with pytest.raises(RemoteProtocolError, match="signature") as refused:
+        parties.server.admit(bytes(message), 0, *member(0))
+    assert refused.value.sender == client(0)
+
+
+# The server with one client ----------------------------------------------------------------------------
+
+
+def colluding(parties: Parties, entry: Entry, c1: bytes) -> Entry:
+    """An entry whose client signs any c1 that the server wants."""
+    said = parties.question().statement(client(entry.number), entry.h0, hash_of(checked._C1, c1))
+    return replace(entry, c1=c1, signature=CLIENTS[entry.number].sign(said).raw)
+
+
+def divided(parties: Parties, polynomial: NDArray[np.uint64]) -> bytes:
+    """A c1 whose product with the declared weights is this polynomial, in NTT form (primes, N)."""
+    p = parties.terms.parameters
+    (weights,) = parties.declared.factors
+    inverse = [[pow(int(w), -1, prime) for w in row] for row, prime in zip(weights, p.primes, strict=True)]
+    whole = checked._multiplied(polynomial, np.array(inverse, dtype=np.uint64), p)
+    return gate.pack(whole[None], p.primes)
+
+
+@BOTH
+@pytest.mark.parametrize("coordinate", [0, 7, 15])
+def test_with_one_client_the_server_reads_a_coordinate_of_an_honest_profile(
+    parameters: Parameters, coordinate: int
+) -> None:
+    """What checked openings do not stop: c1(victim) e_j / w, signed by a client that is the server's."""
+    parties = Parties(parameters)
+    p, terms, victim = parameters, parties.terms, profile(3, 10)
+    halves = Halves.of(parties.ciphertext(victim), parties.checks)
+    unit = checked._transformed(
+        parties.coefficients(np.eye(terms.hidden_length)[coordinate]), p, parties.ring
+    )[0]
+    (stolen,) = checked._unpacked_half(halves.c1, parties.checks, sender="")
+    entry = colluding(parties, parties.entry(0), divided(parties, checked._multiplied(stolen, unit, p)))
+    (share,) = parties.open(parties.request([entry]))
+    assert share is not None
+    (rest,) = checked._unpacked_half(halves.c0, parties.checks, sender="")
+    whole = p.centre(int.from_bytes(share, "little") + checked._coefficient([unit], [rest], p))
+    hidden = features(victim, parties.anchor, BOUNDS).split(Variant.FULL).hidden
+    assert abs(whole * terms.unit - hidden[coordinate]) <= terms.bounds.scale * terms.error_bound()
+    assert abs(hidden[coordinate]) > 10 * terms.bounds.scale * terms.error_bound(), "it is no noise"
+
+
+@BOTH
+def test_with_one_client_the_server_reads_digits_of_the_key(parameters: Parameters) -> None:
+    """As `test_malicious`, by a c1 that the client signs: some hundred such openings are the whole key."""
+    parties = Parties(parameters, scores=500)
+    p, n = parameters, parameters.poly_modulus_degree
+    step, count = int(12 * parties.terms.sigma), 0
+    while step * 3 ** (count + 1) < p.modulus:
+        count += 1
+    rows = np.zeros((len(p.primes), n), dtype=np.uint64)
+    for i in range(count):
+        value = step * 3**i * (1 if i == 0 else -1)  # x^n = -1
+        rows[:, -i % n] = [value % prime for prime in p.primes]
+    entry = colluding(parties, parties.entry(0), divided(parties, parties.ring.transformed(rows)))
+    (share,) = parties.open(parties.request([entry]))
+    assert share is not None
+    rest, found = (2 * p.centre(int.from_bytes(share, "little")) + step) // (2 * step), []
+    for _ in range(count):
+        digit = (rest + 1) % 3 - 1
+        found.append(digit)
+        rest = (rest - digit) // 3
+    assert count >= 14
+    assert found == parties.pair.coefficients()[:count].tolist()

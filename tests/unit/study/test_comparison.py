@@ -1,0 +1,245 @@
+"""Runs side by side: what is refused, what is listed, and a test where it has power."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from scipy.stats import wilcoxon
+from support.tiny_study import FEDAVG, FEDPROF, text
+
+from securefl.commands.main import cli
+from securefl.core.errors import ConfigError, DataError
+from securefl.study.comparison import Comparison, compared, least_pairs
+from securefl.study.comparison_report import answer, as_json, differing, gap_words, page, untested
+from securefl.training.evaluation import MEASURES
+
+WORDS = MEASURES["classification"].words
+
+
+def finished(
+    folder: Path,
+    *,
+    config: str = "",
+    finals: Sequence[float] = (0.5,),
+    arms: Sequence[str] = ("FedAvg",),
+    measure: str = WORDS,
+    models: str = "global",
+) -> Path:
+    """A run folder as `report` leaves it. The final accuracies are by seed, one lower for each next arm."""
+    folder.mkdir(parents=True)
+    rows = [
+        (arm, seed, number, final - 0.01 * place - 0.1 * (2 - number), 1000, 2000, models, 1.0, 0.0, np.inf)
+        for place, arm in enumerate(arms)
+        for seed, final in enumerate(finals)
+        for number in (1, 2)
+    ]
+    columns = ["arm", "seed", "round", "accuracy", "bytes_up", "bytes_down", "models"]
+    columns += ["epsilon_server", "epsilon_key-holder", "epsilon_others"]
+    table = pd.DataFrame(rows, columns=columns)
+    (folder / "study.toml").write_text(config or text(FEDAVG))
+    table.to_csv(folder / "metrics.csv", index=False)
+    (folder / "summary.json").write_text(json.dumps({"accuracy": measure}))
+    return folder
+
+
+def two(tmp_path: Path, first: Sequence[float], second: Sequence[float]) -> Comparison:
+    return compared([finished(tmp_path / "a", finals=first), finished(tmp_path / "b", finals=second)])
+
+
+def test_a_difference_with_power_has_the_signed_rank_p(tmp_path: Path) -> None:
+    first = np.array([0.50, 0.52, 0.55, 0.53, 0.56, 0.58, 0.54])
+    gaps = np.array([0.02, 0.05, 0.011, 0.034, 0.06, 0.023, -0.004])
+    found = two(tmp_path, first.tolist(), (first + gaps).tolist())
+    (own,) = found.gaps
+    assert own.p == pytest.approx(wilcoxon(gaps).pvalue)
+    assert own.points == pytest.approx(100 * gaps.mean())
+    assert gap_words(own) == "b ended 2.8 points higher than a (mean of 7 pairs), p = 0.031."
+    assert untested(found) == []
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5])
+def test_a_difference_without_power_says_so(tmp_path: Path, seeds: int) -> None:
+    found = two(tmp_path, [0.5] * seeds, [0.6 + 0.01 * k for k in range(seeds)])
+    assert found.gaps[0].p is None
+    (why,) = untested(found)
+    assert why.startswith(f"No test: {seeds} pair")
+    assert "run 6 seeds or more" in why
+    assert wilcoxon(np.arange(1.0, 6.0)).pvalue > 0.05, "five pairs never have a p below 0.05"
+    assert wilcoxon(np.arange(1.0, 7.0)).pvalue < 0.05
+
+
+def test_seeds_that_ended_level_do_not_count_as_pairs(tmp_path: Path) -> None:
+    found = two(tmp_path, [0.5] * 8, [0.5, 0.5, 0.5, 0.6, 0.61, 0.62, 0.63, 0.64])
+    assert found.gaps[0].p is None
+    assert "8 pairs of seeds, 3 of them level," in untested(found)[0]
+
+
+def test_several_tests_are_corrected_and_need_more_pairs(tmp_path: Path) -> None:
+    rng, config = np.random.default_rng(3), text(FEDAVG, FEDPROF)
+    base = rng.uniform(0.4, 0.6, 9)
+    arms = ("FedAvg", "FedProf")
+    runs = [finished(tmp_path / "a", config=config, finals=base.tolist(), arms=arms)]
+    gaps = {"b": rng.normal(0.03, 0.02, 9), "c": rng.normal(0.0, 0.02, 9)}
+    for name, gap in gaps.items():
+        runs.append(finished(tmp_path / name, config=config, finals=(base + gap).tolist(), arms=arms))
+    found = compared(runs)
+    raw = [wilcoxon(gaps[name]).pvalue for name in ("b", "b", "c", "c")]
+    holm = sorted(raw)
+    expected, floor = {}, 0.0
+    for place, p in enumerate(holm):
+        floor = max(floor, min(1.0, p * (4 - place)))
+        expected[p] = floor
+    assert [own.p for own in found.gaps] == pytest.approx([expected[p] for p in raw])
+    assert [own.second for own in found.gaps] == ["a: FedAvg", "a: FedProf"] * 2
+    assert [least_pairs(m) for m in (1, 2, 4, 5)] == [6, 7, 8, 8]
+
+
+def test_six_pairs_of_two_arms_have_no_power_together(tmp_path: Path) -> None:
+    config, arms = text(FEDAVG, FEDPROF), ("FedAvg", "FedProf")
+    runs = [
+        finished(tmp_path / name, config=config, finals=[low + step * k for k in range(6)], arms=arms)
+        for name, low, step in (("a", 0.3, 0.01), ("b", 0.6, 0.03))
+    ]
+    found = compared(runs)
+    assert [own.p for own in found.gaps] == [None, None]
+    assert untested(found) == [
+        "No test: 6 pairs of seeds among 2 tests cannot give a p below 0.05; run 7 seeds or more in both."
+    ]
+
+
+def test_differences_are_listed_by_key_and_arm(tmp_path: Path) -> None:
+    other = text(FEDAVG.replace("0.5", "0.25"), FEDPROF).replace("learning_rate = 0.2", "learning_rate = 0.1")
+    found = compared(
+        [finished(tmp_path / "a"), finished(tmp_path / "b", config=other.replace('"tiny"', '"other"'))]
+    )
+    assert found.differences == {
+        "local.learning_rate": [0.2, 0.1],
+        "privacy.non_private": [["update"], ["update", "profile"]],
+        'arm "FedAvg".fraction': [0.5, 0.25],
+        'arm "FedProf".protocol': ["not set", "fedprof"],
+        'arm "FedProf".fraction': ["not set", 0.5],
+    }
+    assert differing(found).startswith("The configurations differ in 5 keys, among them local.learning_rate")
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "another data set": (
+        lambda b: finished(b, config=text(FEDAVG).replace('"digits"', '"mnist"')),
+        "data.source = digits in a and mnist in b",
+    ),
+    "another measure": (lambda b: finished(b, measure="R2"), "one measure"),
+    "other records": (lambda b: _with_digest(finished(b), "SHA-256 22"), "by SHA-256"),
+    "no run": (lambda b: b.mkdir(), "no study.toml"),
+    "not finished": (lambda b: (finished(b) / "summary.json").unlink(), "not finished; go on with"),
+}
+
+
+def _with_digest(folder: Path, digest: str) -> None:
+    (folder / "private").mkdir(exist_ok=True)
+    (folder / "private" / "records.json").write_text(json.dumps({"note": "x", "data": digest}))
+
+
+@pytest.mark.parametrize(("make", "why"), REFUSED.values(), ids=list(REFUSED))
+def test_runs_that_do_not_compare_are_refused(
+    tmp_path: Path, make: Callable[[Path], object], why: str
+) -> None:
+    _with_digest(finished(tmp_path / "a"), "SHA-256 11")
+    make(tmp_path / "b")
+    with pytest.raises(ConfigError, match=why.replace(".", r"\.")):
+        compared([tmp_path / "a", tmp_path / "b"])
+
+
+def test_one_run_and_the_same_run_twice_are_refused(tmp_path: Path) -> None:
+    run = finished(tmp_path / "a")
+    for runs in ([run], [run, run], [run, tmp_path / "b" / ".." / "a"]):
+        (tmp_path / "b").mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match="two or more different run folders"):
+            compared(runs)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda run: (run / "metrics.csv").write_text("arm,seed\n"),
+        lambda run: (run / "metrics.csv").write_bytes(b"\xff\xfe\0"),
+        lambda run: (run / "metrics.csv").write_text(""),
+        lambda run: (run / "summary.json").write_text("[1]"),
+        lambda run: (run / "summary.json").write_text("{"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    run = finished(tmp_path / "b")
+    damage(run)
+    with pytest.raises(DataError, match=r"(metrics\.csv|summary\.json): expected"):
+        compared([finished(tmp_path / "a"), run])
+
+
+def test_seeds_are_not_paired_where_records_are_dealt_differently(tmp_path: Path) -> None:
+    runs = [finished(tmp_path / "a", finals=[0.5] * 7)]
+    runs.append(
+        finished(tmp_path / "b", config=text(FEDAVG, clients=8), finals=[0.6 + 0.01 * k for k in range(7)])
+    )
+    found = compared(runs)
+    assert found.gaps[0].p is None
+    assert "the runs deal their records differently (data.clients)" in untested(found)[0]
+    assert "data.clients" in found.notes[0]
+
+
+def test_runs_with_split_keys_of_their_own_are_not_paired(tmp_path: Path) -> None:
+    runs = []
+    for name, low in (("a", 0.1), ("b", 0.2)):
+        run = finished(tmp_path / name, finals=np.linspace(low, 0.9, 7).tolist())
+        (run / "private").mkdir()
+        (run / "private" / "split.key").write_bytes(name.encode() * 32)
+        runs.append(run)
+    found = compared(runs)
+    assert found.gaps[0].p is None
+    assert "a key of its own" in found.notes[0]
+
+
+def test_personal_accuracies_come_from_the_private_table_and_are_marked(tmp_path: Path) -> None:
+    runs = [finished(tmp_path / name, models="personal") for name in ("a", "b")]
+    for run in runs:
+        table = pd.read_csv(run / "metrics.csv")
+        (run / "private").mkdir()
+        table.to_csv(run / "private" / "metrics.csv", index=False)
+        table.assign(accuracy=np.nan).to_csv(run / "metrics.csv", index=False)
+    found = compared(runs)
+    assert found.personal
+    assert page(found, "x").count("Not for publication") == 2
+    assert answer(found) == "All 2 series ended level, at an accuracy of 0.500."
+    for run in runs:
+        shutil.rmtree(run / "private")
+    assert answer(compared(runs)) == "No series has a final accuracy."
+
+
+def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
+    evil = "<script>alert(1)"
+    run = finished(tmp_path / evil, config=text(FEDAVG).replace('"tiny"', f'"{evil}"'), arms=(evil,))
+    shown = page(compared([run, finished(tmp_path / "b", arms=(evil,))]), evil)
+    assert "<script" not in shown
+    assert "&lt;script&gt;alert(1)" in shown
+
+
+def test_the_command_writes_a_page_and_json(tmp_path: Path) -> None:
+    runs = [str(finished(tmp_path / name)) for name in ("a", "b")]
+    told = CliRunner().invoke(cli, ["compare", *runs, "--json", "-o", str(tmp_path / "c.html")])
+    assert told.exit_code == 0, told.output
+    said = json.loads(told.stdout, parse_constant=lambda word: pytest.fail(word))
+    assert said["page"] == str(tmp_path / "c.html")
+    assert said == as_json(compared([*map(Path, runs)])) | {"page": str(tmp_path / "c.html")}
+    assert said["series"][0]["epsilon"] == {"server": 1.0, "key-holder": 0.0, "others": "inf"}
+    again = CliRunner().invoke(cli, ["compare", *runs, "-o", str(tmp_path / "c.html")])
+    assert again.exit_code == 0, "a page may be written again"
+    assert "The configurations are the same." in again.stdout
+    kept = tmp_path / "a" / "study.toml"
+    refused = CliRunner().invoke(cli, ["compare", *runs, "-o", str(kept)])
+    assert isinstance(refused.exception, ConfigError)
+    assert kept.read_text() == text(FEDAVG)

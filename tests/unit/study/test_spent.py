@@ -1,0 +1,87 @@
+"""Epsilon of data holders over rounds: the largest is the ledger's, and the others lie below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from support.private_studies import private
+from support.tiny_study import FEDPROF, run, study, world
+
+from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.plan import Plan
+from securefl.core.errors import DataError
+from securefl.report.privacy_plots import epsilon, finite_parties
+from securefl.study import spent as spending
+from securefl.study.arm import ArmRun
+from securefl.study.composition import composition
+from securefl.study.spent import spent
+
+Played = tuple[ArmRun, Mapping[str, tuple[Algorithm, Plan]]]
+
+
+@pytest.fixture(scope="module")
+def noised(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    of = private("fedavg", 'fraction = 0.5\naggregation = "partial"', rounds=3)
+    played = run(of, tmp_path_factory.mktemp("noised"))
+    return played, {played.arm.name: composition(of, played.arm, world(of))}
+
+
+def test_the_largest_epsilon_is_the_ledgers(noised: Played) -> None:
+    played, arms = noised
+    table = spent([played], arms)
+    assert set(table["party"]) == {"server", "key-holder", "others"}
+    for record in played.records:
+        for party, own in record["epsilon"].items():
+            (row,) = table[(table["round"] == record["round"]) & (table["party"] == party)].itertuples()
+            assert row.most == pytest.approx(own)
+            assert 0 <= row.least <= row.median <= row.most
+    server = table[table["party"] == "server"]
+    assert server["most"].is_monotonic_increasing
+    assert (server["least"] < server["most"]).any(), "half of the clients take part in a round"
+
+
+def test_a_long_run_has_few_rounds_with_the_last(noised: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    played, arms = noised
+    monkeypatch.setattr(spending, "_MOST_POINTS", 2)
+    assert sorted(set(spent([played], arms)["round"])) == [1, 3]
+
+
+def lines(figure: Figure) -> list[list[float]]:
+    return [[float(y) for y in np.asarray(line.get_ydata())] for line in figure.axes[0].lines]
+
+
+def test_infinite_lies_above_finite_and_the_budget_is_drawn(noised: Played) -> None:
+    played, arms = noised
+    table = spent([played], arms)
+    other = table.assign(arm="without", least=inf, median=inf, most=inf)
+    both = pd.concat([table, other])
+    figure = epsilon(both, budget=10.0)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        f"against the {party}" for party in finite_parties(table)
+    ]
+    finite, endless, budget = lines(figure)
+    assert finite == pytest.approx(table[table["party"] == "server"]["most"].tolist())
+    assert min(endless) > 10.0
+    assert budget == [10.0, 10.0]
+    assert "infinite" in [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert finite_parties(other) == []
+
+
+def test_a_run_without_noise_spends_an_infinite_epsilon(tmp_path: Path) -> None:
+    of = study(FEDPROF)
+    played = run(of, tmp_path)
+    table = spent([played], {played.arm.name: composition(of, played.arm, world(of))})
+    assert table[table["party"] == "server"]["most"].eq(inf).all()
+    assert finite_parties(table) == []
+
+
+def test_a_table_without_a_column_is_refused(noised: Played) -> None:
+    played, arms = noised
+    with pytest.raises(DataError, match="without most"):
+        epsilon(spent([played], arms).drop(columns="most"))
