@@ -39,8 +39,11 @@ def with_reason(epsilon: float, why: str) -> str:
 
 def above(epsilon: float, bound: float) -> str:
     """Format an epsilon that exceeds a bound: four digits, or as many as show that it does."""
-    said = f"{epsilon:.4g}"
-    return said if float(said) > bound else repr(epsilon)
+    for digits in (4, 8, 12, 17):
+        said = f"{epsilon:.{digits}g}"
+        if float(said) > bound:
+            break
+    return said
 
 
 def asked_for(epsilon: float) -> str:
