@@ -55,7 +55,7 @@ def learnt(
     run = {**flatten_dict(terms["tool"]["flwr"]["app"]["config"]), **config}
 
     def node(number: int, message: Message) -> Message:
-        place = {"partition-id": number, "num-partitions": CLIENTS}
+        place: dict[str, Any] = {"partition-id": number, "num-partitions": CLIENTS}
         return client.app(message, Context(1, number + 10, place, RecordDict(), run))  # type: ignore[no-any-return]
 
     grid = PlainGrid({10 + k: partial(node, k) for k in range(CLIENTS)})
