@@ -30,11 +30,16 @@ from matching_baselines import ElementWise, Paillier, SecretSharing, System
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
+from securefl.he import gate
 from securefl.he.keys import KeyPair
+from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.he.ring import Ring
 from securefl.linear import dealt_pads
+from securefl.linear.checked import CheckedKeyHolder, CheckedServer, Declared, Question
+from securefl.linear.checks import Checks
 from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
-from securefl.linear.encryptor import Encryptor
+from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
@@ -83,11 +88,20 @@ def profiles(q: int, rng: np.random.Generator) -> Iterator[MeanVariance]:
 
 
 class Ciphertexts:
-    """One packed ciphertext a client, opened blindly in batches (mode P), or singly (mode E)."""
+    """One packed ciphertext a client, opened without checks: in batches, or singly (always in mode E)."""
 
-    def __init__(self, name: str, parameters: Parameters, q: int, clients: int, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: Parameters,
+        q: int,
+        clients: int,
+        bounds: Bounds,
+        *,
+        singly: bool = False,
+    ) -> None:
         self.name, self.q, self.bounds = name, q, bounds
-        rows = 1 if parameters.encrypted_baseline else parameters.slots // (2 * q + 1)
+        rows = 1 if singly or parameters.encrypted_baseline else parameters.slots // (2 * q + 1)
         self.batch = 1 << max(0, min(rows, clients, LARGEST_BATCH).bit_length() - 1)
         self.terms = LinearTerms(
             parameters=parameters,
@@ -134,6 +148,67 @@ class Ciphertexts:
         if len(arrived) > 1:
             return self.evaluator.match_batch(arrived, self.weights)
         return self.evaluator.match(arrived[0].ciphertext, self.weights)
+
+
+class CheckedOpenings:
+    """One signed ciphertext a client; the key holder checks it and multiplies its half by the weights."""
+
+    def __init__(self, name: str, parameters: Parameters, q: int, clients: int, bounds: Bounds) -> None:
+        self.name, self.q, self.bounds, self.batch, self.clients = name, q, bounds, clients, clients
+        linear = bounds.linear(q, Variant.FULL)
+        self.terms = LinearTerms(parameters=parameters, bounds=linear, scores=4 * clients)
+        self.checks = Checks(terms=self.terms, context=b"benchmark")
+        self.keys, self.ring = KeyPair.generate(parameters), Ring(parameters)
+        self.client, self.signing = Encryptor(self.keys.public, self.terms), SigningKey.generate()
+        self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
+        self.tag = gate.tag("ciphertext", self.keys.public.session, self.terms.digest())
+
+    def start(self, base: MeanVariance) -> None:
+        self.base, self.query = base, linear_query(base, self.anchor, self.bounds)
+        declared = self.tally.spend("server", lambda: Declared.of(self.query, self.checks, "p", self.ring))
+        key = self.keys.public.session
+        self.asked = Question(checks=self.checks, key=key, name="p", told=declared.told)
+        self.server = CheckedServer(self.asked, 0, declared, SIGNING)
+        self.key_holder = CheckedKeyHolder(
+            self.keys,
+            self.checks,
+            ("p",),
+            self.clients,
+            SIGNING.public,
+            lambda number: (str(number), self.signing.public),
+            Openings(),
+            self.ring,
+        )
+
+    def run(self, owners: list[MeanVariance]) -> None:
+        tally = self.tally
+        messages = [
+            tally.spend("client", lambda k=k, own=own: self._message(k, own)) for k, own in enumerate(owners)
+        ]
+        arrived = [
+            tally.spend("server", lambda k=k, one=one: self._admit(k, one)) for k, one in enumerate(messages)
+        ]
+        request = tally.spend("server", lambda: self.server.request(arrived))
+        reply = tally.spend("holder", lambda: self.key_holder.open(request, report=_fail))
+        opened = tally.spend("server", lambda: self.server.opened(arrived, reply, sender="key-holder"))
+        for value, own in zip(opened, owners, strict=True):
+            score = (value * self.terms.unit + self.query.offset) / self.terms.bounds.scale
+            tally.error = max(tally.error, abs(score - divergence(own, self.base)))
+        tally.clients += len(owners)
+        tally.up += sum(map(len, messages))
+        tally.between += len(request) + len(reply)
+
+    def _message(self, number: int, own: MeanVariance) -> bytes:
+        hidden = features(own, self.anchor, self.bounds).split(Variant.FULL).hidden
+        return self.asked.signed(self.client.encrypt(hidden), str(number), self.signing)
+
+    def _admit(self, number: int, message: bytes) -> Any:
+        admitted(message[:-64], self.tag, self.terms, sender="client")
+        return self.server.admit(message, number, str(number), self.signing.public)
+
+
+def _fail(sender: str, why: str) -> None:
+    raise RuntimeError(f"{sender}: {why}")
 
 
 class Pads:
@@ -216,6 +291,9 @@ def ours(q: int, clients: int) -> list[Any]:
     return [
         Ciphertexts("compact P", COMPACT, q, clients, TIGHT),
         Ciphertexts("strong P", STRONG, q, clients, Bounds()),
+        Ciphertexts("strong P, singly", STRONG, q, clients, Bounds(), singly=True),
+        CheckedOpenings("strong, checked", STRONG, q, clients, Bounds()),
+        CheckedOpenings("compact, checked", COMPACT, q, clients, TIGHT),
         Ciphertexts("strong E", STRONG_ENCRYPTED, q, min(clients, 40), Bounds()),
         Pads(q, clients),
         Pads(q, clients, word_bits=128),

@@ -257,6 +257,10 @@ class Trusting:
         chosen, state = yield from Uniform().choose(state, population, self._count, number, rng)
         own = self._own_step(state.broadcast, number, rng)
         query = LinearQuery(cosine_bounds(len(own)), direction(own))
+        if not query.hidden.any():  # its step points nowhere, so all cosines are 0, and no client is asked
+            nobody = np.full(population.clients, np.nan)
+            state = state.remember(trust=nobody)
+            return RoundResult(state=state, drawn=chosen, survivors=(), figures={"trust": nobody})
         answers = yield CohortQuery(
             cohort=tuple(sorted(chosen)),
             broadcast=state.broadcast,

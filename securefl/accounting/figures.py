@@ -39,16 +39,13 @@ def with_reason(epsilon: float, why: str) -> str:
 
 def above(epsilon: float, bound: float) -> str:
     """Format an epsilon that exceeds a bound: four digits, or as many as show that it does."""
-    for digits in (4, 8, 12, 17):
-        said = f"{epsilon:.{digits}g}"
-        if float(said) > bound:
-            break
-    return said
+    said = f"{epsilon:.4g}"
+    return said if float(said) > bound else f"{epsilon:.17g}"
 
 
 def asked_for(epsilon: float) -> str:
-    """Format the epsilon for which noise was calibrated; "no noise" for infinity."""
-    return "no noise" if isinf(epsilon) else f"{epsilon:g}"
+    """Format the epsilon for which noise was calibrated; "none" for infinity."""
+    return "none" if isinf(epsilon) else f"{epsilon:g}"
 
 
 def plain(number: float) -> float | str:

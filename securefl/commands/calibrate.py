@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.printing import echo
+
 if TYPE_CHECKING:
     from securefl.core.release import Adjacency
     from securefl.dp.calibration import Method
@@ -240,7 +242,7 @@ def _of_gaussians(
         if as_json:
             click.echo(json.dumps({"epsilon": plain(spent), "noise_multiplier": noise_multiplier}))
             return
-        click.echo(f"epsilon {spent:.6f} at delta {delta:g}  (sigma {noise_multiplier * one:.6f})")
+        echo(f"epsilon {spent:.6f} at delta {delta:g}  (sigma {noise_multiplier * one:.6f})")
         return
     sigma = calibration.sigma(epsilon, delta, releases=releases, sensitivity=one, method=method)
     paper = calibration.paper_sigma(epsilon, delta, releases=releases, sensitivity=one)
@@ -252,8 +254,8 @@ def _of_gaussians(
     if as_json:
         click.echo(json.dumps(found))
         return
-    click.echo(f"sigma {sigma:.6f}  (noise multiplier {sigma / one:.6f}, sensitivity {one:.6f})")
-    click.echo(f"FedLog's Theorem 4 would take {paper:.6f}, which is epsilon {found['epsilon_if_paper']:.6f}")
+    echo(f"sigma {sigma:.6f}  (noise multiplier {sigma / one:.6f}, sensitivity {one:.6f})")
+    echo(f"FedLog's Theorem 4 would take {paper:.6f}, which is epsilon {found['epsilon_if_paper']:.6f}")
 
 
 def _sensitivity(

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import click
 
-from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
-
-_MARK = b"<!DOCTYPE html>"
 
 
 @click.command(epilog="Example:  securefl compare runs/a runs/b -o compare.html")
@@ -33,10 +30,12 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     dealt to clients differently, seeds are not paired, and a line says so.
     On the machine of the runs, accuracies of personal models are shown too; they are not for publication.
     """
+    from securefl.report.pages import require_page
     from securefl.study import comparison_report as report
     from securefl.study.comparison import compared
 
-    _require_page(out)
+    if out is not None:
+        require_page(out)
     found = compared(runs)
     if out is not None:
         words = ["securefl", "compare", *map(str, runs), "-o", str(out)]
@@ -59,15 +58,3 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         click.echo(escaped(line))
     if out is not None:
         click.echo(f"Page: {out}")
-
-
-def _require_page(out: Path | None) -> None:
-    """Raise ConfigError if the page would overwrite a file that is no HTML page."""
-    if out is None or not out.is_file():
-        return
-    with out.open("rb") as file:
-        began = file.read(len(_MARK))
-    if began.lower() != _MARK.lower():
-        raise ConfigError(
-            f"Expected a new file or an HTML page, got {out}, which is neither. Choose another one."
-        )

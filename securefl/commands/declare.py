@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from securefl.commands.choices import FILE, chosen_options, require_free, tell_floored, with_options
-from securefl.core.errors import ConfigError
+from securefl.commands.printing import echo
 from securefl.storage.inputs import shown
 
 
@@ -26,9 +26,10 @@ def declare(public: Path, evaluator: Path, baseline: Path, out: Path, **chosen: 
 
     OUT has a digest of the baseline, and all options. Clients give it to securefl encrypt as --declared.
     It says nothing of the baseline to clients. The key holder learns the baseline with the scores, and
-    refuses the weights of no baseline. Without a declaration the key holder does not learn it, and an
-    evaluator that breaks the protocol can have it read one entry of a profile in place of a score.
-    Needs --params pads or pads-128.
+    refuses the weights of no baseline. Under --params pads and pads-128 without a declaration it does not
+    learn it, and an evaluator that breaks the protocol can have it read one entry of a profile in place of a
+    score. Under --params strong and compact a declaration is what openings are checked against. Clients then
+    sign with a key (securefl keygen --role client), and the key holder has their client.pub.
     """
     from securefl.matching import document
     from securefl.matching.declared import KIND
@@ -36,6 +37,7 @@ def declare(public: Path, evaluator: Path, baseline: Path, out: Path, **chosen: 
     from securefl.matching.evaluator import Evaluator
     from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
     from securefl.matching.keys import PublicKeys
+    from securefl.matching.options import Options
     from securefl.matching.profile_file import read_profile
 
     if chosen.pop("declared") is not None:
@@ -43,10 +45,8 @@ def declare(public: Path, evaluator: Path, baseline: Path, out: Path, **chosen: 
     require_free(out, KIND, public, evaluator, baseline)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
-    base, options = read_profile(baseline), chosen_options(**chosen)
-    if options is None:
-        raise ConfigError("Expected --params pads or pads-128 to declare a baseline, got none. Give one.")
+    base, options = read_profile(baseline), chosen_options(**chosen) or Options()
     declaration = own.declare(keys, base, options=options)
     document.write(out, declaration.to_document())
     tell_floored(options.query(base.plain).floored)
-    click.echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {own.public.fingerprint}")
+    echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {own.public.fingerprint}")

@@ -16,6 +16,7 @@ from securefl.commands.choices import (
     with_options,
     within,
 )
+from securefl.commands.printing import echo
 from securefl.storage.inputs import shown
 
 
@@ -29,23 +30,36 @@ from securefl.storage.inputs import shown
 @click.option(
     "--baseline", type=FILE, help="The same for a baseline (mode E). The evaluator does not learn it."
 )
+@click.option(
+    "--key", type=FILE, help="Your client.key. --params strong and compact need it with --declared."
+)
 @click.option("-o", "--out", type=FILE, required=True, help="The file to send to the evaluator.")
 @with_options
 def encrypt(
-    public: Path, evaluator: Path, profile: Path | None, baseline: Path | None, out: Path, **chosen: Any
+    public: Path,
+    evaluator: Path,
+    profile: Path | None,
+    baseline: Path | None,
+    key: Path | None,
+    out: Path,
+    **chosen: Any,
 ) -> None:
     """Encrypt a profile (or a baseline) to the key holder, and seal it to the evaluator.
 
     All clients and the baseline's owner must give the same --variant, --params, --anchor and bounds. With
     --variant mean-only the evaluator can read the variances. Under --params pads or pads-128 a file is
     scored once: for another baseline, encrypt the profile again. With --declared it is scored with the
-    declared baseline or not at all. Compare the printed fingerprints with those
-    that the key holder and the evaluator tell you.
+    declared baseline or not at all; under --params strong and compact you then sign it with --key.
+    Under --params strong without --declared the baseline is encrypted, and no opening is checked: an
+    evaluator that breaks the protocol can read the key holder's key. compact needs --declared. Compare the
+    printed fingerprints with those that the key holder and the evaluator tell you.
 
     What `match` would refuse is refused here: bounds that scores do not fit, an anchor of another length, a
     file that is too long. The message names the flag and a value that fits.
     """
     from securefl.matching import document
+    from securefl.matching.clients import KIND as CLIENT_KIND
+    from securefl.matching.clients import ClientKey
     from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
     from securefl.matching.keys import PUBLIC_KIND, EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options
@@ -55,13 +69,20 @@ def encrypt(
     if (profile is None) == (baseline is None):
         raise click.UsageError("Expected --profile or --baseline, got both or neither. Give one.")
     # Checked before any work, because an output in the place of a key or a profile would destroy it.
-    require_free(out, BASELINE if profile is None else PROFILE, public, evaluator, profile, baseline)
+    require_free(out, BASELINE if profile is None else PROFILE, public, evaluator, profile, baseline, key)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
     options = declared_options(keys, server, **chosen) or Options()
     if profile is not None:
-        own = read_profile(profile)
-        sealed = own.encrypt(keys, server, label=profile.stem, options=options)
+        own, signer = read_profile(profile), None
+        if key is not None:
+            if options.padded or options.declared is None:
+                raise click.UsageError(
+                    "Expected --key with --declared under --params strong or compact alone, which sign. "
+                    "Leave it out."
+                )
+            signer = ClientKey.from_document(document.read(key, CLIENT_KIND))
+        sealed = own.encrypt(keys, server, label=profile.stem, options=options, own=signer)
     else:
         assert baseline is not None
         own = read_profile(baseline)
@@ -69,13 +90,13 @@ def encrypt(
     document.write(out, sealed.to_document())
     # These counts depend on the client's data. They are for the client alone, and not in the file.
     if sealed.clipped:
-        click.echo(
+        echo(
             f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor. {FOR_YOU_ALONE}",
             err=True,
         )
     tell_floored(sealed.floored)
     length = len(own.plain)
     bound, most = options.error_bound(length, keys.openings), options.most_at_once(length, keys.openings)
-    click.echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
-    click.echo(f"all {keys.openings} scores of this key {within(bound, options.parameters)}")
-    click.echo(f"one match takes at most {most} such profiles")
+    echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
+    echo(f"all {keys.openings} scores of this key {within(bound, options.parameters)}")
+    echo(f"one match takes at most {most} such profiles")

@@ -1,62 +1,292 @@
-"""The command `features`: computes image features by EfficientNet-Lite0."""
+"""The command `features`: computes features of images, arrays or texts by a frozen network."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.printing import echo
+from securefl.core.errors import ConfigError, DataError
 
-@click.command(epilog="Example:  securefl features cifar10 --out cifar10.npz")
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from securefl.data import Dataset
+    from securefl.training.networks import Network
+
+IMAGES: Final = "efficientnet_lite0"
+TEXTS: Final = "wordllama"
+_MOST_LABELS: Final = 1000
+"""The most classes that the command prints."""
+
+
+@click.command(epilog="Example:  securefl features photos --out photos.npz")
 @click.argument("source")
 @click.option(
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="A .npz file for the training part. The test part gets a file beside it.",
+    help="A .npz file for the training part. The test part, if there is one, gets a file beside it.",
 )
 @click.option(
     "--records", type=click.IntRange(min=1), help="The number of first records of each part to use."
 )
-def features(source: str, out: Path, records: int | None) -> None:
-    """Compute features of data set SOURCE by EfficientNet-Lite0, for protocols such as `heads`.
+@click.option(
+    "--network",
+    metavar="NAME",
+    help=f"An installed network (default: {IMAGES}, for texts {TEXTS}), or module:name of a class or "
+    "function of yours in this folder or an installed package. Its code is run.",
+)
+@click.option("--about", help="Your own network in a few words: what it is and what it was trained on.")
+@click.option("--text", metavar="COLUMN", help="The column of texts, if SOURCE is a table.")
+@click.option("--target", metavar="COLUMN", help="The column to predict, if SOURCE is a table.")
+@click.option(
+    "--size",
+    type=click.IntRange(8, 1024),
+    default=112,
+    show_default=True,
+    help="The width and height in pixels to which images of a folder are scaled.",
+)
+def features(
+    source: str,
+    out: Path,
+    records: int | None,
+    network: str | None,
+    about: str | None,
+    text: str | None,
+    target: str | None,
+    size: int,
+) -> None:
+    """Compute features of SOURCE by a frozen network, for protocols such as `heads`.
 
-    OUT holds `x` (float32, most important features first), `y` and the text `network` of the training part.
-    A file with "-test" in its name holds those of the test part. A study names both under [data], as `source`
-    and `test`. Features are kept in the user's cache, so a stopped command can be resumed.
+    SOURCE is a packaged data set, a folder of images (a subfolder for each class, or `train` and `test` with
+    such subfolders), a .npz or .npy of records (n, ...), or with --text a table (.csv, .parquet).
+
+    OUT holds `x` (float32), `y` and the text `network`. A file with "-test" in its name holds those of the
+    test part. A study names both under [data], as `source` and `test`. Without classes, OUT has no `y`: such
+    records can be predicted. Features are kept in the user's cache, so a stopped command can be resumed.
     """
-    from rich.progress import Progress
-
-    from securefl.core.errors import ConfigError
-    from securefl.data import Dataset, load
-    from securefl.data.files import cache_folder
     from securefl.data.networks import outside
     from securefl.training import single_thread
-    from securefl.training.pretrained import lite0
 
     if out.suffix != ".npz":
         raise ConfigError(f"Expected --out with the ending .npz, got {out}.")
+    if target is not None and text is None:
+        raise ConfigError(f"Expected --text, the column of texts, beside --target {target!r}, got none.")
     single_thread()
-    split = load(source)
-    if len(split.train.shape) != 3 or split.train.shape[0] != 3 or not split.train.classes:
-        raise ConfigError(f"Expected images of three colours with classes, got {source!r}. Take cifar10.")
-    network = lite0()
-    click.echo(outside(network.about, source), err=True)
+    parts = _parts(source, text, target, size)
+    chosen = _network(network or (IMAGES if text is None else TEXTS), about, source, text)
+    for part in parts:
+        _require_readable(part, chosen, source)
+    echo(outside(chosen.about, source), err=True)
+    for part in parts:
+        _write(part, chosen, out.with_name(f"{out.stem}{part.ending}.npz"), records)
+    for line in _toml(out, parts):
+        click.echo(line, err=True)
 
-    def write(part: Dataset, path: Path, name: str) -> None:
-        import numpy as np
 
-        from securefl.storage.files import replacing
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """Records to read in slices, so that a folder of images need not fit into memory.
 
-        part = part if records is None else part.take(slice(records))
-        with Progress(transient=True) as bars:
-            bar = bars.add_task(name, total=len(part))
-            found = network.features(
-                part.x, cache_folder() / "features", lambda done: bars.update(bar, completed=done)
+    ending: of the file's name. count: the number of records. read: the records of a slice, or their texts.
+    y: the targets (n, ...), or None.
+    """
+
+    title: str
+    ending: str
+    count: int
+    read: Callable[[slice], Any]
+    y: NDArray[Any] | None
+
+
+def _parts(source: str, text: str | None, target: str | None, size: int) -> list[Part]:
+    from securefl.core.reading import near
+    from securefl.data import NAMES, load
+
+    path = Path(source).expanduser()
+    if text is not None:
+        return [_of_table(path, text, target)]
+    if source not in NAMES and not path.exists():
+        raise ConfigError(
+            f"Expected a data set among {', '.join(NAMES)}, or a file or folder, got {source!r}"
+            f"{near(source, NAMES)}. Check the path."
+        )
+    if source in NAMES:
+        split = load(source)
+        return [_of_dataset(split.train, "training part", ""), _of_dataset(split.test, "test part", "-test")]
+    if not path.is_dir():
+        return [_of_array(path)]
+    inside = {own.name for own in path.iterdir() if not own.name.startswith(".")}
+    if inside == {"train", "test"}:
+        train, test = (
+            _of_folder(path / name, size, title, ending)
+            for name, title, ending in (("train", "training part", ""), ("test", "test part", "-test"))
+        )
+        return [train, test]
+    return [_of_folder(path, size, "images", "")]
+
+
+def _of_dataset(part: Dataset, title: str, ending: str) -> Part:
+    return Part(title=title, ending=ending, count=len(part), read=lambda own: part.x[own], y=part.y)
+
+
+def _of_folder(folder: Path, size: int, title: str, ending: str) -> Part:
+    import numpy as np
+
+    from securefl.data.images import images_in, read_images
+
+    found = images_in(folder)
+    return Part(
+        title=title,
+        ending=ending,
+        count=len(found.files),
+        read=lambda own: read_images(found.files[own], size),
+        y=None if found.labels is None else np.array(found.labels),
+    )
+
+
+def _of_array(path: Path) -> Part:
+    """The records of a .npz or .npy. Pixels of eight bits become numbers from 0 to 1."""
+    import numpy as np
+
+    from securefl.data.networks import network_of
+    from securefl.data.tables import read_records, targets_in
+
+    if path.suffix.lower() not in (".npz", ".npy"):
+        raise ConfigError(f"Expected --text, the column of texts, for the table {path}, got none.")
+    if (by := network_of(path)) not in ("", "none"):
+        raise DataError(f"{path}: expected records, got features that {by!r} computed. Take the records.")
+    found: Any = read_records(path)
+    if found.ndim < 2 or found.dtype.kind not in "iufb" or not len(found):
+        raise DataError(
+            f"{path}: expected records as numbers of shape (n, ...), got {found.dtype} {found.shape}."
+        )
+    scale = np.float32(255 if found.dtype == np.uint8 else 1)
+    return Part(
+        title="records",
+        ending="",
+        count=len(found),
+        read=lambda own: found[own].astype(np.float32) / scale,
+        y=targets_in(path),
+    )
+
+
+def _of_table(path: Path, text: str, target: str | None) -> Part:
+    from securefl.core.reading import near
+    from securefl.data.columns import Place
+    from securefl.data.tables import read_records
+
+    frame = read_records(path)
+    if not hasattr(frame, "columns"):
+        raise ConfigError(f"Expected a table (.csv, .parquet) for --text, got {path}.")
+    for name in filter(None, (text, target)):
+        if list(frame.columns).count(name) != 1:
+            columns = ", ".join(map(repr, list(frame.columns)[:12]))
+            raise DataError(
+                f"{path}: expected one column {name!r}, got {columns}{near(name, map(str, frame.columns))}."
             )
-        with replacing(path) as target:
-            np.savez(target, x=found, y=part.y, network=np.array(network.about))
-        click.echo(path)
+    place = Place(str(path), text, advice=False, trained=True)
+    texts = frame[text].tolist()
+    for row, one in enumerate(texts):
+        if not isinstance(one, str) or not one.strip():
+            raise DataError(
+                f"{place.at(row)}: expected a text, got {'none' if not one else type(one).__name__}."
+            )
+    return Part(
+        title="texts",
+        ending="",
+        count=len(texts),
+        read=lambda own: texts[own],
+        y=None if target is None else _targets(frame[target], Place(str(path), target, trained=True)),
+    )
 
-    write(split.train, out, "training part")
-    write(split.test, out.with_name(f"{out.stem}-test.npz"), "test part")
+
+def _targets(values: Any, place: Any) -> NDArray[Any]:
+    """The targets of a table as a file keeps them: whole numbers, other numbers, or words."""
+    import numpy as np
+
+    from securefl.data.columns import numbers_of, word_of
+
+    words = [word_of(one) for one in values]
+    if "" in words:
+        raise DataError(f"{place.at(words.index(''))}: expected a target, got none.")
+    try:
+        numbers = numbers_of(values, place)
+    except DataError:
+        return np.array(words)
+    return numbers.astype(np.int64 if (numbers == np.round(numbers)).all() else np.float32)
+
+
+def _network(word: str, about: str | None, source: str, text: str | None) -> Network:
+    """The network by its word. Raises ConfigError if it reads other records than texts, or than numbers."""
+    from securefl.storage.own_code import located, names_code
+    from securefl.training.networks import made_by, named
+
+    if names_code(word):
+        place = located(word, Path.cwd())
+        chosen = made_by(place, about or f"{word}, an own network, SHA-256 {place.sha256[:16]}")
+    elif about is not None:
+        raise ConfigError(f"Expected no --about for {word!r}, which describes itself. Leave it out.")
+    else:
+        chosen = named(word)
+    if (chosen.tokens is None) != (text is None) and not names_code(word):
+        wanted = "numbers or images" if text is None else "text"
+        raise ConfigError(f"Expected a network that reads {wanted} for {source}, got {word!r}. Take another.")
+    return chosen
+
+
+def _require_readable(part: Part, network: Network, source: str) -> None:
+    """Raises ConfigError, before anything is written, if the network does not read the first record."""
+    first = part.read(slice(1))
+    if network.tokens is not None:
+        return
+    if isinstance(first, list):
+        raise ConfigError(
+            f"Expected a network that reads text for {source}, got {network.name.split()[0]!r}."
+        )
+    network.width(first.shape[1:])
+
+
+def _write(part: Part, network: Network, path: Path, records: int | None) -> None:
+    import numpy as np
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from securefl.data.files import cache_folder
+    from securefl.storage.files import replacing
+    from securefl.study.progress import draws
+    from securefl.training.networks import PART
+
+    count = part.count if records is None else min(records, part.count)
+    console, found = Console(stderr=True), []
+    with Progress(console=console, transient=True, disable=not draws(console)) as bars:
+        bar = bars.add_task(part.title, total=count)
+        for start in range(0, count, PART):
+            read = part.read(slice(start, min(start + PART, count)))
+            rows = read if network.tokens is None else network.tokens(read)
+            found.append(network.features(rows, cache_folder() / "features", lambda done: None))
+            bars.update(bar, completed=start + len(rows))
+    y = {} if part.y is None else {"y": part.y[:count]}
+    with replacing(path) as target:
+        np.savez(target, x=np.concatenate(found), **y, network=np.array(network.about))
+    click.echo(path)
+
+
+def _toml(out: Path, parts: list[Part]) -> Iterator[str]:
+    """The lines of [data] that read the files, if their labels are words."""
+    y = parts[0].y
+    if y is None or y.dtype.kind != "U":
+        return
+    labels = sorted({str(label) for part in parts if part.y is not None for label in part.y})
+    if len(labels) <= _MOST_LABELS:
+        yield "[data]"
+        yield f'source = "{out.name}"'
+        if len(parts) > 1:
+            yield f'test = "{out.stem}-test.npz"'
+        yield f"classes = {json.dumps(labels, ensure_ascii=False)}"

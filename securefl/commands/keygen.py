@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from securefl.commands.choices import FILE
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
     from securefl.matching.document import Document
 
-_FILES = {"key-holder": ("secret.key", "public.key"), "evaluator": ("evaluator.key", "evaluator.pub")}
+_FILES = {
+    "key-holder": ("secret.key", "public.key"),
+    "evaluator": ("evaluator.key", "evaluator.pub"),
+    "client": ("client.key", "client.pub"),
+}
 
 
 @click.command(epilog="Example:  securefl keygen --role key-holder --out K")
-@click.option(
-    "--role", type=click.Choice(["key-holder", "evaluator"]), required=True, help="The keys' owner."
-)
+@click.option("--role", type=click.Choice(list(_FILES)), required=True, help="The keys' owner.")
 @click.option("--out", type=FILE, required=True, help="A new folder.")
 @click.option("--openings", default=1000, show_default=True, help="The most scores that the key opens.")
 @click.option(
@@ -32,21 +35,22 @@ _FILES = {"key-holder": ("secret.key", "public.key"), "evaluator": ("evaluator.k
 def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) -> None:
     """Make the keys of one session: secrets that only their owner can read, and public files.
 
-    key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. Compare the
-    fingerprints with the people you send the public files to. If the command fails, it leaves no file. If it
-    is killed between its two files, the same command makes the missing public file of the secret one.
+    key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. client:
+    OUT/client.key, OUT/client.pub, which --params strong and compact with a declared baseline need. Compare
+    the fingerprints with the people you send the public files to. If the command fails, it leaves no file. If
+    it is killed between its two files, the same command makes the missing public file of the secret one.
 
     --openings limits the number of scores, and sets the size of the flooding noise. It does not protect the
-    key from an evaluator that breaks the protocol: with a few hundred openings of forged requests, it reads
-    the whole secret key. Keys of --params pads have no such part, and no noise.
+    key of an encrypted baseline from an evaluator that breaks the protocol: with a few hundred openings of
+    forged requests, it reads the whole secret key. With a declared baseline, openings are checked: an
+    evaluator alone does not get the key, and one that has a client's key does. Keys of --params pads have no
+    such part, and no noise.
     """
     from securefl.matching import document
     from securefl.storage.files import filling
 
     if params is not None and role != "key-holder":
-        raise click.UsageError(
-            "Expected --params for the role key-holder alone, got evaluator. Leave it out."
-        )
+        raise click.UsageError(f"Expected --params for the role key-holder alone, got {role}. Leave it out.")
     if out.exists() and not out.is_dir():
         raise ConfigError(f"Expected a folder or nothing at {shown(out)}, got a file. Choose another path.")
     secret, public = (out / name for name in _FILES[role])
@@ -57,14 +61,14 @@ def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) 
         # Once more, in the lock: since the first check, another process may have made its pair.
         _require_no_pair(secret, public)
         half = secret if os.path.lexists(secret) else None
-        make = _holder if role == "key-holder" else _evaluator
+        make = {"key-holder": _holder, "evaluator": _evaluator, "client": _client}[role]
         kept, told, fingerprint = make(half, openings, params)
         if half is None:
             document.write(secret, kept, secret=True)
         else:
-            click.echo(f"{shown(half)} was alone, as a killed keygen leaves it: it is kept.", err=True)
+            echo(f"{shown(half)} was alone, as a killed keygen leaves it: it is kept.", err=True)
         document.write(public, told)
-        click.echo(f"{shown(public)}: fingerprint {fingerprint}")
+        echo(f"{shown(public)}: fingerprint {fingerprint}")
 
 
 def _require_no_pair(secret: Path, public: Path) -> None:
@@ -104,3 +108,12 @@ def _evaluator(half: Path | None, openings: int, params: object) -> tuple[Docume
 
     keys = Evaluator.generate() if half is None else Evaluator.from_document(document.read(half, KIND))
     return (*keys.to_documents(), keys.public.fingerprint)
+
+
+def _client(half: Path | None, openings: int, params: object) -> tuple[Document, Document, str]:
+    """The same of a client's key, which has no options."""
+    from securefl.matching import document
+    from securefl.matching.clients import KIND, ClientKey
+
+    own = ClientKey.generate() if half is None else ClientKey.from_document(document.read(half, KIND))
+    return (*own.to_documents(), own.public.fingerprint)

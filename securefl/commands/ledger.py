@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
 import click
 
+from securefl.commands.printing import Group, echo
 from securefl.core.errors import DataError
 from securefl.core.text_safety import excerpt
+from securefl.report import terminal
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
+_MAGIC = b"SQLite format 3\0"
 
-@click.group(epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite")
+
+def _ledger(context: click.Context, parameter: click.Parameter, path: Path) -> Path:
+    """The path, if it is a file that this user may read. Not by click, which knows no remedy."""
+    from securefl.storage.inputs import opened, shown
+
+    if path.is_dir():
+        found = sorted(str(one) for one in path.rglob("ledger.sqlite"))[:3]
+        there = f" There is {' and '.join(found)}." if found else ""
+        raise DataError(f"Expected a ledger's file, got the folder {path}. Name the file in it.{there}")
+    with opened(path) as file:
+        if file.read(len(_MAGIC)) == _MAGIC:
+            return path
+    raise DataError(
+        f"Expected a ledger, got {shown(path)}, which is no database. Name a ledger.sqlite. If a ledger "
+        "stood there, the file is damaged: restore it from the newest backup, or count its budget as spent."
+    )
+
+
+@click.group(
+    cls=Group, epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite"
+)
 def ledger() -> None:
     """Show the releases in ledgers, and the epsilon of their composition."""
 
 
 @ledger.command(epilog="Example:  securefl ledger show ledger.sqlite --holder client-0003")
-@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("path", type=click.Path(path_type=Path), callback=_ledger)
 @click.option("--holder", help="Show one data holder only. Each epsilon is of one holder anyway.")
 @click.option(
     "--party",
@@ -49,22 +73,20 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
         click.echo(json.dumps(parts, indent=1))
         return
     if not found.releases:
-        click.echo("No releases.")
+        echo("No releases.")
         return
     names = ("at", "holder", "round", "name", "unit", "event", "state", "epsilon")
     # Holders and names may come from a foreign file: control characters could control the terminal, and a
     # long name would widen every line of the table.
     shown = [[excerpt(str(row[name])) for name in names] for row in found.releases]
-    widths = [max(len(row[i]) for row in (list(names), *shown)) for i in range(len(names))]
-    for row in (list(names), *shown):
-        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    click.echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
+    click.echo(terminal.table(names, shown, terminal.columns_of(sys.stdout)))
+    echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
     # The head is public. The participation of clients in rounds is not.
-    click.echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)
+    echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)
 
 
 @ledger.command(epilog="Example:  securefl ledger runs people.ledger --json")
-@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("path", type=click.Path(path_type=Path), callback=_ledger)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def runs(path: Path, as_json: bool) -> None:
     """Show the epsilon that several runs over the same records have spent together, in their shared ledger.
@@ -103,9 +125,9 @@ def runs(path: Path, as_json: bool) -> None:
         return
     for entry, spent in zip(found.entries, after, strict=True):
         told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
-        click.echo(f"{excerpt(entry.at)}  {excerpt(entry.allotment.what)}: epsilon {told}")
+        echo(f"{excerpt(entry.at)}  {excerpt(entry.allotment.what)}: epsilon {told}")
     count, whom = len(found.entries), " and the ".join(terms.adversaries)
-    click.echo(
+    echo(
         f"{count} run{'' if count == 1 else 's'}; a budget of epsilon {found.budget:g} at delta "
         f"{terms.delta:g} per {terms.unit} ({terms.adjacency}) holds over all of them together, against "
         f"the {whom}."
@@ -157,7 +179,7 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     history = History.of(counted)
     found = {"epsilon": compose(counted, delta), "rdp_epsilon": rdp_epsilon(history, delta)}
     if history.steps and not history.endless and not composable(history, delta):
-        click.echo(
+        echo(
             "Privacy loss distributions cannot give this epsilon (delta is too small, or epsilon too large "
             "to protect anything): epsilon is the bound by RDP.",
             err=True,
@@ -165,4 +187,4 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({name: plain(value) for name, value in found.items()}))
     else:
-        click.echo(f"epsilon {found['epsilon']:.6g} at delta {delta:g}; by RDP {found['rdp_epsilon']:.6g}")
+        echo(f"epsilon {found['epsilon']:.6g} at delta {delta:g}; by RDP {found['rdp_epsilon']:.6g}")

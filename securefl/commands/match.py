@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FILE, declared_options, require_free, tell_floored, with_options
+from securefl.commands.choices import (
+    FILE,
+    chosen_options,
+    declared_options,
+    require_free,
+    tell_floored,
+    with_options,
+)
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.printing import echo
 from securefl.core.errors import DataError
 from securefl.storage.inputs import shown
 
@@ -24,14 +32,25 @@ if TYPE_CHECKING:
     epilog="Example:  securefl match --public K/public.key --evaluator V/evaluator.key "
     "--baseline b.json p1.enc p2.enc -o scores.enc"
 )
-@click.option("--public", type=FILE, required=True, help="The key holder's public.key.")
-@click.option("--evaluator", type=FILE, required=True, help="Your evaluator.key.")
-@click.option("--baseline", type=FILE, required=True, help="JSON, or an encrypted .enc (mode E).")
+@click.option("--public", type=FILE, help="The key holder's public.key.")
+@click.option("--evaluator", type=FILE, help="Your evaluator.key.")
+@click.option("--baseline", type=FILE, help="JSON, or an encrypted .enc (mode E).")
 @click.option("-o", "--out", type=FILE, required=True, help="The file to send to the key holder.")
+@click.option(
+    "--story",
+    is_flag=True,
+    help="Play all parties of a match here, and write to --out a page of what each holds and sees.",
+)
 @with_options
-@click.argument("profiles", type=FILE, nargs=-1, required=True)
+@click.argument("profiles", type=FILE, nargs=-1)
 def match(
-    public: Path, evaluator: Path, baseline: Path, out: Path, profiles: tuple[Path, ...], **chosen: Any
+    public: Path | None,
+    evaluator: Path | None,
+    baseline: Path | None,
+    out: Path,
+    story: bool,
+    profiles: tuple[Path, ...],
+    **chosen: Any,
 ) -> None:
     """Match encrypted PROFILES with a baseline; the key holder reads the scores, you learn none.
 
@@ -44,6 +63,7 @@ def match(
     5  evaluator   securefl match ... --baseline b.json p1.enc p2.enc -o scores.enc
     \b                 or, where the baseline is secret too, its owner encrypts it to b.enc (mode E)
     6  key holder  securefl reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc
+
     A score is the mean KL divergence from the baseline: 0 for the same profile, larger for others.
     The command prints the label of each file's score, because a mailed file may be renamed.
     If --variant, --params, --anchor or bounds are given, a profile with other options is refused. Without
@@ -51,15 +71,68 @@ def match(
     A file that cannot be read is refused by its name, like a damaged or foreign one; the others are scored.
     Exit code: 0 if every profile has a score, 3 if some are refused, 2 if all are. 1 if a key, the baseline
     or the output cannot be used: then no profile is scored.
+    With --story there are no other parties: PROFILES and the baseline are plain JSON, keys are made for the
+    page, and without files an example from packaged digits is played, under pads and under CKKS:
+    securefl match --story -o story.html
     Trust: evaluator and key holder follow the protocol and do not collude; together they can read all
     profiles.
-    Under --params strong and compact an evaluator that breaks the protocol reads the whole secret key within
-    a few hundred openings; --openings limits the number of openings, and does not protect the key.
+    Under --params strong without a declared baseline, and where the baseline is encrypted, openings are not
+    checked: an evaluator that breaks the protocol reads the whole secret key within a few hundred openings;
+    --openings limits the number of openings, and does not protect the key.
+    Under --params strong and compact with a declared baseline (securefl declare; compact needs one), openings
+    are checked: clients sign their ciphertexts, and an evaluator alone has one score of each read. Together
+    with one client it has any entry of a profile read, and digits of the key. The key holder learns the
+    baseline.
     Under --params pads and pads-128 there is no such key. Each file is then matched with one baseline, ever:
     matched-<fingerprint>.sqlite beside your key has the record. Key holder and one client together learn the
     baseline. If you declare it before clients encrypt (securefl declare), it alone can be scored, and the
     key holder learns it.
     """
+    if story:
+        _tell(public, evaluator, baseline, profiles, out, chosen)
+        return
+    keys, own = _given("--public", public), _given("--evaluator", evaluator)
+    base = _given("--baseline", baseline)
+    if not profiles:
+        raise click.MissingParameter(param_hint="'PROFILES...'", param_type="argument")
+    _match(keys, own, base, out, profiles, chosen)
+
+
+def _given(flag: str, path: Path | None) -> Path:
+    """The option's file. Raises MissingParameter, as click does, if it was not given."""
+    if path is None:
+        raise click.MissingParameter(param_hint=f"'{flag}'", param_type="option")
+    return path
+
+
+def _tell(
+    public: Path | None,
+    evaluator: Path | None,
+    baseline: Path | None,
+    profiles: tuple[Path, ...],
+    out: Path,
+    chosen: Mapping[str, Any],
+) -> None:
+    """Tell the story of a match. Raises UsageError for options that it has no use for."""
+    from securefl.commands.story import tell_story
+
+    for flag, given in (("--public", public), ("--evaluator", evaluator), ("--declared", chosen["declared"])):
+        if given is not None:
+            raise click.UsageError(
+                f"Expected no {flag} with --story, which makes keys of its own. Leave it out."
+            )
+    flags = {name: value for name, value in chosen.items() if name != "declared"}
+    tell_story(baseline, profiles, chosen_options(**flags), out)
+
+
+def _match(
+    public: Path,
+    evaluator: Path,
+    baseline: Path,
+    out: Path,
+    profiles: tuple[Path, ...],
+    chosen: Mapping[str, Any],
+) -> None:
     from securefl.matching import document
     from securefl.matching.admission import NothingLeft
     from securefl.matching.evaluator import KIND as EVALUATOR_KIND
@@ -83,15 +156,15 @@ def match(
         except NothingLeft as error:
             # Places of `error.refused` are among the readable files. `paths` maps them to those among all.
             _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
-            click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
+            echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
             raise SystemExit(ExitCode.USAGE) from None
     document.write(out, scores.to_document())
     refused |= {paths[one.place]: one.why for one in scores.refused}
     # Scores are in the order of the remaining profiles, so labels and places correspond one to one.
     for place, label in zip((place for place in paths if place not in refused), scores.labels, strict=True):
-        click.echo(f"{shown(profiles[place])} -> {label}")
+        echo(f"{shown(profiles[place])} -> {label}")
     tell_floored(scores.floored)
-    click.echo(f"{shown(out)}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
+    echo(f"{shown(out)}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
     _tell_refused(profiles, refused)
     if refused:
         raise SystemExit(ExitCode.REFUSED)
@@ -130,4 +203,4 @@ def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int
 
 def _tell_refused(profiles: Sequence[Path], refused: Mapping[int, str]) -> None:
     for place in sorted(refused):
-        click.echo(f"securefl: {shown(profiles[place])} refused: {refused[place]}", err=True)
+        echo(f"securefl: {shown(profiles[place])} refused: {refused[place]}", err=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def predict(
         click.echo(json.dumps(told, indent=2))
         return
     for line in _lines(told):
-        click.echo(line)
+        echo(line)
 
 
 def _require_out(out: Path, force: bool, sources: tuple[Path, ...]) -> None:
@@ -137,7 +138,7 @@ def _require_network(found: str, schema: Schema, table: Path) -> None:
     expected = schema.network if schema.features is None else schema.features.about
     if found in ("", expected) or (found == NONE and not schema.network):
         return
-    wanted = f"features by {expected!r}" if expected else "records that no network computed"
+    wanted = f"features by {expected!r}" if expected else "records without a named network"
     raise DataError(
         f"{table}: expected {wanted}, as the model's card says, got features by {found!r}. Compute them by "
         "the network of the card."

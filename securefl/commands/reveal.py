@@ -11,6 +11,7 @@ import click
 
 from securefl.commands.choices import FILE, within
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.printing import echo
 from securefl.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,24 +24,37 @@ if TYPE_CHECKING:
 )
 @click.option("--secret", type=FILE, required=True, help="Your secret.key.")
 @click.option("--evaluator", type=FILE, required=True, help="The evaluator's evaluator.pub.")
+@click.option(
+    "--client",
+    "clients",
+    type=FILE,
+    multiple=True,
+    help="A client.pub, once for each client: under --params strong and compact with a declared baseline.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 @click.argument("scores", type=FILE)
-def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
+def reveal(secret: Path, evaluator: Path, clients: tuple[Path, ...], as_json: bool, scores: Path) -> None:
     """Decrypt the SCORES that the evaluator signed, and print them by the names of the profiles' files.
 
     Beside the secret key, openings-<fingerprint>.sqlite counts the openings, and ledger.sqlite has the
     releases. A key opens a declared number of scores; the same file again is no second opening. Each score
     is of the profile as its client clipped it to the bounds. The exit code is 1 if a score was refused.
 
-    The evaluator must follow the protocol. Under --params strong and compact an evaluator that forges
-    requests reads the whole secret key within a few hundred openings, and with it every profile. The
-    declared number does not prevent that; it only limits the number of scores. Under --params pads and
+    Under --params strong and compact with a declared baseline, only what the clients of --client signed is
+    opened, with the declared baseline. An evaluator alone then gets nothing else; together with one of these
+    clients it has you read any entry of a profile, and digits of your key. You learn the baseline.
+
+    Under --params strong without a declaration nothing is checked: an evaluator that forges requests reads
+    the whole secret key of such profiles within a few hundred openings. The declared number does not prevent
+    that; it only limits the number of scores. Under --params pads and
     pads-128 there is no such key. A forged request then shows you one word of a profile in place of its
     score, and of each encrypted file one request is answered.
     """
     from securefl.accounting.ledger import Ledger, Terms
     from securefl.he.openings import Openings
     from securefl.matching import document
+    from securefl.matching.clients import PUBLIC_KIND as CLIENT_KIND
+    from securefl.matching.clients import ClientPublic
     from securefl.matching.key_holder import KIND as SECRET_KIND
     from securefl.matching.key_holder import KeyHolder
     from securefl.matching.keys import PUBLIC_KIND, EvaluatorPublic
@@ -49,6 +63,7 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     keys = KeyHolder.from_document(document.read(secret, SECRET_KIND))
     server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
     signed = Scores.from_document(document.read(scores, SCORES))
+    given = [ClientPublic.from_document(document.read(path, CLIENT_KIND)) for path in clients]
     terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
     home, session = secret.parent, bytes.fromhex(keys.public.session)
     # Always 16 digits: under another name, a key's openings would be counted from 0 again.
@@ -66,7 +81,7 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
                 f"Expected {counted} to count at least the {released} releases of the ledger beside it, got "
                 f"{openings.opened} openings: the count is lost. Make new keys."
             )
-        found = keys.reveal(signed, server, openings=openings, ledger=ledger)
+        found = keys.reveal(signed, server, clients=given, openings=openings, ledger=ledger)
     _tell(found, signed.header["parameters"], as_json)
 
 
@@ -78,9 +93,9 @@ def _tell(found: Revealed, params: Word, as_json: bool) -> None:
         click.echo(json.dumps(shown, indent=2))
     else:
         for label, score in found.scores.items():
-            click.echo(f"{label}  {score:.6g}")
-        click.echo(f"all {within(found.error_bound, params)}")
+            echo(f"{label}  {score:.6g}")
+        echo(f"all {within(found.error_bound, params)}")
     for label, why in found.refused.items():
-        click.echo(f"securefl: {label} refused: {why}", err=True)
+        echo(f"securefl: {label} refused: {why}", err=True)
     if found.refused:
         raise SystemExit(ExitCode.ERROR)

@@ -218,13 +218,17 @@ class LinearQuery:
             offset / scale.
 
         Raises:
-            ConfigError: if the norm of the result exceeds the declared norm.
+            ConfigError: if the norm of the result exceeds the declared norm, or is 0.
         """
         bounds = self.bounds
         row, largest = self.hidden, bounds.weight_norm
         if encrypted:
             row = np.concatenate([row, self.clear, [self.offset / bounds.scale]])
             largest = bounds.row_norm
+        if not row.any():
+            raise ConfigError(
+                "Expected a weight that is not 0, got none: the number is known without asking. Ask nobody."
+            )
         if not (norm := float(np.linalg.norm(row))) <= largest:
             raise ConfigError(
                 f"Expected weights of norm up to {largest:.3g}, got {norm:.3g}. Use a public anchor nearer "

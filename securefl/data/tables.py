@@ -90,6 +90,25 @@ def read_records(path: Path) -> pd.DataFrame | NDArray[Any]:
             return _npz(path, ["x"])["x"]
 
 
+def targets_in(path: Path) -> NDArray[Any] | None:
+    """The array `y` of a .npz, or of the .npy of targets beside a .npy of records; None if there is none.
+
+    Raises errors as `read_table` does.
+    """
+    if path.suffix.lower() == ".npy":
+        return (
+            _array(_other(path, "y")) if _other(path, "y") != path and _other(path, "y").is_file() else None
+        )
+    try:
+        return _npz(path, ["y"])["y"]
+    except DataError:
+        # The records of the same file were read before, so only `y` can be missing or unusable.
+        with zipfile.ZipFile(path) as packed:
+            if "y.npy" in packed.namelist():
+                raise
+        return None
+
+
 def _require_file(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"Expected a file of {', '.join(SUFFIXES)}, got {path}.")

@@ -35,6 +35,7 @@ class Outside:
     def __init__(self) -> None:
         self._query: Query | None = None
         self._noted: list[str] = []
+        self._cut: list[str] = []
 
     def note(self, why: str) -> None:
         """Note for the party's owner why a result cannot be used."""
@@ -44,6 +45,15 @@ class Outside:
         """The notes since the last call."""
         noted, self._noted = self._noted, []
         return noted
+
+    def note_cut(self, why: str) -> None:
+        """Note for the party's owner why a result was cut to a bound."""
+        self._cut.append(why)
+
+    def cut(self) -> list[str]:
+        """The notes of `note_cut` since the last call."""
+        cut, self._cut = self._cut, []
+        return cut
 
     @contextmanager
     def at(self, query: Query) -> Iterator[None]:

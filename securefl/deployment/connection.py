@@ -36,7 +36,7 @@ def reached(
     owner = _owner(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, path, until)
-        if (listener := peer(connection)) != owner:
+        if (listener := _listener(connection, path, peer)) != owner:
             raise refusal(
                 f"Expected user {owner}, who owns {path}, to listen there, got user {listener}: nothing was "
                 "sent. Stop that process, and start the party again: securefl party serve."
@@ -54,6 +54,16 @@ def _owner(path: Path) -> int:
         raise _may_not(path) from None
     except OSError as error:
         raise _nobody(path, error) from None
+
+
+def _listener(connection: socket.socket, path: Path, peer: Callable[[socket.socket], int]) -> int:
+    try:
+        return peer(connection)
+    except OSError as error:  # macOS does not name the user of a process that is gone
+        raise refusal(
+            f"Expected the kernel to name the user who listens at {path}, got {error}: nothing was sent. "
+            "Start the party again: securefl party serve."
+        ) from None
 
 
 def _connect(connection: socket.socket, path: Path, until: float) -> None:

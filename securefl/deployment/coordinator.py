@@ -16,17 +16,20 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
 from securefl.core.logs import to_stderr
+from securefl.core.messages import client_name
 from securefl.core.release import PARTIES, SERVER
 from securefl.deployment import keys, plan_file
 from securefl.deployment import spending as spendings
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.folder import STUDY
-from securefl.deployment.gathering import AT_ONCE, Patience
+from securefl.deployment.gathering import AT_ONCE, Patience, some
 from securefl.deployment.party_setup import work_of
 from securefl.deployment.pinning import pinned_of
+from securefl.deployment.plan_file import PlanFile
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.spending import Spent
 from securefl.deployment.visits import SendAndReceive
+from securefl.engine.attendance import Absence
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
 from securefl.mechanisms.charges import events_of
@@ -63,6 +66,7 @@ class OwnMachines:
         self._pinned, self._identity, self._exchange = pinned, identity, exchange
         self._patience = patience
         self._context: ArmContext | None = None
+        self._fewest = 0
 
     def session(self, arm_context: ArmContext) -> bytes:
         """The session's 32 bytes. Every party computes the same ones from its own plan and roster."""
@@ -104,6 +108,7 @@ class OwnMachines:
             proven_cheaters=arm_context.proven_cheaters,
             retries_left=arm_context.retries_left,
         )
+        self._fewest = server.fewest
         return RemoteEngine(
             ServerSide(plan=plan, pinned=self._pinned, record=record, study=study.study.name),
             contributions,
@@ -121,6 +126,25 @@ class OwnMachines:
         if context is None:
             return []
         return spendings.spending(context.plan, _specs(context), records, context.world.problem.clients)
+
+    def end(self, records: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Why the run of these records ended before its last round, in a sentence; empty if it did not."""
+        context = self._context
+        if context is None or not records or not records[-1]["ended"]:
+            return []
+        number, rounds = records[-1]["round"], context.study.study.rounds
+        if number == rounds:
+            return []
+        out = {
+            why: sorted({k for record in records for k in record[key]})
+            for key, why in (("retired", Absence.OVER_BUDGET), ("culprits", Absence.CHEATED))
+        }
+        told = [f"{some(map(client_name, who))} ({why.value})" for why, who in out.items() if who]
+        return [
+            f"Ended after round {number} of {rounds}: no later round can open a sum, which needs "
+            f"{self._fewest} of {context.world.problem.clients} clients. Out: {', '.join(told)}. Go on with "
+            "a new study, under another plan: the ledgers keep what they spent."
+        ]
 
 
 def _specs(arm_context: ArmContext) -> dict[str, ValueSpec]:
@@ -140,9 +164,23 @@ def _asked_for(plan: Plan, specs: Sequence[ValueSpec]) -> str:
     )
 
 
+def _servers(folder: Path) -> PlanFile:
+    """The plan file of a server's folder. Raises ConfigError for another party's."""
+    content = plan_file.read(folder)
+    if content.name != SERVER:
+        raise ConfigError(
+            f"Expected the server's folder, got that of {content.name}: {folder}. Name the folder that "
+            "`securefl party init --server` made."
+        )
+    return content
+
+
 def others_of(folder: Path) -> tuple[str, ...]:
-    """The parties that this folder's server contacts: its roster's clients, and the key holder if listed."""
-    members = pinned_of(folder, plan_file.read(folder)).members
+    """The parties that this folder's server contacts: its roster's clients, and the key holder if listed.
+
+    Raises ConfigError if the folder is another party's, or has no pinned roster.
+    """
+    members = pinned_of(folder, _servers(folder)).members
     return tuple(name for name in sorted(members) if name != SERVER)
 
 
@@ -200,10 +238,8 @@ def run_deployed(
         DataError: if a file of the run folder is damaged or lost.
         Interrupted: after the round at hand, if `stop` was asked to stop.
     """
-    content = plan_file.read(folder)
+    content = _servers(folder)
     study = config.read(folder / STUDY)
-    if content.name != SERVER:
-        raise ConfigError(f"Expected the server's folder, got that of {content.name}: {folder}.")
     if len(study.arms) != 1 or len(study.study.seeds) != 1:
         raise ConfigError(
             f"Expected a study of one arm and one seed, got {len(study.arms)} arms and "
@@ -231,7 +267,7 @@ def run_deployed(
         found = run_study(study, out, noted, fresh=finished, stop=stop, say=say, backend=backend)
         spent = backend.spending(records)
         spendings.write(out, spent)
-        for line in spendings.sentences(spent):
+        for line in (*backend.end(records), *spendings.sentences(spent)):
             say(line)
         return found
 

@@ -25,7 +25,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.deployment import keys, plan_file
 from securefl.deployment.files import LEDGER, Files, begun, held
 from securefl.deployment.party_setup import Made, OwnData, data_of
-from securefl.deployment.pinning import pinned_of
+from securefl.deployment.pinning import note_keys, pinned_of
 from securefl.deployment.plan_file import HolderTerms, PlanFile
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_store import SessionStore
@@ -73,6 +73,9 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
     Either all files are made or none. Raises ConfigError if the folder or counter is not new, or the study
     has no such party, and DataError if the records do not fit the study.
     """
+    for place in (folder, *([] if part.counter is None else [part.counter])):
+        if place.exists() and not place.is_dir():
+            raise ConfigError(f"Expected a new folder, got {place}, which is a file. Choose another name.")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"Expected a new folder, got {folder}, which has files. {_instead(folder, part)}")
     if part.counter is not None:
@@ -83,10 +86,11 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
     with filling(folder), filling(place):
         # The owner's group may pass through to the socket, and may list nothing.
         folder.chmod(0o710)
-        keys.make(folder, part.name)
+        own_keys = keys.make(folder, part.name)
         with begun(part.name, folder, Counter(place), _ledger_terms(content)) as files:
             if own is not None:
                 files.diary.note_records(own.digest, "as the folder was made")
+        note_keys(content, own_keys)
         _keep_key(folder, made, content)
         _write_study(folder, made.study)
         # Last: a folder without this file does not count as a party's.
@@ -206,6 +210,7 @@ def recount(folder: Path) -> Path:
         counter.begin()
         if (terms := _ledger_terms(content)) is not None:
             Ledger(folder / LEDGER, terms, counter=counter.ledger).close()
+        note_keys(content, keys.read(folder, content.name))
         return counter.folder
 
 

@@ -7,7 +7,7 @@ reason. Finished rounds are kept, and the next start goes on with the same round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Final
@@ -111,7 +111,7 @@ class Gathering:
         # without it might open no sum. For a party in the session the request changes nothing.
         self._visits.leave(self._names)
         if not self._begun:
-            patience.say(f"Asking {_some(sorted(self.names))} to enter.")
+            patience.say(f"Asking {some(sorted(self.names))} to enter.")
         while True:
             self.ask()
             lacking = self._lacking(fewest, resting)
@@ -148,17 +148,19 @@ class Gathering:
         return self._absentees({name for name in self.absent if name not in resting})
 
     def _absentees(self, which: Collection[str]) -> str:
-        return _some([f"{name} ({self.absent[name].value})" for name in sorted(which)])
+        return some([f"{name} ({self.absent[name].value})" for name in sorted(which)])
 
     def _sentence(self, number: int, lacking: str) -> str:
         return (
             f"Expected {lacking} for round {number} within {self._patience.seconds:g} s. Absent: "
             f"{self._absentees(self.absent)}. The round did not count, and nothing was charged. Start the "
-            "silent parties; the owner of one that refuses reads why in `securefl party status`. Then go on."
+            "silent parties. A party that refuses has another plan or roster, or keys of before a rotation; "
+            "its owner reads which in `securefl party status`. Then go on."
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Iterable[str]) -> str:
     """The first of these names, and how many more there are."""
+    names = list(names)
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

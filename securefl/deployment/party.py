@@ -37,7 +37,7 @@ from securefl.deployment.messages import (
     encode_envelope,
 )
 from securefl.deployment.roster import PinnedRoster, differences
-from securefl.deployment.session_store import BLANK, NO_VALUE, SessionStore
+from securefl.deployment.session_store import BLANK, CUT, NO_VALUE, SessionStore
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -45,6 +45,10 @@ from securefl.engine.party.clients import ClientParty
 _LOG = logger(__name__)
 Make = Callable[[Mapping[int, ClientState]], Party]
 """Makes a session's party from its stored client state. All sessions share ledger, journal and keys."""
+_OLD_ROSTER = (
+    " If the other parties have a newer roster, pin it: securefl party pin. If this folder is from a backup, "
+    "its keys may be void: put the newest folder back, or make new keys: securefl party rotate."
+)
 _MOST_LOST = 1024
 """The most turns between two that arrive. More would let a lie about a number use all numbers up."""
 
@@ -249,7 +253,8 @@ class PartySession:
         )
         if found:
             raise RemoteProtocolError(
-                f"Expected this party's plan and roster for {enter.study!r}, got others. {'; '.join(found)}.",
+                f"Expected this party's plan and roster for {enter.study!r}, got others. {'; '.join(found)}."
+                f"{_OLD_ROSTER if self._pinned.digest != enter.roster else ''}",
                 sender=SERVER,
             )
         return self._pinned.session(self._plan, enter.nonce)
@@ -282,7 +287,7 @@ def handled(party: Party, turn: Turn) -> TurnReply:
 
 
 def _noted(party: Party) -> list[str]:
-    """For its owner: the peers' messages that it refused and why it abstained, since the last call."""
+    """For its owner, since the last call: what it refused of peers, why it abstained, what it cut."""
     own, drive = party.log.take(), party.drive
     rejected_from: dict[str, str] = {} if drive is None else drive.traffic.rejected_from
     reasons = [f"{sender}: {why}" for sender, why in rejected_from.items()]
@@ -291,6 +296,7 @@ def _noted(party: Party) -> list[str]:
         *reasons,
         *(f"{NO_VALUE}: {why}" for why in own.abstained.values()),
         *(f"{BLANK}: {why}" for why in own.blank.values()),
+        *(f"{CUT}: {why}" for why in own.cut.values()),
     ]
 
 

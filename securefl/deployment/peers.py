@@ -11,6 +11,7 @@ socket of its own to that path would be given the server's model.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -23,8 +24,8 @@ from securefl.core.errors import ConfigError
 from securefl.deployment.framing import refusal
 
 _LINUX: Final = struct.Struct("3i")
-_MACOS: Final = struct.Struct("=II")  # the beginning of xucred: its version, and the user
-_MACOS_BYTES, _SOL_LOCAL, _LOCAL_PEERCRED = 76, 0, 1
+_MACOS: Final = struct.Struct("=IIh2x16I")  # xucred: version, user, number of groups, groups
+_MACOS_VERSION, _SOL_LOCAL, _LOCAL_PEERCRED = 0, 0, 1
 _WRITE_OTHERS: Final = 0o022
 _MOST_LINKS: Final = 40
 _ROOT: Final = 0
@@ -40,12 +41,22 @@ def require_platform(platform: str = sys.platform) -> None:
         )
 
 
+def longest_path(platform: str = sys.platform) -> int:
+    """The most bytes of a socket's path."""
+    return 103 if platform == "darwin" else 107
+
+
 def peer_of(connection: socket.socket, platform: str = sys.platform) -> int:
-    """The number of the user at the other end: who connected, or at a relay's end who listens."""
+    """The number of the user at the other end: who connected, or at a relay's end who listens.
+
+    Raises OSError if the kernel does not name one, such as macOS' of a peer that is gone.
+    """
     require_platform(platform)
     if platform == "darwin":
-        raw = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _MACOS_BYTES)
-        _, user = _MACOS.unpack_from(raw)
+        raw = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _MACOS.size)
+        version, user = _MACOS.unpack(raw)[:2] if len(raw) == _MACOS.size else (None, None)
+        if version != _MACOS_VERSION:
+            raise OSError(errno.EPROTO, "Expected the user of a peer as macOS states it, got other bytes.")
         return int(user)
     _, user, _ = _LINUX.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _LINUX.size))
     return int(user)

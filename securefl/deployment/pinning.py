@@ -10,6 +10,7 @@ from securefl.core.errors import ConfigError
 from securefl.deployment import keys, plan_file
 from securefl.deployment.plan_file import PlanFile
 from securefl.deployment.roster import PinnedRoster, fingerprint, read
+from securefl.storage.counter import Counter
 from securefl.storage.files import write
 from securefl.storage.folder_lock import alone
 
@@ -26,13 +27,37 @@ def rotate(folder: Path) -> Identity:
         content = plan_file.read(folder)
         # Unpinned first: between the two writes the old roster would name keys that are gone.
         plan_file.write(folder, replace(content, roster=""))
-        return keys.make(folder, content.name)
+        own = keys.make(folder, content.name)
+        note_keys(content, own)
+        return own
+
+
+def note_keys(content: PlanFile, own: Identity) -> None:
+    """Note a party's newest keys in its counter. A lost counter gets no note, and is refused anyway."""
+    counter = Counter(Path(content.counter))
+    if counter.there:
+        counter.note_keys(fingerprint(own.member()))
+
+
+def newest_keys(folder: Path, content: PlanFile) -> Identity:
+    """The party's keys. Raises ConfigError as `keys.read`, and for keys of before a rotation."""
+    own = keys.read(folder, content.name)
+    noted, found = Counter(Path(content.counter)).keys(), fingerprint(own.member())
+    if noted and noted != found:
+        raise ConfigError(
+            f"Expected the newest keys of {content.name}, {noted}, as its counter {content.counter} notes, "
+            f"got {found}: {folder} is from a backup of before `securefl party rotate`, and its line of the "
+            f"roster is void. Put the newest folder back. If it is lost: securefl party rotate {folder}, and "
+            "have all parties pin the new line."
+        )
+    return own
 
 
 def pin(folder: Path, pinned: PinnedRoster, text: str) -> PlanFile:
     """Pin a roster that was read from `text`. Raises ConfigError if it does not fit the study or the keys."""
     with alone(folder):
         content = plan_file.read(folder)
+        newest_keys(folder, content)
         _require_own(folder, content, pinned)
         if len(pinned.clients) != content.clients:
             raise ConfigError(
@@ -40,6 +65,7 @@ def pin(folder: Path, pinned: PinnedRoster, text: str) -> PlanFile:
                 "the missing clients for their lines."
             )
         write(folder / ROSTER, text, secret=True)
+        note_keys(content, keys.read(folder, content.name))  # a counter of an older release has no note
         content = replace(content, roster=pinned.digest.hex())
         plan_file.write(folder, content)
         return content
@@ -69,4 +95,5 @@ def pinned_of(folder: Path, content: PlanFile) -> PinnedRoster:
             f"{folder / ROSTER} was changed since. Compare the fingerprints, and pin it again."
         )
     _require_own(folder, content, pinned)
+    newest_keys(folder, content)
     return pinned

@@ -37,7 +37,7 @@ from securefl.deployment.framing import (
     refusal,
 )
 from securefl.deployment.limits import Guest, Limits
-from securefl.deployment.peers import peer_of, require_platform
+from securefl.deployment.peers import longest_path, peer_of, require_platform
 
 _PLACES = 16
 _WAITING = 128
@@ -47,7 +47,6 @@ _FRAMES = 2
 _HEARS = 0.5
 """The longest wait in seconds before a check for a signal or for the end of a connection."""
 _MOST_NOTES = 1000
-_LONGEST_PATH = 107
 _CLOSED = (errno.EINVAL, errno.EBADF)
 _GONE = "Dropped a request: its connection ended before its turn."
 _LOG = logger(__name__)
@@ -468,10 +467,10 @@ def listening(path: Path) -> Iterator[socket.socket]:
     """
     require_platform()
     _require_folder(path.parent)
-    if len(os.fsencode(path)) > _LONGEST_PATH:
+    if len(os.fsencode(path)) > (most := longest_path()):
         raise ConfigError(
-            f"Expected a socket path of at most {_LONGEST_PATH} bytes, got {len(os.fsencode(path))}: {path}. "
-            "Choose a shorter one with --socket."
+            f"Expected a socket path of at most {most} bytes, got {len(os.fsencode(path))}: {path}. Choose a "
+            "shorter one with --socket."
         )
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):

@@ -38,6 +38,8 @@ NO_VALUE = "sent no value"
 """The party gave nothing to a cohort query."""
 BLANK = "answered as without records"
 """The party's silence would have revealed the reason, so it sent the value of a party without records."""
+CUT = "sent a value cut to its bound"
+"""The party's value was beyond a public bound, and was cut to it before it was sent."""
 _MOST_REFUSALS = 100
 _LONGEST = 4000
 
@@ -53,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Missing:
-    """A value that is missing, for the party's owner: `NO_VALUE` or `BLANK`, why, when last, how often."""
+    """A value that is missing, or was cut, for the party's owner: what, why, when last, and how often."""
 
     what: str
     why: str
@@ -148,20 +150,25 @@ class SessionStore:
             self._db.run("DELETE FROM refusals WHERE number <= ?", (number - _MOST_REFUSALS,))
 
     def miss(self, what: str, why: str) -> None:
-        """Write why a value of this party is missing. what: `NO_VALUE` or `BLANK`."""
+        """Write why a value of this party is missing, or was cut. what: `NO_VALUE`, `BLANK` or `CUT`."""
         self.refuse(f"{what}: {why}")
 
     def missing(self) -> list[Missing]:
         """Why values of this party are missing, the newest first."""
+        return self._told(NO_VALUE, BLANK)
+
+    def cut(self) -> list[Missing]:
+        """Why values of this party were cut to a bound, the newest first."""
+        return self._told(CUT)
+
+    def _told(self, *kinds: str) -> list[Missing]:
         parted = [(entry, entry.text.partition(": ")) for entry in self.refusals()]
         return [
-            Missing(what, why, entry.at, entry.times)
-            for entry, (what, _, why) in parted
-            if what in (NO_VALUE, BLANK)
+            Missing(what, why, entry.at, entry.times) for entry, (what, _, why) in parted if what in kinds
         ]
 
     def refusals(self) -> list[Entry]:
-        """The kept refusals and reasons of missing values, the newest first."""
+        """The kept refusals and reasons of missing and cut values, the newest first."""
         rows = self._db.rows("SELECT why, at, times FROM refusals ORDER BY number DESC")
         return [Entry(*row) for row in rows]
 

@@ -12,8 +12,9 @@ from securefl.accounting.store import Terms
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.release import PARTIES
 from securefl.deployment import keys, plan_file
+from securefl.deployment.pinning import newest_keys
 from securefl.deployment.roster import fingerprint
-from securefl.deployment.session_store import BLANK, DIARY, NO_VALUE, SessionStore
+from securefl.deployment.session_store import BLANK, CUT, DIARY, NO_VALUE, SessionStore
 from securefl.storage.counter import Counter
 
 _SHOWN = 10
@@ -33,11 +34,12 @@ def status(folder: Path) -> dict[str, Any]:
     sessions                how many, and the last ten with study and time
     missing                 the last ten reasons why a value of it is missing: `what` says if it "sent no
                             value" or "answered as without records"; `why` has the remedy; `at`; `times`
+    cut                     the last ten reasons why a value of it was cut to a bound before it was sent
     refusals                the last ten, with reason, time, and how often each came
-    counter                 its folder, and in `wrong` why it cannot be used; empty if it can
+    counter                 its folder, and in `wrong` why it or the folder cannot be used; empty if they can
 
     A party of an app of one's own (`UpdateParty`) has keys, roster and counter elsewhere. Its state has name,
-    terms, epsilon, releases, sessions, missing and refusals.
+    terms, epsilon, releases, sessions, missing, cut and refusals.
 
     Raises ConfigError if the folder is not a party's, and DataError if a file is missing or damaged.
     """
@@ -51,7 +53,7 @@ def status(folder: Path) -> dict[str, Any]:
         "arm": content.arm,
         "seed": content.seed,
         "roster": content.roster,
-        "counter": {"folder": content.counter, "wrong": _wrong(content)},
+        "counter": {"folder": content.counter, "wrong": _wrong(folder, content)},
     }
     if content.client is not None:
         found |= _spent(folder, content.name, content.terms.ledger())
@@ -71,15 +73,16 @@ def _of_app(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"name": noted.pop("party") or folder.resolve().name}
     if (folder / LEDGER).is_file():
         found |= _spent(folder, found["name"], terms_of(folder / LEDGER))
-    return found | {name: noted[name] for name in ("sessions", "missing", "refusals")}
+    return found | {name: noted[name] for name in ("sessions", "missing", "cut", "refusals")}
 
 
 def _noted(folder: Path) -> dict[str, Any]:
     with ExitStack() as stack:
         diary = SessionStore(folder / DIARY)
         stack.callback(diary.close)
-        entered, missing = diary.sessions(), diary.missing()
-        refusals = [one for one in diary.refusals() if one.text.partition(": ")[0] not in (NO_VALUE, BLANK)]
+        entered, missing, cut = diary.sessions(), diary.missing(), diary.cut()
+        values = (NO_VALUE, BLANK, CUT)
+        refusals = [one for one in diary.refusals() if one.text.partition(": ")[0] not in values]
         return {
             "party": diary.bound_to("party"),
             "records": [{"digest": digest, "why": e.text, "at": e.at} for digest, e in diary.records()],
@@ -91,13 +94,15 @@ def _noted(folder: Path) -> dict[str, Any]:
                 ],
             },
             "missing": [vars(one) for one in missing[:_SHOWN]],
+            "cut": [vars(one) for one in cut[:_SHOWN]],
             "refusals": [{"why": e.text, "at": e.at, "times": e.times} for e in refusals[:_SHOWN]],
         }
 
 
-def _wrong(content: plan_file.PlanFile) -> str:
+def _wrong(folder: Path, content: plan_file.PlanFile) -> str:
     try:
         Counter(Path(content.counter)).place()
+        newest_keys(folder, content)
     except SecureFLError as error:
         return str(error)
     return ""

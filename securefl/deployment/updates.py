@@ -296,6 +296,9 @@ class _Protected:
                 raise
             self.outside.note(str(error))
             vector = np.zeros(self.size(context))
+        bound = self.updates.bound(self.name)
+        if bound is not None and np.linalg.norm(vector) > bound:
+            self.outside.note_cut(_cut(self.name, bound))
         return self.value(vector)
 
     def size(self, context: ClientContext) -> int:
@@ -322,6 +325,15 @@ class _Protected:
             )
         )
         return self.updates.vector(self.plan, self.name, found, np.asarray(context.broadcast, np.float64))
+
+
+def _cut(name: str, bound: float) -> str:
+    """Why a result was scaled down, for the party's owner."""
+    return (
+        f"Expected {name!r} with a norm of at most {bound:g} ({name}_bound), got a longer one: it was scaled "
+        "down to the bound, as agreed. If that is often so, lower the app's learning rate. A larger clip or "
+        "bound needs a new plan, to which all parties agree."
+    )
 
 
 def _bytes(entries: Floats) -> bytes:

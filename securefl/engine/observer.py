@@ -24,6 +24,8 @@ class Log:
     """For each client that answered as one without records, why. Silence would have revealed the reason."""
     refused: dict[str, BudgetExceeded] = field(default_factory=dict)
     """For each client whose ledger or schedule did not bear the query, why. It is in `abstained` too."""
+    cut: dict[str, str] = field(default_factory=dict)
+    """For each client whose value was cut to a bound before it was sent, why. No other party learns it."""
     moved: dict[str, tuple[int, int]] = field(default_factory=dict)
     """For each client, how many entries of its profile were clipped, and how many were floored."""
 
@@ -48,4 +50,5 @@ class Log:
         self.reasons |= other.reasons
         self.blank |= other.blank
         self.refused |= other.refused
+        self.cut |= other.cut
         self.moved |= other.moved

@@ -8,7 +8,7 @@ from math import floor
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.linear.registry import key_holder_learns
+from securefl.linear.registry import key_holder_learns, limit
 from securefl.mechanisms.registry import mechanism_of
 from securefl.sums.registry import scheme_of
 
@@ -16,7 +16,7 @@ from securefl.sums.registry import scheme_of
 def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: bool = True) -> str:
     """What `party` learns of clients that send these values under this plan, as the privacy card says it.
 
-    assumptions: whether the words say what a hidden sum is secure against.
+    assumptions: whether the words say what a hidden sum, or a concealed number, is secure against.
     """
     encrypted = [s for s in specs if plan.scores != CLEAR and s.reveals_encrypted]
     match party:
@@ -27,6 +27,9 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: b
                 f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in specs if s not in single
             ]
             told = ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
+            beyond = limit(plan.scores, encrypted=plan.encrypted_baseline) if encrypted else ""
+            if assumptions and beyond:
+                told += f" ({beyond})"
             if not summed or not assumptions:
                 return told
             return f"{told} ({_held(plan, [s for s in specs if s not in single])})"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.config import flatten_dict
 from flwr.serverapp import ServerApp
@@ -32,7 +32,7 @@ from securefl.deployment.updates import EVALUATION, UPDATE
 from securefl.flower.records import Layout, Task
 from securefl.flower.secure_app import inner_of, result_of
 from securefl.flower.secure_grid import never_opened, served
-from securefl.flower.secured_strategy import ROSTER, RehearsalGrid, Started
+from securefl.flower.secured_strategy import ROSTER, RehearsalGrid, Started, with_key_holder
 from securefl.flower.terms import PREFIX, AppTerms
 from securefl.mechanisms.charges import events_of
 from securefl.storage.texts import read_text, toml
@@ -88,11 +88,14 @@ def rehearse(app: Path, *, nodes: int | None = None, training: bool = True) -> R
         with found.finding("terms"):
             terms = AppTerms.of(config, [app])
         started = _server(found, server, config) if terms is not None else None
+        if started is not None and not _startable(found, started):
+            started = None
+        count = 0 if terms is None else _count(found, nodes, config, terms)
         if terms is not None and started is not None:
-            _told(found, started, terms, _count(nodes, config))
+            _told(found, started, terms, count)
         inner = _client(found, client)
         if training and inner is not None and terms is not None and started is not None:
-            _trained(found, inner, started, terms, config, _count(nodes, config))
+            _trained(found, inner, started, terms, config, count)
     return found
 
 
@@ -101,15 +104,30 @@ def rehearse(app: Path, *, nodes: int | None = None, training: bool = True) -> R
 
 def _described(app: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     path = app / "pyproject.toml"
-    table = toml(read_text(path)).get("tool", {}).get("flwr", {}).get("app", {})
-    parts = table.get("components", {})
+    try:
+        table: Any = toml(read_text(path))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    for name in ("tool", "flwr", "app"):
+        table = _table_of(path, table, name)
+    parts = _table_of(path, table, "components")
     for kind in ("serverapp", "clientapp"):
         if not isinstance(parts.get(kind), str) or ":" not in parts[kind]:
             raise ConfigError(
                 f'{path}: Expected [tool.flwr.app.components] with {kind} = "module:app", got '
                 f"{parts.get(kind)!r}. Give the folder of a Flower app."
             )
-    return parts, flatten_dict(table.get("config", {}))
+    return parts, flatten_dict(_table_of(path, table, "config"))
+
+
+def _table_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
+    """The table of this name, empty if there is none. Raises ConfigError for another value."""
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"{path}: Expected a table `{name}`, got {found!r}. Give the folder of a Flower app."
+        )
+    return found
 
 
 @contextmanager
@@ -128,7 +146,7 @@ def _loaded(parts: dict[str, Any], kind: str) -> Any:
     module, _, name = parts[kind].partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"Expected to load the {kind} {parts[kind]}, got {type(error).__name__}: {error}."
         ) from None
@@ -185,17 +203,52 @@ def _server(found: Rehearsal, server: Any, config: dict[str, Any]) -> Started | 
             "Expected `strategy = secure_strategy(strategy, context)` before `strategy.start`, got messages "
             "to nodes without it: clients' updates would reach the server one by one.",
         )
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         found.refuse("server", f"The app's own error before it started: {type(error).__name__}: {error}")
     return None
 
 
-def _count(nodes: int | None, config: dict[str, Any]) -> int:
-    if nodes is not None:
-        return nodes
-    folder = config.get(f"{PREFIX}server")
-    roster = Path(str(folder)) / ROSTER if folder else None
-    return len(read_roster(roster).clients) if roster is not None and roster.is_file() else NODES
+def _startable(found: Rehearsal, started: Started) -> bool:
+    """Whether the arguments of `start` are of the kinds that Flower's strategies take."""
+    rounds = started.rounds
+    wrong = []
+    if not isinstance(started.arrays, ArrayRecord):
+        wrong.append(f"an ArrayRecord of initial arrays, got {type(started.arrays).__name__}")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        wrong.append(f"num_rounds as a whole number from 1, got {rounds!r}")
+    for name, own in (("train", started.train_config), ("evaluate", started.evaluate_config)):
+        if not isinstance(own, ConfigRecord):
+            wrong.append(f"{name}_config as a ConfigRecord, got {type(own).__name__}")
+    for one in wrong:
+        found.refuse("server", f"Expected {one}.")
+    if wrong:
+        return False
+    try:
+        for array in started.arrays.values():
+            array.numpy()
+    except Exception as error:
+        found.refuse(
+            "model", f"Expected initial arrays that NumPy reads, got {type(error).__name__}: {error}"
+        )
+        return False
+    return True
+
+
+def _count(found: Rehearsal, nodes: int | None, config: dict[str, Any], terms: AppTerms) -> int:
+    """The number of clients that connect."""
+    if folder := config.get(f"{PREFIX}server"):
+        roster = Path(str(folder)) / ROSTER
+        with found.finding("server"):
+            if not roster.is_file():
+                raise ConfigError(
+                    f"Expected the server's folder, as {PREFIX}server says, got no {roster}. Name the folder "
+                    "that has the server's keys and the roster."
+                )
+            own = len(read_roster(roster).clients)
+            return own if nodes is None else nodes
+    whole = NODES if nodes is None else nodes
+    # In a simulation the last node stands for the key holder of such sums.
+    return whole - with_key_holder(terms.plan)
 
 
 def _told(found: Rehearsal, started: Started, terms: AppTerms, nodes: int) -> None:
@@ -299,8 +352,12 @@ def _trained(
         )
         try:
             reply = inner(Message(content, 2, kind), context)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             found.refuse("client", f"The app's own error in {kind}: {type(error).__name__}: {error}")
+            continue
+        if not isinstance(reply, Message) or not reply.has_content():
+            came = type(reply).__name__ if not isinstance(reply, Message) else "an error"
+            found.refuse("client", f"{kind}: Expected a Message with content of the app, got {came}.")
             continue
         _replied(found, reply, task, terms, name, start)
 
@@ -310,7 +367,7 @@ def _replied(found: Rehearsal, reply: Message, task: Task, terms: AppTerms, name
     updates, plan = terms.updates, terms.plan
     kind = "train" if name == UPDATE else "evaluate"
     compute = Compute(kind=kind, round=1, metrics=updates.named(name), task=b"", broadcast=start)
-    metrics = next(iter(reply.content.metric_records.values()), None) if reply.has_content() else None
+    metrics = next(iter(reply.content.metric_records.values()), None)
     beside = sorted(set(metrics or ()) - {*updates.named(name), task.weight_key})
     if beside:
         word = "metrics" if name == UPDATE else "evaluation"

@@ -117,11 +117,17 @@ def never_opened(strategy: FedAvg, plan: Plan, updates: Updates, nodes: int) -> 
             f"Expected {least} nodes or more, as the strategy says, got {nodes}. Give --nodes, or lower "
             "min_available_nodes, min_train_nodes and min_evaluate_nodes."
         )
-    asked = {UPDATE: (strategy.fraction_train, strategy.min_train_nodes)}
-    if strategy.fraction_evaluate > 0:
-        asked[EVALUATION] = (strategy.fraction_evaluate, strategy.min_evaluate_nodes)
+    asked = {
+        UPDATE: ("fraction_train", strategy.fraction_train, strategy.min_train_nodes),
+        EVALUATION: ("fraction_evaluate", strategy.fraction_evaluate, strategy.min_evaluate_nodes),
+    }
     (low, high), specs, scheme = plan.cohort_sizes, updates.spec(), scheme_of(plan)
-    for name, (fraction, fewest) in asked.items():
+    for name, (word, fraction, fewest) in asked.items():
+        if not 0 <= fraction <= 1:
+            yield ConfigError(f"Expected {word} from 0 to 1, got {fraction}.")
+            continue
+        if not fraction:  # Flower leaves it out
+            continue
         size = max(int(nodes * fraction), fewest)
         if not low <= size <= high:
             yield ConfigError(

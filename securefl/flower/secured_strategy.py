@@ -21,6 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
+from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
@@ -177,7 +178,7 @@ class SecureStrategy(OwnRounds):
                 yield server
             return
         count = partitions(grid, deadline=place.patience)
-        clients = count - (terms.plan.sum in ("two-server", "ckks"))
+        clients = count - with_key_holder(terms.plan)
         _log.warning(
             "A simulation of %d parties under the terms of %s: this process has all their keys, and protects "
             "none of them. In a deployment the run config names the server's folder, %s.",
@@ -196,6 +197,11 @@ class SecureStrategy(OwnRounds):
     def summary(self) -> None:
         """Log the strategy's own summary."""
         self.strategy.summary()
+
+
+def with_key_holder(plan: Plan) -> bool:
+    """Whether the last node of a simulation stands for the key holder of the plan's sums."""
+    return plan.sum in ("two-server", "ckks")
 
 
 @contextmanager

@@ -181,6 +181,11 @@ def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 def _nested(config: Config) -> dict[str, Any]:
     """The keys of terms in a run config, as tables. Flower has neither tables nor lists in it."""
     found: dict[str, Any] = {}
+    if (alone := PREFIX.removesuffix(".")) in config:  # it would be left out, with what it asks for
+        raise ConfigError(
+            f'the run config: Expected a table, such as {alone} = {{ terms = "{PACKAGED[0]}" }}, got '
+            f"{alone} = {config[alone]!r}."
+        )
     for key, value in config.items():
         name = key.removeprefix(PREFIX)
         if not key.startswith(PREFIX) or name in PLACE:

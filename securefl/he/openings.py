@@ -2,8 +2,8 @@
 
 An opening is one integer that the key holder decrypts for the evaluator. The flooding noise is sized for the
 cap, so a semi-honest evaluator learns nothing about the key. The cap does not stop a malicious evaluator,
-which reads the whole key within a few hundred openings (`linear.evaluator`). With a file, count and replies
-outlast the process.
+which reads the whole key within a few hundred unchecked openings (`linear.evaluator`). With a file, count and
+replies outlast the process.
 """
 
 from __future__ import annotations

@@ -116,6 +116,16 @@ STRONG_ENCRYPTED: Final = Parameters(
 )
 """Bits [60, 60, 60, 30]: `strong` for mode E. A compact set has none: its noise would exceed the scores."""
 
+STRONG_DECLARED: Final = Parameters(
+    name="strong-declared",
+    poly_modulus_degree=8192,
+    primes=(1152921504606683137, 1152921504606748673, 1152921504606830593),
+    special_prime=1073692673,
+    data_scale=2**78,
+    weight_scale=2**46,
+)
+"""Bits [60, 60, 60, 30], for plaintext weights in files: the default bounds are wider than `strong` holds."""
+
 COMPACT: Final = Parameters(
     name="compact",
     poly_modulus_degree=4096,

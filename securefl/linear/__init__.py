@@ -11,7 +11,7 @@ Their parts:
 
 terms       the public parameters of a key, and the noise and error bound that follow from them
 encryptor   values to ciphertexts
-checked     the protocol of checked openings
+checked     the protocol of checked openings; `checks` are its terms, and weights as integers
 evaluator   the server's part without checks, and the proof that it learns no more than the output
 opener      the key holder's part, blindly, and its machine, under every scheme
 batches     slot classes: many clients in one ciphertext

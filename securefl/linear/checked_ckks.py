@@ -30,7 +30,8 @@ from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import Parameters, by_name
 from securefl.he.ring import Ring
-from securefl.linear.checked import Arrived, CheckedKeyHolder, CheckedServer, Checks, Declared, Question
+from securefl.linear.checked import Arrived, CheckedKeyHolder, CheckedServer, Declared, Question
+from securefl.linear.checks import Checks
 from securefl.linear.ckks import made_key, public_of, terms_of
 from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.opener import KeyHolder, open_each, score_of
@@ -56,6 +57,10 @@ class CheckedCkks:
 
     key_holder_learns: ClassVar[str] = (
         "who takes part, and the weights of each query, such as the server's baseline"
+    )
+    limit: ClassVar[str] = (
+        "a server that breaks the protocol, with one client as its accomplice, reads any entry of it, and "
+        "the key holder's key"
     )
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:

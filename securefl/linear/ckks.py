@@ -62,6 +62,10 @@ class Ckks:
     """
 
     key_holder_learns: ClassVar[str] = "blinded integers, uniform to it"
+    limit: ClassVar[str] = (
+        "openings are not checked: a server that breaks the protocol reads the key holder's key, and so all "
+        "of it"
+    )
     turns: ClassVar[int] = 1
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:

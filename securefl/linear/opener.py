@@ -55,6 +55,22 @@ def score_of(hidden: float, offset: float, terms: LinearTerms, bound: float, *, 
     return Score(value, bound)
 
 
+def addressed_score(opened: int, terms: LinearTerms, together: int, *, sender: str) -> Score:
+    """The score in an opened integer that has its offset and the noise of both. Errors as for `score_of`.
+
+    together: the number of scores for which the error bound holds at once.
+    """
+    value = terms.parameters.centre(opened) * terms.unit / terms.bounds.scale
+    bound = terms.error_bound(together, floods=2)
+    if not terms.bounds.allows(value, bound) or abs(value) * terms.bounds.scale > terms.capacity:
+        raise RemoteProtocolError(
+            "Expected a score inside the declared bounds, got one that no honest client gives.",
+            sender=sender,
+            phase="score",
+        )
+    return Score(value, bound)
+
+
 class Opener(Guarded):
     """Opens requests that the evaluator signed, at most tau integers.
 
@@ -139,22 +155,14 @@ class Opener(Guarded):
         Raises:
             RemoteProtocolError: another request, or a score outside the declared bounds.
         """
-        p, terms = self._terms.parameters, self._terms
+        p = self._terms.parameters
         masked, polynomials = self._read(request, "addressed", 1, sender)
 
         def reply() -> bytes:
             return gate.pack_integer(self._flooded(masked, polynomials)[0], p.modulus)
 
         opened = int.from_bytes(self._once(request, 1, reply, sender), "little")
-        value = p.centre(opened) * terms.unit / terms.bounds.scale
-        bound = terms.error_bound(together, floods=2)
-        if not terms.bounds.allows(value, bound) or abs(value) * terms.bounds.scale > terms.capacity:
-            raise RemoteProtocolError(
-                "Expected a score inside the declared bounds, got one that no honest client gives.",
-                sender=sender,
-                phase="score",
-            )
-        return Score(value, bound)
+        return addressed_score(opened, self._terms, together, sender=sender)
 
     def _read(self, request: bytes, kind: str, integers: int, sender: str) -> tuple[list[int], gate.Residues]:
         """The masked integers, and the polynomials from the second on, of a request that passes the gate."""

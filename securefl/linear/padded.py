@@ -158,6 +158,7 @@ class Pads:
     key_holder_learns: ClassVar[str] = (
         "how many are asked and answer, not which; the weights of each query, such as the server's baseline"
     )
+    limit: ClassVar[str] = ""
     dealt: ClassVar[bool] = False
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:
@@ -192,6 +193,7 @@ class DealtPads(Pads):
     key_holder_learns: ClassVar[str] = (
         "how many are asked and answer, not which; shares of the weights, uniform to it"
     )
+    limit: ClassVar[str] = "a server that breaks the protocol chooses the function, such as one entry of it"
     dealt: ClassVar[bool] = True
 
 

@@ -67,6 +67,14 @@ def key_holder_learns(word: str, *, encrypted: bool) -> str:
     return "" if word == CLEAR else _named(word, encrypted).key_holder_learns
 
 
+def limit(word: str, *, encrypted: bool) -> str:
+    """What a server that breaks the protocol learns beyond the declared number. Empty: nothing, or no scheme.
+
+    encrypted: whether the weights of queries are encrypted too (`encrypts_baseline`).
+    """
+    return "" if word == CLEAR else _named(word, encrypted).limit
+
+
 def _named(word: str, encrypted: bool) -> Kind:
     if word == "ckks" and encrypted:
         return Ckks  # openings of encrypted weights cannot be checked

@@ -223,6 +223,11 @@ class LinearScheme(Protocol):
         """What the key holder learns, in words."""
         ...
 
+    @property
+    def limit(self) -> str:
+        """What a server that breaks the protocol learns beyond one declared number. Empty: nothing."""
+        ...
+
     def clients(self, directory: Directory, identities: Identities) -> ClientSide:
         """The clients' side, from the pinned keys of all parties and the clients' own."""
         ...

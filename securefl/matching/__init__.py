@@ -7,9 +7,13 @@
     key holder   keys.reveal(scores, server.public)
 
 Evaluator and key holder are semi-honest and do not collude. Together they could decrypt every profile. The
-evaluator learns no score. The key holder learns scores and nothing else (see `securefl.linear.evaluator`). A
-malicious evaluator gets the whole key within a few hundred openings, and with it every profile. `openings`
-limits the volume and does not prevent that.
+evaluator learns no score. The key holder learns scores and nothing else (see `securefl.linear.evaluator`).
+
+Without a declared baseline, a malicious evaluator gets the key of an encrypted baseline within a few hundred
+openings, and with it every profile that was encrypted so. `openings` limits the volume and does not prevent
+that. With one (`Evaluator.declare`), openings are checked (`securefl.linear.checked`). An evaluator alone has
+one score of each profile read, which its client signed with a `ClientKey`; with one of these clients it has
+any entry of a profile read. The key holder learns the baseline.
 """
 
 from securefl.core.lazy import lazy
@@ -18,6 +22,7 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as 
 
 if TYPE_CHECKING:
     from securefl.matching.admission import NothingLeft
+    from securefl.matching.clients import ClientKey, ClientPublic
     from securefl.matching.declared import Declaration
     from securefl.matching.evaluator import Evaluator
     from securefl.matching.key_holder import KeyHolder, Revealed
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Anchor",
     "Bounds",
+    "ClientKey",
+    "ClientPublic",
     "Declaration",
     "Evaluator",
     "EvaluatorPublic",
@@ -48,6 +55,8 @@ __all__ = [
 _HOMES = {
     "Anchor": "securefl.matching.profiles",
     "Bounds": "securefl.matching.profiles",
+    "ClientKey": "securefl.matching.clients",
+    "ClientPublic": "securefl.matching.clients",
     "Declaration": "securefl.matching.declared",
     "Evaluator": "securefl.matching.evaluator",
     "EvaluatorPublic": "securefl.matching.keys",

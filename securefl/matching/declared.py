@@ -12,8 +12,12 @@ from securefl.core.errors import CryptoError, DataError
 from securefl.core.keys import Signature
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, verify
+from securefl.he.ring import Ring
 from securefl.linear import words
+from securefl.linear.addressed_checked import QUERY
 from securefl.linear.addressed_told import declared
+from securefl.linear.checked import Declared
+from securefl.linear.checks import Checks, encoded, packed
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import weights_of
 from securefl.linear.words import Words
@@ -27,7 +31,7 @@ _SALT: Final = b"securefl/matching/salt/1|"
 
 @dataclass(frozen=True)
 class Weights:
-    """A baseline's weights as words, with their salt and digest."""
+    """A baseline's weights as words, with their salt and digest, under pads."""
 
     words: Words
     salt: bytes
@@ -47,6 +51,17 @@ class Weights:
     def head(self) -> bytes:
         """What the key holder gets before the requests."""
         return self.salt + words.packed(self.words)
+
+
+def declared_weights(agreement: AgreementKey, checks: Checks, query: LinearQuery) -> Declared:
+    """A baseline's weights for checked openings. Raises ConfigError for weights outside the bounds.
+
+    The salt follows from the evaluator's key and the weights, so the evaluator keeps nothing.
+    """
+    ring = Ring(checks.terms.parameters)
+    weights = packed(encoded(query, checks, ring), checks)
+    salt = fingerprint(agreement.secret, _SALT, fields(checks.place, weights))
+    return Declared.of(query, checks, QUERY, ring, salt=salt)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,12 +27,14 @@ from securefl.storage import files
 from securefl.storage.inputs import opened
 from securefl.storage.texts import MOST_ELEMENTS, elements
 
-VERSION: Final = 3
+VERSION: Final = 4
 LIMITS: Final[Mapping[str, int]] = {
-    "secret-key": 2**20,
-    "public-key": 2**20,
+    "secret-key": 2**21,
+    "public-key": 2**21,
     "evaluator-key": 2**12,
     "evaluator-public": 2**12,
+    "client-key": 2**12,
+    "client-public": 2**12,
     "declared-baseline": 2**25,
     "encrypted-profile": 2**26,
     "encrypted-baseline": 2**26,
@@ -45,6 +47,8 @@ _MADE_BY: Final[Mapping[str, str]] = {
     "public-key": "securefl keygen --role key-holder makes it",
     "evaluator-key": "securefl keygen --role evaluator makes it",
     "evaluator-public": "securefl keygen --role evaluator makes it",
+    "client-key": "securefl keygen --role client makes it",
+    "client-public": "securefl keygen --role client makes it",
     "encrypted-profile": "securefl encrypt --profile makes it",
     "declared-baseline": "securefl declare makes it",
     "encrypted-baseline": "securefl encrypt --baseline makes it",

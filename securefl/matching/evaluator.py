@@ -1,8 +1,9 @@
 """The evaluator of a matching: it scores sealed profiles against a baseline and learns no score.
 
-It is trusted to follow the protocol. Under a homomorphic key a malicious evaluator gets the whole key within
-a few hundred openings of requests that it made up, and with it every profile. Under pads there is no such
-key: it chooses which one word of each profile the key holder reads, and learns nothing itself.
+It is trusted to follow the protocol. With a declared baseline a malicious one has a score of each profile
+read and nothing else, unless one of the clients helps it (`linear.checked`). With an encrypted baseline it
+gets the whole key within a few hundred openings of requests that it made up. Under pads there is no such key:
+it chooses which one word of each profile the key holder reads, and learns nothing itself.
 """
 
 from __future__ import annotations
@@ -15,15 +16,24 @@ from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProt
 from securefl.core.keys import SecretKey
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, unseal
+from securefl.linear.checked import Declared
+from securefl.linear.checks import Checks
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.pad_terms import PadTerms
+from securefl.linear.terms import LinearTerms
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
-from securefl.matching.declared import Declaration, Weights, with_digest
+from securefl.matching.declared import Declaration, Weights, declared_weights, with_digest
 from securefl.matching.document import Document
-from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement, pads_context
+from securefl.matching.keys import (
+    EvaluatorPublic,
+    PublicKeys,
+    checks_context,
+    evaluator_statement,
+    pads_context,
+)
 from securefl.matching.matched import Matched
-from securefl.matching.matchers import CkksMatcher, Dealt, Matcher, PadMatcher, Told
+from securefl.matching.matchers import CheckedMatcher, CkksMatcher, Dealt, Matcher, PadMatcher, Told
 from securefl.matching.options import Options
 from securefl.matching.profiles import ProfileQuery
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
@@ -155,13 +165,16 @@ class Evaluator:
             if not options.takes_encrypted_baseline:
                 raise DataError(
                     f"Expected a plaintext baseline under --params {options.parameters}, got an encrypted "
-                    "one. Use strong, on all sides."
+                    "one. Use strong without --declared, on all sides."
                 )
             _require_fitting(baseline, options, length)
-        if not options.padded:
+        if not options.padded and options.declared is None:
             return self._ckks_matcher(public, baseline, options, length)
         assert isinstance(baseline, Profile)
         query = options.query(baseline.plain)
+        if not options.padded:
+            checks, weights, linear = self._checked(public, options, query, length)
+            return CheckedMatcher(public, checks, weights, linear, options.declared or ""), query.floored
         terms, linear = self._pads(public, options, query, length)
         requests: Dealt | Told
         if options.declared is None:
@@ -178,25 +191,25 @@ class Evaluator:
         Args:
             public: the key holder's public keys.
             baseline: the baseline of the match to come.
-            options: the options of the matching, with "pads" or "pads-128" as parameters.
+            options: the options of the matching.
 
         Returns:
             The declaration, for the clients.
 
         Raises:
-            ConfigError: parameters without pads, or a baseline outside the bounds.
+            ConfigError: a baseline outside the bounds.
             DataError: an invalid profile.
         """
-        if not options.padded:
-            raise ConfigError(
-                f"Expected --params pads or pads-128 to declare a baseline, got {options.parameters}: no "
-                "weights are bound to a ciphertext."
-            )
         length = len(baseline.plain)
-        # Any digest says that pads are told.
+        # Any digest says that weights are declared.
         told = with_digest(options, bytes(32))
-        terms, linear = self._pads(public, told, told.query(baseline.plain), length)
-        made = with_digest(options, Weights.of(self.agreement, terms, linear).digest)
+        query = told.query(baseline.plain)
+        if options.padded:
+            terms, linear = self._pads(public, told, query, length)
+            digest = Weights.of(self.agreement, terms, linear).digest
+        else:
+            digest = self._checked(public, told, query, length)[1].told
+        made = with_digest(options, digest)
         return Declaration.signed(public.session, self.public, self.signing, made.to_header(length))
 
     def _pads(
@@ -205,9 +218,19 @@ class Evaluator:
         terms = options.pad_terms(length, pads_context(public.session, self.public.fingerprint))
         return terms, query.linear(options.variant, options.bounds)
 
+    def _checked(
+        self, public: PublicKeys, options: Options, query: ProfileQuery, length: int
+    ) -> tuple[Checks, Declared, LinearQuery]:
+        context = checks_context(public.session, self.public.fingerprint)
+        checks = options.checks(length, public.openings, context)
+        linear = query.linear(options.variant, options.bounds)
+        _require_room(checks.terms, linear, options)
+        return checks, declared_weights(self.agreement, checks, linear), linear
+
     def _ckks_matcher(
         self, public: PublicKeys, baseline: Profile | Sealed, options: Options, length: int
     ) -> tuple[CkksMatcher, int]:
+        options.require_declared()
         terms = options.terms(length, public.openings)
         matcher = LinearEvaluator(public.of(terms.parameters), terms, self.signing)
         if isinstance(baseline, Sealed):
@@ -215,18 +238,9 @@ class Evaluator:
             return CkksMatcher(matcher, weights, terms), 0
         query = options.query(baseline.plain)
         linear = query.linear(options.variant, options.bounds)
-        # With plaintexts in the profiles, an offset depends on each of them: `addressed` checks it.
-        if not terms.clear_length and terms.largest + abs(linear.offset) > terms.capacity:
-            raise ConfigError(
-                f"Expected a baseline whose scores fit --params {options.parameters}, got one whose constant "
-                f"{linear.offset:.3g} makes them wrap. Give all parties a public --anchor near the baseline, "
-                "a smaller --weight-bound, or --params strong."
-            )
-        if terms.parameters.encrypted_baseline:
-            encryptor = Encryptor(public.of(terms.parameters), terms)
-            weights = matcher.encrypted_baseline(encryptor.encrypt_baseline(linear))
-        else:
-            weights = matcher.baseline(linear)
+        _require_room(terms, linear, options)
+        encryptor = Encryptor(public.of(terms.parameters), terms)
+        weights = matcher.encrypted_baseline(encryptor.encrypt_baseline(linear))
         return CkksMatcher(matcher, weights, terms), query.floored
 
     def _unsealed(self, one: Sealed) -> bytes:
@@ -274,6 +288,16 @@ def _require_fitting(baseline: Sealed, options: Options, length: int) -> None:
     )
     if why := differs_from(options, length)(own):
         raise DataError(f"Expected a baseline that fits the profiles, got {baseline.label}: {why}")
+
+
+def _require_room(terms: LinearTerms, linear: LinearQuery, options: Options) -> None:
+    # With plaintexts in the profiles, an offset depends on each of them: each request checks it.
+    if not terms.clear_length and terms.largest + abs(linear.offset) > terms.capacity:
+        raise ConfigError(
+            f"Expected a baseline whose scores fit --params {options.parameters}, got one whose constant "
+            f"{linear.offset:.3g} makes them wrap. Give all parties a public --anchor near the baseline, "
+            "a smaller --weight-bound, or --params strong."
+        )
 
 
 def _require_few(count: int, most: int, openings: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,11 +23,13 @@ from securefl.core.signing import SIGNATURE_BYTES, SigningKey, verify
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.linear.opener import Opener
+from securefl.matching.clients import ClientPublic
 from securefl.matching.document import Document
 from securefl.matching.keys import (
     SETS,
     EvaluatorPublic,
     PublicKeys,
+    checks_context,
     pads_context,
     pads_key,
     pads_statement,
@@ -35,7 +37,7 @@ from securefl.matching.keys import (
     statement,
 )
 from securefl.matching.options import WORD_BITS, Options, Word
-from securefl.matching.readers import CkksReader, PadReader, Reader
+from securefl.matching.readers import CheckedReader, CkksReader, PadReader, Reader
 from securefl.matching.sealed import Scores
 
 KIND: Final = "secret-key"
@@ -92,8 +94,9 @@ class KeyHolder:
     def generate(cls, *, openings: int = 1000, parameters: Word | None = None) -> KeyHolder:
         """Fresh keys for at most `openings` scores in all. Under ciphertexts a larger number costs precision.
 
-        The number limits the volume. It does not protect a homomorphic key from a malicious evaluator, which
-        gets it within a few hundred openings. Under pads there is none.
+        The number limits the volume. It does not protect the key of an encrypted baseline from a malicious
+        evaluator, which gets it within a few hundred openings. Openings with a declared baseline are checked.
+        Under pads there is no such key.
 
         parameters: "pads" or "pads-128" make no homomorphic key. None, or another word: keys for every word.
         """
@@ -113,6 +116,7 @@ class KeyHolder:
         scores: Scores,
         evaluator: EvaluatorPublic,
         *,
+        clients: Sequence[ClientPublic] = (),
         openings: Openings | None = None,
         ledger: Ledger | None = None,
     ) -> Revealed:
@@ -121,6 +125,8 @@ class KeyHolder:
         Args:
             scores: the evaluator's signed requests.
             evaluator: the evaluator's public keys.
+            clients: the public keys of the clients whose profiles may be opened, under "strong" and
+                "compact" with a declared baseline. Compare their fingerprints with the clients.
             openings: the durable count of openings. None: a count in memory that lasts as long as this
                 object. A score that was opened before gets the same answer and is not counted again.
             ledger: the ledger that charges the releases. None: no ledger.
@@ -133,7 +139,8 @@ class KeyHolder:
             PrivacyError: the ledger refuses a charge.
         """
         options, length, labels = self._checked(scores, evaluator)
-        reader = self._reader(scores, evaluator, options, length, openings or self.opened)
+        given = frozenset(one.signing.raw for one in clients)
+        reader = self._reader(scores, evaluator, options, length, given, openings or self.opened)
         found, refused = {}, {}
         for label, request in zip(labels, reader.requests, strict=True):
             try:
@@ -143,7 +150,13 @@ class KeyHolder:
         return Revealed(found, refused, reader.error_bound)
 
     def _reader(
-        self, scores: Scores, evaluator: EvaluatorPublic, options: Options, length: int, openings: Openings
+        self,
+        scores: Scores,
+        evaluator: EvaluatorPublic,
+        options: Options,
+        length: int,
+        clients: frozenset[bytes],
+        openings: Openings,
     ) -> Reader:
         """The way to read scores under these options. Raises DataError for requests of another form."""
         body, count = scores.body[:-SIGNATURE_BYTES], len(scores.labels)
@@ -155,6 +168,18 @@ class KeyHolder:
         linear = options.terms(length, self.public.openings)
         key = self.public.of(linear.parameters)
         pair = KeyPair(key, self.secrets[SETS.index(linear.parameters)])
+        if options.declared is not None:
+            context = checks_context(self.public.session, evaluator.fingerprint)
+            checks = options.checks(length, self.public.openings, context)
+            _ = self.public.agreement
+            agreement = pads_key(self.signing)
+            return CheckedReader(pair, agreement, checks, body, scores.header, count, clients, openings)
+        if not linear.parameters.encrypted_baseline:
+            raise DataError(
+                f"Expected scores of a declared baseline under --params {options.parameters}, got others, "
+                "which cannot be checked. Have the evaluator declare its baseline (securefl declare), and "
+                "the profiles encrypted and matched again."
+            )
         return CkksReader(Opener(pair, linear, evaluator.signing, openings=openings), linear, body, count)
 
     def _checked(self, scores: Scores, evaluator: EvaluatorPublic) -> tuple[Options, int, list[str]]:

@@ -17,11 +17,12 @@ from securefl.core.keys import PublicKey, Signature
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey
-from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
+from securefl.he.parameters import COMPACT, STRONG_DECLARED, STRONG_ENCRYPTED, Parameters
 from securefl.matching.document import Document
 
-# Both sets are in every public file, so that a client may choose either without the key holder.
-SETS: Final[tuple[Parameters, ...]] = (STRONG_ENCRYPTED, COMPACT)
+# All sets are in every public file, so that a client may choose any without the key holder. A set has a key
+# of its own: that of an encrypted baseline opens unchecked requests, and the others never do.
+SETS: Final[tuple[Parameters, ...]] = (STRONG_ENCRYPTED, COMPACT, STRONG_DECLARED)
 KIND: Final = "public-key"
 _PADS: Final = b"securefl/matching/pads/1|"
 
@@ -161,6 +162,11 @@ def pads_key(signing: SigningKey) -> AgreementKey:
 def pads_context(session: str, evaluator: str) -> bytes:
     """The context of pads between a session's key holder and an evaluator."""
     return _PADS + bytes.fromhex(session) + bytes.fromhex(evaluator)
+
+
+def checks_context(session: str, evaluator: str) -> bytes:
+    """The context of checked openings between a session's key holder and an evaluator."""
+    return b"securefl/matching/checked/1|" + bytes.fromhex(session) + bytes.fromhex(evaluator)
 
 
 def hexadecimal(text: object, size: int) -> bytes:

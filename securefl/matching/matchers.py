@@ -1,6 +1,7 @@
-"""The evaluator's ways to score a sealed profile: ciphertexts, and words under pads, dealt or told.
+"""The evaluator's ways to score a sealed profile: ciphertexts, signed or not, and words under pads.
 
-Ciphertexts: a request is an encrypted score, which the key holder decrypts. Pads: a request is a word, and a
+Ciphertexts: a request is an encrypted score, which the key holder decrypts. Signed ciphertexts: it is half of
+one, which the key holder multiplies by the declared weights. Pads: a request is a word, and a
 share of the weights if they are dealt.
 
 Files take dealt pads unless the evaluator declared its baseline. The evaluator gets no score back, so weights
@@ -12,6 +13,7 @@ declaration, and the key holder learns the baseline.
 from __future__ import annotations
 
 import hashlib
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
@@ -22,12 +24,14 @@ from securefl.core.agreement import fields
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import seal
-from securefl.linear import addressed_pads, addressed_told
+from securefl.linear import addressed_checked, addressed_pads, addressed_told
 from securefl.linear.addressed_pads import message_bytes, received
+from securefl.linear.checked import Declared, Question
+from securefl.linear.checks import Checks
 from securefl.linear.evaluator import Baseline, LinearEvaluator
 from securefl.linear.pad_terms import KEY, PLACE, PadTerms
 from securefl.linear.pads import Masked, weights_of
-from securefl.linear.terms import LinearTerms
+from securefl.linear.terms import LinearTerms, clear_part
 from securefl.matching.declared import Weights
 from securefl.matching.document import Document
 from securefl.matching.keys import PublicKeys
@@ -61,6 +65,44 @@ class CkksMatcher:
 
     def body(self, requests: Iterable[bytes], header: Header) -> bytes:
         return b"".join(requests)
+
+
+class CheckedMatcher:
+    """Scores ciphertexts that their clients signed, with the declared baseline.
+
+    Args:
+        public: the key holder's public keys.
+        checks: of this session, evaluator and these options.
+        declared: the weights.
+        query: the baseline.
+        digest: the digest that the clients were told.
+
+    Raises:
+        ConfigError: another baseline than the declared one.
+    """
+
+    def __init__(
+        self, public: PublicKeys, checks: Checks, declared: Declared, query: LinearQuery, digest: str
+    ) -> None:
+        _require_the_declared(declared.told, digest)
+        self._public, self._checks, self._declared, self._query = public, checks, declared, query
+        self._key, self._rng = public.of(checks.terms.parameters).session, random.SystemRandom()
+
+    def request(self, message: bytes, label: str) -> bytes:
+        checks = self._checks
+        size = addressed_checked.message_bytes(checks)
+        raw = _clear_values(message[size:], checks.terms.clear_length, label)
+        clear = clear_part(raw, checks.terms.bounds, label)
+        offset = self._query.offset + float(clear @ self._query.clear)
+        question = Question(checks=checks, key=self._key, name=label, told=self._declared.told)
+        return addressed_checked.addressed(
+            message[:size], question, self._declared, offset, self._rng, sender=label
+        )
+
+    def body(self, requests: Iterable[bytes], header: Header) -> bytes:
+        head = self._declared.salt + self._declared.packed
+        # Sealed: the weights before the requests are for the key holder alone.
+        return seal(self._public.agreement, head + b"".join(requests), requests_context(header))
 
 
 class PadMatcher:
@@ -132,15 +174,19 @@ class Told:
     """Requests whose weights stand before them. Raises ConfigError for another baseline than the declared."""
 
     def __init__(self, terms: PadTerms, weights: Weights, declared: str) -> None:
-        if weights.digest.hex() != declared:
-            raise ConfigError(
-                "Expected the baseline that was declared to the clients, got another. Give that one, or "
-                "declare this one and have the profiles encrypted again."
-            )
+        _require_the_declared(weights.digest, declared)
         self._terms, self._weights, self.head = terms, weights.words, weights.head
 
     def request(self, masked: Masked, tag: bytes, query: LinearQuery, label: str) -> bytes:
         return addressed_told.addressed(masked, tag, self._weights, query, self._terms)
+
+
+def _require_the_declared(digest: bytes, declared: str) -> None:
+    if digest.hex() != declared:
+        raise ConfigError(
+            "Expected the baseline that was declared to the clients, got another. Give that one, or "
+            "declare this one and have the profiles encrypted again."
+        )
 
 
 def _fresh_key(message: bytes) -> bytes:

@@ -11,8 +11,9 @@ import numpy as np
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.moments import MeanVariance
-from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.linear import addressed_pads, addressed_told
+from securefl.he.parameters import COMPACT, STRONG_DECLARED, STRONG_ENCRYPTED, Parameters
+from securefl.linear import addressed_checked, addressed_pads, addressed_told
+from securefl.linear.checks import Checks
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
 from securefl.matching.document import LARGEST_HEADER, LIMITS, header_bytes
@@ -67,11 +68,12 @@ class Options:
             None: those of `Bounds` with weights up to 1024 (strong, pads-128), which have room for models'
             profiles, or those of `Bounds` (pads), or narrow ones (compact), whose modulus has less room.
         anchor: public centre and scale per element. None is 0 and 1.
-        declared: under pads, the digest of the one baseline that a profile is scored with, 64 hex digits
-            (`Declaration.checked`). None: any one baseline, which the key holder does not learn.
+        declared: the digest of the one baseline that a profile is scored with, 64 hex digits
+            (`Declaration.checked`). The key holder learns it. None: under pads, any one baseline; under
+            "strong" any, which is encrypted and not checked; "compact" needs one.
 
     Raises:
-        ConfigError: `anchor` is no `Anchor`, or `declared` is no digest or without pads.
+        ConfigError: `anchor` is no `Anchor`, or `declared` is no digest.
     """
 
     variant: Variant = Variant.FULL
@@ -88,10 +90,10 @@ class Options:
                 f"Expected anchor as an Anchor or None, got {reprlib.repr(self.anchor)}: "
                 "make one of public values with Anchor.of."
             )
-        if self.declared is not None and not (self.padded and _is_digest(self.declared)):
+        if self.declared is not None and not _is_digest(self.declared):
             raise ConfigError(
-                "Expected a declared baseline under pads, as 64 hex digits, got "
-                f"{reprlib.repr(self.declared)} under {self.parameters}. Take the options of a Declaration."
+                f"Expected a declared baseline as 64 hex digits, got {reprlib.repr(self.declared)}. Take the "
+                "options of a Declaration."
             )
 
     @property
@@ -101,8 +103,17 @@ class Options:
 
     @property
     def takes_encrypted_baseline(self) -> bool:
-        """Whether a baseline may be encrypted (mode E)."""
-        return self.parameters == "strong"
+        """Whether a baseline is encrypted (mode E). No opening of one can be checked."""
+        return self.parameters == "strong" and self.declared is None
+
+    def require_declared(self) -> None:
+        """Raises ConfigError for ciphertexts of plaintext weights that no declaration binds."""
+        if not (self.padded or self.takes_encrypted_baseline or self.declared):
+            raise ConfigError(
+                f"Expected a declared baseline under --params {self.parameters}, got none: its openings are "
+                "checked against a declaration. Ask the evaluator for one (securefl declare), and give it as "
+                "--declared. Or take pads, or strong, which encrypts the baseline and is not checked."
+            )
 
     def parameter_set(self) -> Parameters:
         """The ring parameters. Those of `strong` always have room for an encrypted baseline.
@@ -111,7 +122,7 @@ class Options:
         """
         match self.parameters:
             case "strong":
-                return STRONG_ENCRYPTED
+                return STRONG_ENCRYPTED if self.declared is None else STRONG_DECLARED
             case "compact":
                 return COMPACT
             case _:
@@ -123,6 +134,10 @@ class Options:
             return self._linear_terms(self.bounds, length, openings)
         except ConfigError:
             raise ConfigError(self._without_room(length, openings)) from None
+
+    def checks(self, length: int, openings: int, context: bytes) -> Checks:
+        """What checked openings of `length` elements bind. Raises ConfigError if scores could wrap."""
+        return Checks(terms=self.terms(length, openings), context=context)
 
     def pad_terms(self, length: int, context: bytes) -> PadTerms:
         """The terms for masked words of `length` elements. Raises ConfigError if scores could wrap."""
@@ -203,6 +218,8 @@ class Options:
         clear = 8 * self.bounds.linear(length, self.variant).clear_length
         if self.padded:
             return addressed_pads.message_bytes(self.pad_terms(length, b"")) + clear
+        if self.declared is not None:
+            return addressed_checked.message_bytes(self.checks(length, openings, b"")) + clear
         return self.terms(length, openings).ciphertext_bytes + clear
 
     def most_at_once(self, length: int, openings: int) -> int:
@@ -213,6 +230,10 @@ class Options:
             # Told weights stand once before the requests.
             head = 0 if terms.dealt else addressed_told.head_bytes(terms)
             return max(0, min(openings, (room - head) // addressed_pads.item_bytes(terms)))
+        if self.declared is not None:
+            checks = self.checks(length, openings, b"")
+            room -= addressed_checked.head_bytes(checks)
+            return max(0, min(openings, room // addressed_checked.item_bytes(checks)))
         return min(openings, room // self.terms(length, openings).request_bytes)
 
     def error_bound(self, length: int, openings: int) -> float:
@@ -299,8 +320,8 @@ class Options:
         # null is no anchor; an absent entry, or another false value, is damage
         anchor = None if header.get("anchor", ...) is None else _anchor(header.get("anchor"), length)
         declared = header.get("declared")
-        if "declared" in header and not (word in WORD_BITS and _is_digest(declared)):
-            raise _unfit("declared", "64 hex digits, under pads", declared)
+        if "declared" in header and not _is_digest(declared):
+            raise _unfit("declared", "64 hex digits", declared)
         return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor, declared), length
 
 

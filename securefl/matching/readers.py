@@ -1,16 +1,22 @@
-"""The key holder's two ways to read a score that is addressed to it: ciphertexts, and words under pads."""
+"""The key holder's ways to read a score that is addressed to it: ciphertexts, and words under pads."""
 
 from __future__ import annotations
 
 import hashlib
+import random
 from collections import Counter
 from typing import Protocol
 
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, unseal
+from securefl.he import gate
+from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
-from securefl.linear import addressed_pads, addressed_told
-from securefl.linear.opener import Opener, Score
+from securefl.he.ring import Ring
+from securefl.linear import addressed_checked, addressed_pads, addressed_told
+from securefl.linear.checked import Question, key_factors, share_of, verified
+from securefl.linear.checks import Checks
+from securefl.linear.opener import Opener, Score, addressed_score
 from securefl.linear.pad_terms import KEY, PadTerms
 from securefl.linear.terms import LinearTerms
 from securefl.linear.words import Words
@@ -67,6 +73,82 @@ class CkksReader:
         return self._opener.read(request, together=len(self.requests), sender=label)
 
 
+class CheckedReader:
+    """Reads scores of ciphertexts that the given clients signed, with the declared weights.
+
+    Args:
+        pair: the key of these terms.
+        agreement: the key holder's X25519 key, to which requests are sealed.
+        checks: of this session, evaluator and these options.
+        body, header, count: of the file, and its number of labels.
+        clients: the signing keys of those who may be opened.
+        openings: the durable record. A statement is opened once.
+
+    Raises:
+        DataError: requests that were not sealed to this key with this header, or of another length, or
+            weights that no baseline inside the bounds has or that were not the declared ones.
+    """
+
+    def __init__(
+        self,
+        pair: KeyPair,
+        agreement: AgreementKey,
+        checks: Checks,
+        body: bytes,
+        header: Header,
+        count: int,
+        clients: frozenset[bytes],
+        openings: Openings,
+    ) -> None:
+        plain = _unsealed(agreement, body, header)
+        head, size = addressed_checked.head_bytes(checks), addressed_checked.item_bytes(checks)
+        if len(plain) != head + count * size:
+            raise DataError(
+                f"Expected {count} requests of {size} bytes, got {len(plain) - head} bytes. Have the "
+                "profiles matched again."
+            )
+        try:
+            weights, self._told = addressed_checked.checked_head(plain[:head], checks)
+        except ConfigError as error:
+            raise DataError(f"{error} Have the profiles matched again.") from None
+        _require_the_told(self._told, header)
+        self._checks, self._clients, self._openings = checks, clients, openings
+        self._key, self._rng = pair.public.session, random.SystemRandom()
+        self._factors = key_factors(weights, pair, checks, Ring(checks.terms.parameters))
+        self.requests = split(plain[head:], count)
+        self.error_bound = checks.terms.error_bound(count, floods=2)
+
+    def name(self, request: bytes) -> str:
+        return hashlib.sha256(request).hexdigest()[:16]
+
+    def read(self, request: bytes, label: str) -> Score:
+        terms, p = self._checks.terms, self._checks.terms.parameters
+        public, signed, number = addressed_checked.parsed(request, self._checks, sender=label)
+        if public.raw not in self._clients:
+            raise _refusal(
+                f"Expected a profile of a client whose key was given, got one of {public.raw.hex()[:16]}. "
+                "Give its client.pub as --client.",
+                label,
+            )
+        question = Question(checks=self._checks, key=self._key, name=label, told=self._told)
+        said, parts = verified(question, public.raw.hex(), public, signed, sender=label)
+        own = hashlib.sha256(b"securefl/matching/checked/item/1|" + said + request).digest()
+
+        def reply() -> bytes:
+            share = share_of(self._factors, parts, terms, self._rng)
+            return own + gate.pack_integer((number + share) % p.modulus, p.modulus)
+
+        once = hashlib.sha256(said).digest()
+        stored = self._openings.once(once, 1, terms.scores, reply, sender=label)
+        if stored[:_DIGEST] != own:
+            raise _refusal(
+                "Expected the first request for this profile again, got another. Have it encrypted again.",
+                label,
+            )
+        opened = int.from_bytes(stored[_DIGEST:], "little")
+        return addressed_score(opened, terms, len(self.requests), sender=label)
+
+
 class PadReader:
     """Reads words under pads, dealt or told, of each fresh key one.
 
@@ -97,11 +179,7 @@ class PadReader:
         self._uses = Counter(one[:KEY] for one in self.requests)
 
     def _unsealed(self, body: bytes, header: Header, count: int) -> tuple[bytes, ...]:
-        try:
-            plain = unseal(self._agreement, body, requests_context(header))
-        except CryptoError as error:
-            raise DataError(f"{error} Have the profiles matched again.") from None
-        terms = self._terms
+        plain, terms = _unsealed(self._agreement, body, header), self._terms
         size, head = addressed_pads.item_bytes(terms), 0 if terms.dealt else addressed_told.head_bytes(terms)
         if len(plain) != head + count * size:
             raise DataError(
@@ -117,11 +195,7 @@ class PadReader:
             self._weights, self._told = addressed_told.checked(head, self._terms)
         except ConfigError as error:
             raise DataError(f"{error} Have the profiles matched again.") from None
-        if self._told.hex() != header["declared"]:
-            raise DataError(
-                "Expected the weights that were declared to the clients, got others. Have the profiles "
-                "matched again."
-            )
+        _require_the_told(self._told, header)
 
     def name(self, request: bytes) -> str:
         return hashlib.sha256(request).hexdigest()[:16]
@@ -152,6 +226,21 @@ class PadReader:
         if self._weights is None:
             return addressed_pads.read(own, terms, label, request, sender=label)
         return addressed_told.read(own, terms, label, self._told, self._weights, request, sender=label)
+
+
+def _unsealed(agreement: AgreementKey, body: bytes, header: Header) -> bytes:
+    try:
+        return unseal(agreement, body, requests_context(header))
+    except CryptoError as error:
+        raise DataError(f"{error} Have the profiles matched again.") from None
+
+
+def _require_the_told(told: bytes, header: Header) -> None:
+    if told.hex() != header["declared"]:
+        raise DataError(
+            "Expected the weights that were declared to the clients, got others. Have the profiles "
+            "matched again."
+        )
 
 
 def _refusal(what: str, sender: str) -> RemoteProtocolError:

@@ -9,15 +9,17 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefl.core.errors import DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import Floats
 from securefl.core.signing import seal
 from securefl.core.text_safety import folded, is_legible
 from securefl.dp.moments import MeanVariance
-from securefl.linear import addressed_pads, addressed_told
+from securefl.linear import addressed_checked, addressed_pads, addressed_told
+from securefl.linear.checked import Question
 from securefl.linear.encryptor import Encryptor
+from securefl.matching.clients import ClientKey
 from securefl.matching.document import Document
-from securefl.matching.keys import EvaluatorPublic, PublicKeys, pads_context
+from securefl.matching.keys import EvaluatorPublic, PublicKeys, checks_context, pads_context
 from securefl.matching.options import Options
 from securefl.matching.profiles import Split
 
@@ -143,6 +145,7 @@ class Profile:
         *,
         label: str = "profile",
         options: Options | None = None,
+        own: ClientKey | None = None,
     ) -> Sealed:
         """The profile as a client sends it: encrypted to the key holder, sealed to the evaluator.
 
@@ -154,23 +157,29 @@ class Profile:
             evaluator: the evaluator's public keys.
             label: the score's label, printable.
             options: the options of the matching. None: the defaults.
+            own: the client's signing key, under "strong" and "compact" with a declared baseline, which need
+                it.
 
         Raises:
             DataError: an invalid profile or label, or a key holder's key without one for these parameters.
-            ConfigError: scores could wrap under these options.
+            ConfigError: scores could wrap under these options, or no key to sign with, or "compact" without a
+                declared baseline.
         """
         options, length = options or Options(), len(self.plain)
-        own = options.features(self.plain)
-        found = own.split(options.variant)
+        values = options.features(self.plain)
+        found = values.split(options.variant)
         options.require_file(length, public.openings)
+        options.require_declared()
         if options.padded:
             hidden = _masked(public, evaluator, label, options, found, length)
+        elif options.declared is not None:
+            hidden = _signed(public, evaluator, label, options, found, length, own)
         else:
             hidden = _encryptor(public, options, length).encrypt(found.hidden)
         # The seal is a second layer: without it the key holder could read a profile in transit.
         message = hidden + found.clear.astype("<f8").tobytes()
         made = _sealed(PROFILE, message, self, public, evaluator, label, options)
-        return replace(made, clipped=own.clipped, floored=own.floored)
+        return replace(made, clipped=values.clipped, floored=values.floored)
 
     def encrypt_baseline(
         self,
@@ -213,6 +222,30 @@ def _masked(
         return addressed_pads.message(own.hidden, terms, label, public.agreement)
     told = bytes.fromhex(options.declared)
     return addressed_told.message(own.hidden, terms, label, told, public.agreement)
+
+
+def _signed(
+    public: PublicKeys,
+    evaluator: EvaluatorPublic,
+    label: str,
+    options: Options,
+    values: Split,
+    length: int,
+    own: ClientKey | None,
+) -> bytes:
+    """A profile as a signed ciphertext. The signature is for this session, evaluator, label and baseline."""
+    _require_label(label)
+    if own is None or options.declared is None:
+        raise ConfigError(
+            f"Expected a client's key to sign with under --params {options.parameters} and --declared, got "
+            "none. Make one (securefl keygen --role client), give its client.pub to the key holder, and give "
+            "client.key as --key."
+        )
+    checks = options.checks(length, public.openings, checks_context(public.session, evaluator.fingerprint))
+    encryptor, key = _encryptor(public, options, length), public.of(checks.terms.parameters)
+    told = bytes.fromhex(options.declared)
+    question = Question(checks=checks, key=key.session, name=label, told=told)
+    return addressed_checked.message(values.hidden, encryptor, question, own.signing)
 
 
 def _require_label(label: str) -> None:

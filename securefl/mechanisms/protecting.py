@@ -119,6 +119,28 @@ def protect(
     )
 
 
+def is_cut(plan: Plan, spec: ValueSpec, value: Value, weight: float, *, speaks: bool) -> bool:
+    """Whether `protect` cuts this value to its grid, before noise. Only the value's owner may read it."""
+    if spec.reduction != "sum":
+        return False
+    if value.integers is not None and mechanism_of(plan, spec).noised:
+        integers, inside = value.integers, _inside(plan, spec)
+        beyond = _largest(integers) > spec.grid.limit
+        return beyond or _largest(_weighted(integers, weight)) > inside
+    return speaks and _largest(value.floats(spec.grid)) > spec.grid.bound
+
+
+def _largest(numbers: NDArray[Any]) -> float:
+    """The largest magnitude; 0 of no numbers, nan if one is."""
+    return float(max(-numbers.min(initial=0), numbers.max(initial=0)))
+
+
+def _inside(plan: Plan, spec: ValueSpec) -> int:
+    """The largest magnitude on the grid that leaves room for a share of noise."""
+    # If the grid cut a share off, the sum would lack that noise.
+    return spec.grid.limit - (mechanism_of(plan, spec).headroom().share or 0)
+
+
 def _require_integers(plan: Plan, spec: ValueSpec, value: Value) -> None:
     """Raises LocalProtocolError for floats if the value is charged as noised."""
     if value.integers is None and mechanism_of(plan, spec).noised:
@@ -215,8 +237,7 @@ def _noised_sum(
     """
     limit, mechanism = spec.grid.limit, mechanism_of(plan, spec)
     numbers = _weighted(np.clip(value, -limit, limit), weight)
-    # If the grid cut a share off, the sum would lack that noise.
-    inside = limit - (mechanism.headroom().share or 0)
+    inside = _inside(plan, spec)
     numbers = np.clip(numbers, -inside, inside)
     drawn = mechanism.client_noise(len(numbers), source)
     if drawn is not None:

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
@@ -27,9 +26,11 @@ from securefl.report.style import (
     legend,
     light_frame,
     look,
+    panel_title,
     plain_logarithmic,
     qualities_of,
     quality_colours,
+    whole_numbers,
 )
 
 _INK = "#000000"
@@ -59,10 +60,11 @@ def participation(
         return _narrow_participation(figure, list(panels), data, colours)
     for axes, arm in zip(panels, arms, strict=True):
         _participation_panel(axes, data[data["arm"] == arm], qualities, colours)
-        axes.set_title(arm, fontsize=11, loc="left")
+        panel_title(axes, arm)
         axes.set_ylabel("rounds taken part")
     panels[-1].set_xlabel("data quality (number of clients), mean of the group")
     panels[0].set_ylim(0, 1.15 * max(1.0, float(data["answered"].max())))
+    whole_numbers(panels[0].yaxis)
     return figure
 
 
@@ -75,7 +77,7 @@ def _narrow_participation(
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color=GRID, linewidth=0.8)
         axes.set_axisbelow(True)
-        axes.set_title(arm, fontsize=11, loc="left")
+        panel_title(axes, arm, share=0.6)
         own = data[data["arm"] == arm]
         groups = [own.loc[own["quality"] == q, "answered"].to_numpy(dtype=float) for q in qualities]
         for row, (quality, counts) in enumerate(zip(qualities, groups, strict=True)):
@@ -89,7 +91,8 @@ def _narrow_participation(
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(qualities) - 0.5, -0.5)
     panels[-1].set_xlabel("rounds taken part; line: mean")
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels[-1].set_xlim(-0.5, 1.05 * max(1.0, float(data["answered"].max())))
+    whole_numbers(panels[-1].xaxis)
     return figure
 
 
@@ -150,9 +153,9 @@ def divergence(scores: pd.DataFrame, *, width: float = WIDE) -> Figure:
         meshes.append(
             _divergence_panel(axes, data[data["arm"] == arm], qualities, norm, int(data["round"].max()))
         )
-        axes.set_title(arm, fontsize=11, loc="left")
+        panel_title(axes, arm, share=0.8 if width >= WIDE else 0.5)
     panels[-1].set_xlabel("round")
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(panels[-1].xaxis)
     bar = figure.colorbar(meshes[0], ax=list(panels), extend="both", pad=0.02, aspect=25 * len(arms))
     bar.set_label("divergence from the baseline (log scale)")
     plain_logarithmic(bar.ax.yaxis)
@@ -226,7 +229,7 @@ def embedding(places: pd.DataFrame, *, width: float = WIDE) -> Figure:
                 linewidths=0,
                 label=f"mostly label {label}" if label else "clients",
             )
-        axes.set_title(arm, fontsize=11, loc="left")
+        panel_title(axes, arm)
         axes.set_xlabel("first direction")
         axes.set_ylabel("second direction")
         distances = np.abs(data[["first", "second"]].to_numpy(dtype=float))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -17,9 +18,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from securefl.accounting.figures import in_words
+from securefl.core.errors import ConfigError
 from securefl.report.inline import inline_svg
 from securefl.report.style import NARROW, WIDE, swatch
 
+_BEGINS: Final = b"<!DOCTYPE html>"
 POLICY: Final = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
@@ -45,6 +48,20 @@ class Picture:
     note: str = ""
 
 
+def require_page(path: Path) -> None:
+    """Raise ConfigError if a page written to this path would overwrite a file that is no HTML page."""
+    if not path.exists():
+        return
+    began = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            began = file.read(len(_BEGINS))
+    if began.lower() != _BEGINS.lower():
+        raise ConfigError(
+            f"Expected a new file or an HTML page, got {path}, which is neither. Choose another."
+        )
+
+
 def environment() -> Environment:
     """The environment of the templates of this folder, with `page.css.j2` for their style."""
     # Names come from untrusted files, so all text is escaped. StrictUndefined raises if a template uses an
@@ -57,6 +74,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"figure": figure, "number": number_text, "epsilon": in_words, "swatch": swatch}
+    made.tests["known"] = math.isfinite
     made.globals["policy"] = POLICY
     return made
 

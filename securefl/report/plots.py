@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from securefl.report import style
 from securefl.report.style import (
+    FEW_SEEDS,
     WIDE,
     Look,
     arms_of,
@@ -26,12 +26,15 @@ from securefl.report.style import (
     legend,
     light_frame,
     plain_logarithmic,
+    whole_numbers,
 )
 
 Floats = NDArray[np.float64]
 SHARE = "accuracy (share, 0 to 1)"
 _WHOSE = {"global": "one global model", "personal": "personal models"}
 _NOTE: Mapping[str, Any] = {"fontsize": 9.0, "loc": "left"}
+FLOOR = "one constant answer"
+"""The legend of the accuracy that a model has if it has learnt nothing from its inputs."""
 _MARKS = 10
 """About the number of marks of a curve of any length."""
 
@@ -48,10 +51,12 @@ def accuracy(
     """Accuracy over rounds, one line per arm; with several seeds the mean, and how far the seeds lie apart.
 
     metrics: columns arm, round, accuracy and, where there are several, seed. A round of an arm is left out
-    unless every seed that played it has an accuracy. Two seeds are drawn as points, more as a band of one
-    deviation between `least` and 1. If there is a column models, arms of "global" and of "personal" models
-    have a panel each: their accuracies do not compare. target: drawn as a line; the round at which each arm's
-    (mean) curve first reaches it is marked, and named in the legend. label: of the axis. width: in inches.
+    unless every seed that played it has an accuracy. Fewer than five seeds are drawn as points, more as
+    a band of one deviation between `least` and 1. If there is a column models, arms of "global" and of
+    "personal" models have a panel each: their accuracies do not compare. target: drawn as a line; the round
+    at which each arm's (mean) curve first reaches it is marked, and named in the legend. label: of the axis.
+    If there is a column floor, the accuracy of a constant answer is drawn as a line in each panel. width: in
+    inches.
     Raises DataError for missing columns or an empty frame.
     """
     # Dropped before arms are listed: a line through nan would have gaps, and an arm without values no line.
@@ -67,9 +72,10 @@ def accuracy(
             _draw(axes, curve, _label(arm, curve.reached, target), looks[arm], place, least)
         between = "; " if width >= WIDE else "\n"
         axes.set_title(between.join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
+        draw_floor(axes, part, labelled=axes is panels[0])
     for axes in panels:
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no half rounds in short runs
+        whole_numbers(axes.xaxis)
         if target is not None:
             line: dict[str, Any] = {
                 "color": "#555555",
@@ -82,6 +88,17 @@ def accuracy(
     if arms:
         legend(figure, [_label(arm, None, target) for arm in arms])
     return figure
+
+
+def draw_floor(axes: Axes, data: pd.DataFrame, *, labelled: bool) -> None:
+    """Draw the accuracy of a constant answer, the mean of the column floor, if there is one.
+
+    labelled: whether the line has an entry in the legend.
+    """
+    height = float(data["floor"].mean()) if "floor" in data.columns else np.nan
+    if np.isfinite(height):
+        line: Mapping[str, Any] = {"color": "#8a8a8a", "linestyle": ":", "linewidth": 1.4, "zorder": 0}
+        axes.axhline(height, label=FLOOR if labelled else "_nolegend_", **line)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +128,10 @@ def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: 
     axes.plot(
         rounds, mean, color=ink, marker=look.marker, markevery=where, markersize=5, linewidth=1.8, label=label
     )
-    if len(curve.seeds) == 2:
+    if 1 < len(curve.seeds) < FEW_SEEDS:
         for values in curve.seeds:
             axes.plot(rounds, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
-    elif len(curve.seeds) > 2:
+    elif len(curve.seeds) >= FEW_SEEDS:
         deviation = np.nanstd(curve.seeds, axis=0)
         low, high = np.maximum(mean - deviation, least), np.minimum(mean + deviation, 1.0)
         # A band over one round has no width and is invisible, so error bars show it.
@@ -150,7 +167,7 @@ def bytes_and_time(
     (of this round, by the cost model) and, if there are several seeds, seed. Each round is averaged over the
     seeds. The costs are summed up here. If the arms differ more than twentyfold in a cost, its axis is
     logarithmic. If global and personal models are drawn together, curves of personal ones are dashed, and the
-    legend says so.
+    legend says so. A column floor is drawn as in `accuracy`.
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(metrics, ("arm", "round", "accuracy", "megabytes", "seconds"))
@@ -183,6 +200,9 @@ def bytes_and_time(
                 label=names[arm] if name == "megabytes" else "_nolegend_",
             )
             totals[name].append(float(total.iloc[-1]))
+    for axes in panels:
+        for models, part in parts.items():
+            draw_floor(axes, part, labelled=axes is panels[0] and models == next(iter(parts)))
     for axes, ends in zip(panels, totals.values(), strict=True):
         if min(ends) > 0 and max(ends) / min(ends) > 20:
             axes.set_xscale("log")
@@ -213,8 +233,8 @@ def _seeds_words(data: pd.DataFrame) -> str:
     match data["seed"].nunique() if "seed" in data.columns else 1:
         case 1:
             return ""
-        case 2:
-            return "mean of 2 seeds; points: each seed"
+        case seeds if seeds < FEW_SEEDS:
+            return f"mean of {seeds} seeds; points: each seed"
         case seeds:
             return f"mean of {seeds} seeds; band: one standard deviation"
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from securefl.report import style
-from securefl.report.style import WIDE, Look, arms_of, blank, checked, legend, light_frame
+from securefl.report.style import WIDE, Look, arms_of, blank, checked, legend, light_frame, whole_numbers
 
 COLUMNS: Final = ("arm", "seed", "round", "party", "least", "most")
 
@@ -63,7 +63,7 @@ def epsilon(
             axes.axhline(budget, label=f"budget {budget:g}" if party == parties[0] else "_nolegend_", **line)
         axes.set_title(f"against the {party}", fontsize=10, loc="left")
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_numbers(axes.xaxis)
         axes.set_ylim(0, 1.3 * top)
         ticks = [value for value in MaxNLocator(nbins=5).tick_values(0, top) if value <= 1.05 * top]
         axes.set_yticks([*ticks, 1.2 * top], [*(f"{value:g}" for value in ticks), "infinite"])

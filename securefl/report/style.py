@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from securefl.core.errors import DataError
 
@@ -48,6 +48,8 @@ PAGE_INKS: Final[Mapping[str, str]] = {
 }
 """By colour of a figure, in lower case: the CSS value in its place on a page, which is light or dark."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
+FEW_SEEDS: Final = 5
+"""With fewer seeds a figure shows each seed as a point: a band of so few says more than is known."""
 WIDE: Final = 9.0
 NARROW: Final = 4.4
 """Inches of a picture's width: for a screen, and for a telephone's page."""
@@ -124,7 +126,23 @@ def legend(figure: Figure, labels: Sequence[str]) -> None:
     columns = max(1, min(4, room // (8 + max(map(len, labels)))))
     made = figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     for text in made.get_texts():
-        text.set_text(fill(text.get_text(), room - 8))
+        text.set_text(fill(text.get_text(), room - 16))
+
+
+def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:
+    """Write the title of a panel at its left, in as many lines as it needs.
+
+    share: the part of the figure's width that the panel has, without the labels of its axis.
+    """
+    figure = axes.get_figure()
+    inches = WIDE if figure is None else figure.get_figwidth()
+    letters = max(16, int(_LETTERS_PER_INCH * inches * share) - 12)
+    axes.set_title(fill(words, letters), fontsize=11, loc="left")
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Label an axis of rounds or counts with whole numbers alone, one of them at least."""
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def plain_logarithmic(axis: Axis) -> None:

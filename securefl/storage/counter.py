@@ -1,10 +1,11 @@
 """Rollback protection for a party's folder: a counter outside of it notes how far the party got.
 
-The counter is a folder with two files. One notes the head of the ledger's hash chain (`accounting.note`), the
-other one a `Place`: the number of sessions and the newest rounds. If a party's folder is restored from a
-backup, its ledger and journal lack the latest releases and acts. The counter still has their numbers, so
-`require` refuses such a folder. Keep the counter out of the backup of the folder. Two copies of a folder
-share one counter. A process locks it, so only one copy is in use at a time.
+The counter is a folder with three files. One notes the head of the ledger's hash chain (`accounting.note`),
+one a `Place`: the number of sessions and the newest rounds, and one the fingerprint of the newest keys. If a
+party's folder is restored from a backup, its ledger and journal lack the latest releases and acts, and its
+keys may be void. The counter still has the numbers and the fingerprint, so such a folder is refused. Keep the
+counter out of the backup of the folder. Two copies of a folder share one counter. A process locks it, so only
+one copy is in use at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from pathlib import Path
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage import inputs
 from securefl.storage.database import seal
+from securefl.storage.files import write
 
-_LEDGER, _PLACE = "ledger.head", "place"
+_LEDGER, _PLACE, _KEYS = "ledger.head", "place", "keys"
 _NUMBER = 8
 _LARGEST = 2**10
 
@@ -95,6 +97,18 @@ class Counter:
             os.pwrite(file, body + seal("place", body), 0)
         finally:
             os.close(file)
+
+    def note_keys(self, fingerprint: str) -> None:
+        """Note the fingerprint of the party's newest keys."""
+        write(self.folder / _KEYS, fingerprint, secret=True)
+
+    def keys(self) -> str:
+        """The fingerprint of the party's newest keys; empty if none was noted, as by an older release.
+
+        Raises DataError if the note cannot be read.
+        """
+        path = self.folder / _KEYS
+        return inputs.content(path, _LARGEST).decode("utf-8", "replace") if path.exists() else ""
 
     def place(self) -> Place:
         """Return the last note. Raises ConfigError if it is missing, and DataError if it is damaged."""

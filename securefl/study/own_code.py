@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import NAMES, Dataset, Split, load
@@ -36,7 +35,7 @@ from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Marks
 from securefl.training.losses import Loss
 from securefl.training.models import Architecture, ModelConfig
-from securefl.training.networks import Network, digest_of, named
+from securefl.training.networks import Network, digest_of, made_by, named
 from securefl.training.own_models import OwnModel, model_points, require_layers
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
@@ -352,37 +351,17 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
 
 def _network(study: Study) -> tuple[Network, CodePlace | None]:
     place = features_code(study)
-    return (named(study.data.features or "") if place is None else _own(study, place)), place
+    network = named(study.data.features or "") if place is None else _made(study, place)
+    if network.tokens is not None:
+        raise ConfigError(
+            f"[data] Expected features of a network that reads numbers, got {study.data.features!r}, "
+            "which reads text. Compute a file of them with: securefl features TABLE --text COLUMN"
+        )
+    return network, place
 
 
-def _own(study: Study, place: CodePlace) -> Network:
-    """The network that a function in the study's own code returns."""
-    factory = load_code(place)
-    if not inspect.isroutine(factory) and not inspect.isclass(factory):
-        raise ConfigError(f"[data] Expected {place.name} to be a class or function, got something else.")
-    try:
-        with importable(place):
-            module, again = factory(), factory()
-    except SecureFLError:
-        raise
-    # The function is the study's own code: it may raise any error, and call `sys.exit` as scripts do.
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"[data] Expected {place.name}() to make a network, got {type(error).__name__}: {error}. Mend it."
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise ConfigError(
-            f"[data] Expected {place.name}() to make an nn.Module, got {type(module).__name__}."
-        )
-    digest = digest_of(module, sources=False)
-    # A network that differs at each call would never find its cached features again.
-    if not isinstance(again, nn.Module) or digest_of(again, sources=False) != digest:
-        raise ConfigError(
-            f"[data] Expected {place.name}() to make the same network each time, got others. Draw its values "
-            "from a seeded generator, or read them from a file."
-        )
-    name = f"{place.name} {place.sha256} {digest}"
-    return Network(module=module, name=name, about=study.data.network or "")
+def _made(study: Study, place: CodePlace) -> Network:
+    return made_by(place, study.data.network or "")
 
 
 def _marks(network: Network, place: CodePlace | None, source: str) -> Marks:

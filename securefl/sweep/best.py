@@ -7,7 +7,7 @@ arms ran there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isinf
+from math import isfinite, isinf, isnan
 from typing import Final
 
 import pandas as pd
@@ -24,6 +24,57 @@ CHOICE: Final = (
     "The best cell's epsilon does not cover its choice: publishing the best cell reveals something about all "
     "cells. Account for the choice with `choice` under [sweep], or count the epsilon of all cells together."
 )
+
+
+def headline(series: Sequence[Series]) -> str:
+    """What accuracy an epsilon costs, in plain words, of the arm that is best in the middle of the epsilons.
+
+    Empty if no accuracy is known. Personal models do not compare with global ones, so they come second.
+    """
+    shown = [own for own in series if not own.personal] or list(series)
+    known = {
+        own.number: [point for point in own.points("final_accuracy") if not isnan(point.mean)]
+        for own in shown
+    }
+    finite = sorted({float(f"{p.at:.3g}") for points in known.values() for p in points if isfinite(p.at)})
+    if not finite:
+        best = max(((p.mean, own.line) for own in shown for p in known[own.number]), default=None)
+        return (
+            ""
+            if best is None
+            else f"No cell has a finite epsilon. The best accuracy is {best[0]:.3f}, of {best[1]}."
+        )
+    middle = finite[(len(finite) - 1) // 2]
+    there = [
+        (point.mean, own)
+        for own in shown
+        for point in known[own.number]
+        if float(f"{point.at:.3g}") == middle
+    ]
+    mean, lead = max(there, key=lambda pair: pair[0])
+    first = lead.rows.iloc[0]
+    holds = (
+        f" per {first['unit']} at delta {first['delta']:g}"
+        if {"unit", "delta"} <= {*lead.rows.columns}
+        else ""
+    )
+    whose = (
+        f"the best arm is {lead.line}, with an accuracy of"
+        if len(shown) > 1
+        else f"{lead.line} has an accuracy of"
+    )
+    told = f"At a true epsilon of {middle:g}{holds}, {whose} {mean:.3f}"
+    own = [point for point in known[lead.number] if isfinite(point.at)]
+    ends = [point for point in (own[0], own[-1]) if float(f"{point.at:.3g}") != middle]
+    rest = [f"{point.mean:.3f} at {float(f'{point.at:.3g}'):g}" for point in dict.fromkeys(ends)]
+    endless = [point.mean for point in known[lead.number] if not isfinite(point.at)]
+    if endless:
+        rest.append(f"{max(endless):.3f} where epsilon is infinite")
+    return f"{told}{'; it is ' if rest else ''}{_and(rest)}."
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def sentences(series: Sequence[Series]) -> list[str]:
@@ -103,10 +154,11 @@ def _either(names: Sequence[str]) -> str:
 
 def _range(asked: Sequence[float]) -> str:
     if isinf(asked[0]):
-        return "without noise"
+        return "where epsilon is infinite"
     if len(asked) == 1:
-        return f"at ε {asked[0]:g}"
-    return f"from ε {asked[0]:g} {'on, and without noise' if isinf(asked[-1]) else f'to {asked[-1]:g}'}"
+        return f"at ε {asked[0]:.3g}"
+    last = "on, and where epsilon is infinite" if isinf(asked[-1]) else f"to {asked[-1]:.3g}"
+    return f"from ε {asked[0]:.3g} {last}"
 
 
 def _counted(table: pd.DataFrame) -> str:

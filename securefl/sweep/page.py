@@ -27,11 +27,11 @@ from securefl.report.inline import inline_svg
 from securefl.report.pages import APART, number_text
 from securefl.storage.files import write as write_file
 from securefl.study import run_report
-from securefl.sweep.best import caveats, sentences
-from securefl.sweep.cells import EPSILON, Sweep, in_force, short_names, show
+from securefl.sweep.best import caveats, headline, sentences
+from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.tradeoff import Series, done, filters, student
-from securefl.sweep.tradeoff_plots import Ink, drawings
+from securefl.sweep.tradeoff_plots import Drawing, Ink, drawings
 from securefl.training.evaluation import MEASURES, Measure
 
 _TEMPLATE = "sweep.html.j2"
@@ -86,17 +86,29 @@ class Row:
 
 
 def write(
-    path: Path, sweep: Sweep, out: Path, series: Sequence[Series], failed: Mapping[str, str], reproduce: str
+    path: Path,
+    sweep: Sweep,
+    out: Path,
+    series: Sequence[Series],
+    failed: Mapping[str, str],
+    reproduce: str,
+    others: Sequence[Sequence[Series]] = (),
 ) -> None:
     """Write the page of the sweep in `out` to `path`, and replace an old one.
 
-    failed: the errors of failed cells, by name. Raises OSError if writing fails.
+    failed: the errors of failed cells, by name. others: series over other axes than epsilon, for figures of
+    their own. Raises OSError if writing fails.
     """
-    write_file(path, render(sweep, out, series, failed, reproduce))
+    write_file(path, render(sweep, out, series, failed, reproduce, others))
 
 
 def render(
-    sweep: Sweep, out: Path, series: Sequence[Series], failed: Mapping[str, str], reproduce: str
+    sweep: Sweep,
+    out: Path,
+    series: Sequence[Series],
+    failed: Mapping[str, str],
+    reproduce: str,
+    others: Sequence[Sequence[Series]] = (),
 ) -> str:
     """The page as one HTML text."""
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
@@ -120,27 +132,16 @@ def render(
         apart=APART,
         tested=run_page.TESTED,
         personal=any(own.personal for own in series),
-        sentences=[*sentences(series), *caveats(sweep), *_outside(sweep, out)],
+        sentences=[*sentences(series), *_outside(sweep, out)],
+        caveats=caveats(sweep),
         choices={short.get(name, name): values for name, values in choices.items()},
         series=series,
         groups={own.number: _groups(own, choices) for own in series},
         truths=[_truth(own, asked) for own in series],
         asked=[asked_for(value) for value in asked],
         rows=[row for own in series for row in _rows(own)],
-        figures=[
-            (
-                drawing,
-                inline_svg(
-                    drawing.figure,
-                    name=drawing.name,
-                    title=drawing.title,
-                    labels={f"series-{own.number}": own.label for own in series},
-                ),
-            )
-            for drawing in drawings(
-                series, epsilon_swept=EPSILON in sweep.keys, legend=False, measure=measure_of(sweep, out)
-            )
-        ],
+        headline=headline(series),
+        figures=_figures(series, others, measure_of(sweep, out)),
         cards=cards(sweep, out),
         versions=run_report.versions(),
         config=sweep.text,
@@ -148,6 +149,31 @@ def render(
         script=Markup(SCRIPT),
         digest=script_digest(),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A figure as the page has it. wide, narrow: its SVG for a screen of that kind."""
+
+    drawing: Drawing
+    wide: Markup
+    narrow: Markup
+
+
+def _figures(series: Sequence[Series], others: Sequence[Sequence[Series]], measure: Measure) -> list[Shown]:
+    labels = {f"series-{own.number}": own.label for own in (*series, *(one for own in others for one in own))}
+    wide, narrow = (
+        drawings(series, legend=False, measure=measure, others=others, narrow=small)
+        for small in (False, True)
+    )
+    return [
+        Shown(
+            drawing=large,
+            wide=inline_svg(large.figure, name=large.name, title=large.title, labels=labels),
+            narrow=inline_svg(small.figure, name=f"{small.name}-narrow", title=small.title, labels=labels),
+        )
+        for large, small in zip(wide, narrow, strict=True)
+    ]
 
 
 def _outside(sweep: Sweep, out: Path) -> list[str]:

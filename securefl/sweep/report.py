@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from securefl.storage.files import subfolder
 from securefl.storage.private_folder import FIELD, NOTICE, private_folder
 from securefl.study.publication import PERSONAL, public
 from securefl.sweep import tradeoff, tradeoff_plots
-from securefl.sweep.best import caveats, sentences
-from securefl.sweep.cells import CONFIG, EPSILON, Sweep
+from securefl.sweep.best import caveats, headline, sentences
+from securefl.sweep.cells import CONFIG, Sweep
 from securefl.sweep.page import alarms_of, measure_of
 from securefl.sweep.page import write as write_page
 
@@ -39,11 +39,11 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
     personal = PERSONAL in set(summary["models"])
     plots = subfolder((private if personal else out) / "plots")
     notice = NOTICE if personal else TESTED
-    swept, measure = EPSILON in sweep.keys, measure_of(sweep, out)
-    for drawing in tradeoff_plots.drawings(series, epsilon_swept=swept, legend=True, measure=measure):
+    measure, others = measure_of(sweep, out), tradeoff.other_axes(sweep, summary)
+    for drawing in tradeoff_plots.drawings(series, legend=True, measure=measure, others=others):
         write_png(plots / f"{drawing.name}.png", drawing.figure, notice)
     reproduce = f"securefl sweep {out / CONFIG} --out {out}-again"
-    write_page(out / "sweep.html", sweep, out, series, failed, reproduce)
+    write_page(out / "sweep.html", sweep, out, series, failed, reproduce, others)
     return summary
 
 
@@ -57,7 +57,7 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
         "cells": len(sweep.cells),
         "accuracy": measure_of(sweep, out).words,
         "tested": TESTED,
-        "sentences": [] if summary.empty else sentences(tradeoff.series_of(sweep, summary)),
+        "sentences": [] if summary.empty else _sentences(tradeoff.series_of(sweep, summary)),
         "accounting": caveats(sweep),
         "summary": _rows(public(summary)),
         "page": page,
@@ -68,6 +68,10 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
             "summary": _rows(summary),
         },
     }
+
+
+def _sentences(series: Sequence[tradeoff.Series]) -> list[str]:
+    return [*filter(None, [headline(series)]), *sentences(series)]
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,11 +1,14 @@
-"""The result tables of a sweep, and its series: an arm at fixed values of all swept keys but epsilon."""
+"""The result tables of a sweep, and its series: an arm at fixed values of all swept keys but the axis.
+
+The axis is the true epsilon, or another swept key with numbers.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, nan, sqrt
+from dataclasses import dataclass, replace
+from math import ceil, floor, inf, log10, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,17 @@ from scipy.stats import t
 
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
+from securefl.report.style import FEW_SEEDS
+from securefl.study.config import Study
 from securefl.study.results import rounds_to
 from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names, show
 from securefl.sweep.run import facts, finished
 
 CONFIDENCE = 0.95
+_APART = 100_000
+"""Between the numbers of series over two axes: more than a sweep has series."""
+_DIGITS = 4
+"""Of a true epsilon by which seeds of one cell are one point, and equal cells of two arms one setting."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,6 +40,7 @@ class Series:
     (without epsilon), "arm" and "protocol". rows: its rows of the summary table, one for each cell and seed.
     panel: the words of its panel, one for each key of `panels`. line: the words that distinguish it within
     its panel. look: the number of its colour and mark. Series with the same line have the same look.
+    axis: the swept key that is its axis, whose values are in the column "asked"; empty for the true epsilon.
     """
 
     number: int
@@ -40,11 +50,16 @@ class Series:
     panel: tuple[str, ...]
     line: str
     look: int
+    axis: str = ""
 
     def points(self, column: str) -> list[Point]:
-        """A column's mean and 95 % band over the seeds, for each epsilon asked for, lowest first."""
-        groups = self.rows.groupby("asked", sort=True)[column]
-        return [Point.of(float(str(asked)), own) for asked, own in groups]
+        """A column's mean and 95 % band over the seeds, for each setting of the axis, lowest first."""
+        groups = [(float(str(asked)), own) for asked, own in self.rows.groupby("asked", sort=True)]
+        if self.axis:
+            return [Point.of(value, own[column]) for value, own in groups]
+        # Without an adversary there is no epsilon, and no finite one is claimed.
+        made = [Point.of(asked, own[column], own["epsilon_true"].fillna(inf).max()) for asked, own in groups]
+        return sorted(made, key=lambda point: point.at)
 
     @property
     def endless(self) -> bool:
@@ -60,27 +75,30 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The seeds' values at one epsilon asked for.
+    """The seeds' values at one setting of the axis.
 
-    mean: of the known values, nan if there is none. half: half the width of their 95 % band. It is nan for
-    fewer than three values: a band of two is meaningless, so figures show the two values. missing: the number
-    of seeds without a value.
+    asked: the setting, such as the epsilon asked for. at: its place on the axis, the largest true epsilon of
+    the seeds. mean: of the known values, nan if there is none. half: half the width of their 95 % band. It is
+    nan for few values: a band of them says little, so figures show the values. missing: the number of seeds
+    without a value.
     """
 
     asked: float
+    at: float
     mean: float
     half: float
     missing: int
     values: tuple[float, ...]
 
     @classmethod
-    def of(cls, asked: float, values: ArrayLike) -> Point:
+    def of(cls, asked: float, values: ArrayLike, at: float | None = None) -> Point:
         known = np.asarray(pd.to_numeric(pd.Series(values)), dtype=np.float64)
         missing = int(np.isnan(known).sum())
         known = known[~np.isnan(known)]
         mean, half = student(known)
-        half = half if len(known) > 2 else nan
-        return cls(asked=asked, mean=mean, half=half, missing=missing, values=tuple(known.tolist()))
+        half = half if len(known) >= FEW_SEEDS else nan
+        at = asked if at is None else at
+        return cls(asked=asked, at=at, mean=mean, half=half, missing=missing, values=tuple(known.tolist()))
 
 
 def student(values: ArrayLike) -> tuple[float, float]:
@@ -140,7 +158,8 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
     before), models (of the accuracies, "global" or "personal"), final_accuracy, best_accuracy, target,
     rounds_to_target (empty if it was not reached), bytes_up and bytes_down (of the whole run), epsilon
     against each party, epsilon_true (the largest of those against the parties of `adversaries`), asked (the
-    epsilon that the noise is calibrated for, inf without noise), unit, adjacency, delta, against, endless
+    epsilon that the noise is calibrated for; if noise was given instead, the true one, inf if that is
+    infinite), unit, adjacency, delta, against, endless
     (the reason why epsilon_true is infinite).
     """
     rows = []
@@ -153,7 +172,30 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
             head = {name: own[name].iloc[0] for name in ("cell", *sweep.keys, "arm", "protocol")}
             rows.append({**head, "seed": seed, **row, "endless": words[arm]})
     # A nullable integer: with another type, a missing round would turn the whole column into floats.
-    return pd.DataFrame(rows).astype({"rounds_to_target": "Int64"}) if rows else pd.DataFrame()
+    return with_levels(pd.DataFrame(rows).astype({"rounds_to_target": "Int64"})) if rows else pd.DataFrame()
+
+
+def with_levels(summary: pd.DataFrame) -> pd.DataFrame:
+    """The summary with the true epsilon as the one asked for, in rows whose noise was given instead."""
+    true = summary.groupby(["cell", "arm"])["epsilon_true"].transform("max")
+    level = true.map(_rounded_up)
+    given = np.isinf(summary["asked"]) & np.isfinite(level)
+    return summary.assign(asked=summary["asked"].where(~given, level))
+
+
+def _rounded_up(epsilon: float) -> float:
+    if not 0 < epsilon < inf:
+        return epsilon
+    scale = 10.0 ** (_DIGITS - 1 - floor(log10(epsilon)))
+    return ceil(epsilon * scale) / scale
+
+
+def _asked(study: Study) -> float:
+    """The epsilon that the noise was calibrated for, inf if none was asked for."""
+    found = study.privacy.epsilon
+    if found is None and study.dpsgd is not None:
+        found = study.dpsgd.epsilon
+    return inf if found is None else found
 
 
 def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
@@ -170,7 +212,7 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
         "bytes_down": own["bytes_down"].sum(),
         **{f"epsilon_{party}": value for party, value in epsilon.items()},
         "epsilon_true": max((epsilon[party] for party in privacy.adversaries), default=nan),
-        "asked": inf if privacy.epsilon is None else privacy.epsilon,
+        "asked": _asked(cell.study),
         "unit": privacy.unit,
         "adjacency": privacy.adjacency,
         "delta": privacy.delta,
@@ -178,9 +220,16 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
-    """The series of a sweep, in the order of its cells."""
-    keys = _independent([key for key in sweep.keys if key not in (EPSILON, "arm.protocol")], summary)
+def series_of(sweep: Sweep, summary: pd.DataFrame, axis: str = "") -> list[Series]:
+    """The series of a sweep, in the order of its cells.
+
+    axis: a swept key with numbers (see `axes_of`) in place of the true epsilon.
+    """
+    if axis:
+        summary = summary[pd.to_numeric(summary[axis], errors="coerce").notna()]
+        summary = summary.assign(asked=pd.to_numeric(summary[axis]))
+    kept = (axis, "arm.protocol") if axis else (EPSILON, "arm.protocol")
+    keys = _independent([key for key in sweep.keys if key not in kept], summary)
     # dropna=False below: if some cells lack a key, its absence is a value like any other.
     names = ["arm", *keys, "protocol"]
     groups = [
@@ -190,7 +239,7 @@ def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
     told = _telling([values for values, _ in groups], names)
     short, cells = short_names(sweep.keys), {cell.folder: cell for cell in sweep.cells}
     both = summary["models"].nunique() > 1
-    panels = [key for key in sweep.panels if key in told]
+    panels = [key for key in sweep.panels if key in told and not axis]
     made: list[Series] = []
     looks: dict[str, int] = {}
     for number, (values, rows) in enumerate(groups):
@@ -207,9 +256,30 @@ def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
                 panel=tuple(words[key] for key in panels),
                 line=line,
                 look=looks.setdefault(line, len(looks)),
+                axis=axis,
             )
         )
     return made
+
+
+def axes_of(sweep: Sweep, summary: pd.DataFrame) -> list[str]:
+    """The swept keys whose values are several numbers, and that do not ask for an epsilon."""
+    found = []
+    for key in sweep.keys:
+        values = [value for value in summary.get(key, []) if not isinstance(value, bool | np.bool_)]
+        numbers = pd.to_numeric(pd.Series(values), errors="coerce")
+        if np.isfinite(numbers).all() and numbers.nunique() > 1 and not key.endswith(".epsilon"):
+            found.append(key)
+    return found
+
+
+def other_axes(sweep: Sweep, summary: pd.DataFrame) -> list[list[Series]]:
+    """The series over each axis beside epsilon. No two series of a page have the same number."""
+    found = [series_of(sweep, summary, axis) for axis in axes_of(sweep, summary)]
+    return [
+        [replace(one, number=one.number + _APART * place) for one in own]
+        for place, own in enumerate(found, 1)
+    ]
 
 
 def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:

@@ -1,17 +1,18 @@
-"""Draws the figures of a sweep: accuracy and rounds against epsilon, and accuracy against bytes.
+"""Draws the figures of a sweep: accuracy and rounds against the true epsilon, another key, or bytes.
 
-Each series is a line of means over the seeds, with a 95 % band by Student's t. A figure has one pair of axes
-for all series, or one for each panel. Every artist of a series has a gid "series-<number>-...", by which the
-page shows and hides it.
+Each series is a line of means over the seeds, with a 95 % band by Student's t, or points if seeds are few. A
+figure has one pair of axes for all series, or one for each panel. Every artist of a series has a gid
+"series-<number>-...", by which the page shows and hides it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
-from math import inf, isfinite, isnan
+from math import ceil, floor, inf, isfinite, isnan, log10
 from textwrap import fill
+from typing import Final
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -20,11 +21,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
-from securefl.report.style import look
+from securefl.report.style import FEW_SEEDS, NARROW, WIDE, light_frame, look, plain_logarithmic
 from securefl.sweep.tradeoff import Point, Series
 from securefl.training.evaluation import MEASURES, Measure
 
-_WIDTH, _HEIGHT = 9.0, 4.6
+_HEIGHT, _NARROW_HEIGHT = 4.6, 3.7
+
+
+_FAR: Final = 20
+"""Numbers that differ by a larger factor would crowd at the ends of a linear axis."""
+_SHORT: Final = 0.004
+"""How far an epsilon may be from the number that labels it: noise for 2 may cost 1.995."""
 _NEVER = "not reached"
 _OF_PANEL = (3.0, 2.5)
 """Inches of a figure with one panel, and of one panel among several."""
@@ -48,24 +55,26 @@ class Drawing:
 def drawings(
     series: Sequence[Series],
     *,
-    epsilon_swept: bool,
     legend: bool,
     measure: Measure = MEASURES["classification"],
+    others: Sequence[Sequence[Series]] = (),
+    narrow: bool = False,
 ) -> list[Drawing]:
-    """The figures for which this sweep has data.
+    """The figures for which this sweep has data. The first one is the one that a reader should see first.
 
-    epsilon_swept: whether to draw the figures over epsilon. legend: whether each figure gets a legend below
-    its axes. measure: of accuracy.
+    legend: whether each figure gets a legend below its axes. measure: of accuracy. others: series over other
+    axes than epsilon. narrow: whether the figures are for a narrow screen.
     """
     made = []
-    if epsilon_swept:
-        made.append(accuracy_against_epsilon(series, measure))
+    if any(isfinite(point.at) for own in series for point in own.points("final_accuracy")):
+        made.append(accuracy_against_epsilon(series, measure, narrow))
         if any(own.rows["target"].notna().any() for own in series):
-            made.append(rounds_against_epsilon(series))
-    made.append(accuracy_against_bytes(series, measure))
+            made.append(rounds_against_epsilon(series, narrow))
+    made += [accuracy_against_key(own, measure, narrow) for own in others]
+    made.append(accuracy_against_bytes(series, measure, narrow))
     for drawing in made:
         if legend:
-            _legend(drawing.figure, drawing.legend)
+            add_legend(drawing)
     return made
 
 
@@ -74,20 +83,44 @@ def _looks(series: Sequence[Series]) -> list[Series]:
     return list({own.look: own for own in reversed(series)}.values())[::-1]
 
 
-def accuracy_against_epsilon(series: Sequence[Series], measure: Measure) -> Drawing:
-    """The figure of final accuracy against the epsilon asked for."""
-    figure, axes = panelled(series, f"final {measure.axis}")
+def accuracy_against_epsilon(series: Sequence[Series], measure: Measure, narrow: bool = False) -> Drawing:
+    """The figure of final accuracy against the true epsilon."""
+    figure, axes = panelled(series, f"final {measure.axis}", narrow=narrow)
     place = _epsilon_axis(axes, series)
     for own in series:
         points = [p for p in own.points("final_accuracy") if not isnan(p.mean)]
         draw(axes[own.panel], own, place, points, Range(measure.least, 1.0))
     return Drawing(
         name="accuracy_epsilon",
-        title="Accuracy against the epsilon asked for",
+        title="Accuracy against the true epsilon",
         caption=f"Accuracy after the last round: {measure.words}. Mean over the seeds with a 95 % band "
-        f"(Student's t); two seeds are drawn as two points. The axis is the epsilon that the noise was "
-        f"calibrated for (the table has the true one). Open marks and dashed lines: the true epsilon is "
-        f"infinite.{_personal(series)}",
+        f"(Student's t); fewer than {FEW_SEEDS} seeds are drawn as points. The axis is the largest epsilon "
+        "that a client's ledger states against the adversaries after the run, whatever made it finite: noise "
+        "on statistics or updates, or private training. On the right: no finite epsilon. Open marks and "
+        f"dashed lines: noise was added, and epsilon is infinite all the same.{_personal(series)}",
+        figure=figure,
+        legend=_looks(series),
+    )
+
+
+def accuracy_against_key(series: Sequence[Series], measure: Measure, narrow: bool = False) -> Drawing:
+    """The figure of final accuracy against a swept key with numbers."""
+    key = series[0].axis
+    figure, made = panelled(series, f"final {measure.axis}", narrow=narrow)
+    values = sorted({point.at for own in series for point in own.points("final_accuracy")})
+    for own in series:
+        points = [p for p in own.points("final_accuracy") if not isnan(p.mean)]
+        draw(made[own.panel], own, lambda _, at: at, points, Range(measure.least, 1.0))
+    for axes in made.values():
+        if values[0] > 0 and values[-1] / values[0] > _FAR:
+            axes.set_xscale("log")
+            plain_logarithmic(axes.xaxis)
+    along(made, key)
+    return Drawing(
+        name=f"accuracy_{key.replace('.', '_')}",
+        title=f"Accuracy against {key}",
+        caption=f"Accuracy after the last round: {measure.words}. Each line is an arm at fixed values of all "
+        f"other swept keys.{_personal(series)}",
         figure=figure,
         legend=_looks(series),
     )
@@ -104,10 +137,10 @@ def _personal(series: Sequence[Series]) -> str:
     return f" Dotted: {what}, which do not compare with global models on the server's records."
 
 
-def rounds_against_epsilon(series: Sequence[Series]) -> Drawing:
-    """The figure of rounds to the target against the epsilon asked for. A cross at the top: no seed reached
-    the target."""
-    figure, made = panelled(series, "rounds to the target")
+def rounds_against_epsilon(series: Sequence[Series], narrow: bool = False) -> Drawing:
+    """The figure of rounds to the target against the true epsilon. A cross at the top: no seed reached the
+    target."""
+    figure, made = panelled(series, "rounds to the target", narrow=narrow)
     place = _epsilon_axis(made, series, aside=0.25)
     curves = {own.number: own.points("rounds_to_target") for own in series}
     means = [p.mean for points in curves.values() for p in points if not isnan(p.mean)]
@@ -117,7 +150,7 @@ def rounds_against_epsilon(series: Sequence[Series]) -> Drawing:
         axes = made[own.panel]
         points = [p for p in curves[own.number] if not isnan(p.mean)]
         draw(axes, own, place, points, Range(0.0, inf), band=False)
-        lost = [place(own, p.asked) for p in curves[own.number] if isnan(p.mean)]
+        lost = [place(own, p.at) for p in curves[own.number] if isnan(p.mean)]
         if lost:
             crosses = axes.plot(lost, [top] * len(lost), "x", color=Ink.of(own).colour, markersize=8)
             mark(own, "never", crosses)
@@ -126,10 +159,10 @@ def rounds_against_epsilon(series: Sequence[Series]) -> Drawing:
         _rounds_axis(axes, top, never=lost_somewhere)
     return Drawing(
         name="rounds_epsilon",
-        title="Rounds to the target against the epsilon asked for",
+        title="Rounds to the target against the true epsilon",
         caption="The first round that reached the target accuracy: the mean over the seeds that reached it, "
-        "with a 95 % bar; two seeds are drawn as two points. An open mark: some seeds never reached it. A "
-        "cross at the top: no seed reached it.",
+        f"with a 95 % bar; fewer than {FEW_SEEDS} seeds are drawn as points. An open mark: some seeds never "
+        "reached it. A cross at the top: no seed reached it.",
         figure=figure,
         legend=_looks(series),
     )
@@ -144,9 +177,9 @@ def _rounds_axis(axes: Axes, top: float, *, never: bool) -> None:
         axes.annotate(_NEVER, (low, top), (4, 8), textcoords="offset points", fontsize=9, color="#555555")
 
 
-def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Drawing:
-    """The figure of final accuracy against all bytes of a run. Marks grow with the epsilon asked for."""
-    figure, made = panelled(series, f"final {measure.axis}")
+def accuracy_against_bytes(series: Sequence[Series], measure: Measure, narrow: bool = False) -> Drawing:
+    """The figure of final accuracy against all bytes of a run. Marks grow with epsilon."""
+    figure, made = panelled(series, f"final {measure.axis}", narrow=narrow)
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
     xs = []
     for own in series:
@@ -171,8 +204,9 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Drawin
         xs += [float(x) for x in means["moved"]]
     # If bytes differ by more than a factor of twenty, marks would crowd at the ends of a linear axis.
     for axes in made.values():
-        if min(xs) > 0 and max(xs) / min(xs) > 20:
+        if min(xs) > 0 and max(xs) / min(xs) > _FAR:
             axes.set_xscale("log")
+            plain_logarithmic(axes.xaxis)
         elif min(xs) == max(xs):
             axes.set_xlim(0, 2 * max(xs) or 1)
     along(made, "sent and received in the whole run, all clients (MB)")
@@ -180,7 +214,7 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Drawin
         name="accuracy_bytes",
         title="Accuracy against bytes",
         caption="Accuracy after the last round and megabytes on the wire, both directions, means over the "
-        "seeds. Each epsilon asked for has a mark, which grows with epsilon; no noise has the largest."
+        "seeds. Each cell has a mark, which grows with its epsilon; an infinite one has the largest."
         f"{_personal(series)}",
         figure=figure,
         legend=_looks(series),
@@ -192,13 +226,13 @@ def _epsilon_axis(made: Mapping[Panel, Axes], series: Sequence[Series], *, aside
     # Ticks that touch are illegible: of close ones only the first is drawn.
     gap = (place.right / (place.finite[0] if place.finite else 1.0)) ** (0.05 if len(made) == 1 else 0.12)
     ticks: list[float] = []
-    for value in place.finite:
+    for value in _ticks(place.finite):
         if not ticks or value / ticks[-1] >= gap:
             ticks.append(value)
     labels = [f"{value:g}" for value in ticks]
     if place.endless:
         ticks.append(place.right)
-        labels.append("no noise")
+        labels.append("infinite")
     for axes in made.values():
         axes.set_xscale("log")
         if place.endless and place.finite:
@@ -207,16 +241,40 @@ def _epsilon_axis(made: Mapping[Panel, Axes], series: Sequence[Series], *, aside
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xticks(ticks, labels)
-    along(made, "epsilon asked for (log scale)")
+    along(made, f"true epsilon{_holds(series)} (log scale)")
     return place
 
 
-def _legend(figure: Figure, series: Sequence[Series]) -> None:
+def _ticks(values: Sequence[float]) -> list[float]:
+    """The values themselves if they are short numbers, such as 0.5 and 8, and else 1, 2, 5, 10 and so on."""
+    short = sorted({float(f"{value:.2g}") for value in values})
+    if all(abs(value / float(f"{value:.2g}") - 1) < _SHORT for value in values):
+        return short
+    low, high = values[0], values[-1]
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    found = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    inside = [value for value in found if low * 0.99 <= value <= high * 1.01]
+    return inside if len(inside) > 1 else short
+
+
+def _holds(series: Sequence[Series]) -> str:
+    """What the epsilon of all series holds for, in words; empty if they differ."""
+    units, deltas = (
+        {value for own in series for value in own.rows.get(name, [])} for name in ("unit", "delta")
+    )
+    if len(units) != 1 or len(deltas) != 1:
+        return ""
+    return f" per {units.pop()} at delta {deltas.pop():g}"
+
+
+def add_legend(drawing: Drawing) -> None:
+    """Draw the legend below the axes."""
+    figure, series = drawing.figure, drawing.legend
     found = [axes.get_legend_handles_labels() for axes in figure.axes]
     handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
     labels = [own.line for own in series if own.line in handles]
-    # About 120 characters of this size fit the width; handle and gap take 8 in each column.
-    columns = max(1, min(4, 120 // (8 + max(map(len, labels)))))
+    # About 13 letters of this size fit an inch; handle and gap take 8 in each column.
+    columns = max(1, min(4, int(13.3 * figure.get_figwidth()) // (8 + max(map(len, labels)))))
     figure.set_figheight(figure.get_figheight() + 0.21 * -(-len(labels) // columns))
     figure.legend(
         [handles[label] for label in labels],
@@ -228,30 +286,38 @@ def _legend(figure: Figure, series: Sequence[Series]) -> None:
     )
 
 
-def panelled(series: Sequence[Series], what: str) -> tuple[Figure, dict[Panel, Axes]]:
+def panelled(
+    series: Sequence[Series], what: str, *, narrow: bool = False
+) -> tuple[Figure, dict[Panel, Axes]]:
     """A figure with axes for every panel of these series. what: the quantity of all vertical axes.
 
     Panels with different first words are side by side, and panels with different other words are below each
-    other.
+    other. On a narrow screen they are in rows of two, in the order of the series.
     """
-    columns = list(dict.fromkeys(own.panel[:1] for own in series))
-    rows = list(dict.fromkeys(own.panel[1:] for own in series))
-    several = len(columns) * len(rows) > 1
-    width, height = _OF_PANEL[0] * len(columns), _OF_PANEL[1] * len(rows)
-    size = (max(_WIDTH, width), max(_HEIGHT, height)) if several else (_WIDTH, _HEIGHT)
-    figure = Figure(figsize=size, dpi=110, layout="constrained")
-    places = figure.subplots(len(rows), len(columns), sharex=several, sharey=several, squeeze=False)
-    there = {own.panel for own in series}
+    there = list(dict.fromkeys(own.panel for own in series))
+    columns = list(dict.fromkeys(panel[:1] for panel in there))
+    rows = list(dict.fromkeys(panel[1:] for panel in there))
+    grid: dict[Panel, tuple[int, int]] = {
+        column + row: (down, right) for down, row in enumerate(rows) for right, column in enumerate(columns)
+    }
+    across, high = len(columns), len(rows)
+    several, small = len(there) > 1, narrow and len(there) > 1
+    if small:
+        across, high = 2, -(-len(there) // 2)
+        grid = {panel: divmod(number, 2) for number, panel in enumerate(there)}
+    least = (NARROW, _NARROW_HEIGHT) if narrow else (WIDE, _HEIGHT)
+    size = (max(least[0], 0 if narrow else _OF_PANEL[0] * across), max(least[1], _OF_PANEL[1] * high))
+    figure = Figure(figsize=size if several else least, dpi=110, layout="constrained")
+    places = figure.subplots(high, across, sharex=several, sharey=several, squeeze=False)
+    for axes in places.flat:
+        axes.set_visible(False)
     made: dict[Panel, Axes] = {}
-    for down, row in enumerate(rows):
-        for right, column in enumerate(columns):
-            axes = places[down, right]
-            if column + row in there:
-                made[column + row] = axes
-                axes.set_title(_title(column, row, size[0] / len(columns)), fontsize=9)
-                _dress(axes, what if right == 0 else "")
-            else:
-                axes.set_visible(False)
+    for panel in sorted(there, key=grid.__getitem__):
+        axes = places[grid[panel]]
+        axes.set_visible(True)
+        axes.set_title(_title(panel[:1], panel[1:], size[0] / across), fontsize=9)
+        _dress(axes, what if grid[panel][1] == 0 else "")
+        made[panel] = axes
     return figure, made
 
 
@@ -262,15 +328,16 @@ def _title(column: Panel, row: Panel, inches: float) -> str:
 
 
 def _dress(axes: Axes, what: str) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#E3E3E3", linewidth=0.8)
-    axes.set_axisbelow(True)
+    light_frame(axes)
     axes.set_ylabel(what)
 
 
 def along(made: Mapping[Panel, Axes], what: str) -> None:
     """Label the horizontal axes, below the lowest panel of each column."""
-    lowest = {panel[:1]: axes for panel, axes in made.items()}
+    lowest: dict[float, Axes] = {}
+    for axes in made.values():
+        spot = axes.get_subplotspec()
+        lowest[0 if spot is None else spot.colspan.start] = axes
     for axes in lowest.values():
         axes.set_xlabel(what, fontsize=10 if len(made) == 1 else 8)
         axes.tick_params(labelbottom=True)
@@ -297,25 +364,30 @@ class Ink:
 
 
 class Place:
-    """The place of an epsilon on the axis. Infinity ("no noise") is to the right of the largest one.
+    """The place of a true epsilon on the axis. Infinity is to the right of the largest finite one.
 
     aside: the share of the gap between two epsilons over which the series at one epsilon are spread.
     """
 
     def __init__(self, series: Sequence[Series], aside: float) -> None:
-        asked = {float(value) for own in series for value in own.rows["asked"]}
-        self.finite = sorted(value for value in asked if isfinite(value))
-        self.endless = inf in asked
+        found = {point.at for own in series for point in own.points("final_accuracy")}
+        # 1.9998 and 2 are one place: the gap between them is no step of the axis.
+        self.finite = sorted({float(f"{value:.3g}") for value in found if isfinite(value) and value > 0})
+        self.endless = inf in found
         steps = [high / low for low, high in pairwise(self.finite)]
         self.step = min(max(steps, default=2.0), 10.0)
         self.right = (self.finite[-1] if self.finite else 1.0) * self.step**1.2
         self._count, self._aside = 1 + max((own.look for own in series), default=0), aside
 
-    def __call__(self, series: Series, asked: float) -> float:
-        # Spread, so that equal series stay visible side by side; without noise many are equal.
+    def __call__(self, series: Series, epsilon: float) -> float:
+        # Spread, so that equal series stay visible side by side; without a finite epsilon many are equal.
         aside = (series.look + 0.5) / self._count - 0.5
-        at, width = (asked, self._aside) if isfinite(asked) else (self.right, 0.5)
-        return float(at * self.step ** (width * aside))
+        if not isfinite(epsilon):
+            return float(self.right * self.step ** (0.5 * aside))
+        # An epsilon of 0 has no place on a logarithmic axis.
+        return float(
+            max(epsilon, self.finite[0] if self.finite else 1.0) * self.step ** (self._aside * aside)
+        )
 
 
 @dataclass(frozen=True)
@@ -334,18 +406,18 @@ class Range:
 def draw(
     axes: Axes,
     series: Series,
-    place: Place,
+    place: Callable[[Series, float], float],
     points: Sequence[Point],
     limits: Range,
     *,
     band: bool = True,
 ) -> None:
-    """Draw a series: finite epsilons as a line with its band (or bars), "no noise" as a point with a bar."""
+    """Draw a series: finite epsilons as a line with its band (or bars), infinite ones as points with bars."""
     ink, label = Ink.of(series), series.line
-    # In two parts: a line to "no noise" would cross a gap that has no scale.
-    for part, finite in (("line", True), ("no-noise", False)):
-        own = [p for p in points if isfinite(p.asked) == finite]
-        x = np.array([place(series, p.asked) for p in own])
+    # In two parts: a line to infinity would cross a gap that has no scale.
+    for part, finite in (("line", True), ("infinite", False)):
+        own = [p for p in points if isfinite(p.at) == finite]
+        x = np.array([place(series, p.at) for p in own])
         mean = np.array([p.mean for p in own])
         line = axes.plot(x, mean, ink.marker, color=ink.colour, markerfacecolor=ink.fill, label=label)
         line[0].set(linestyle=(0, ink.dash) if finite and ink.dash else "-" if finite else "", linewidth=1.8)
@@ -354,7 +426,12 @@ def draw(
         if hollow:
             open_ = axes.plot(x[hollow], mean[hollow], ink.marker, color=ink.colour, markerfacecolor="white")
             mark(series, f"{part}-open", open_)
-        each = [(at, value) for at, p in zip(x, own, strict=True) if len(p.values) == 2 for value in p.values]
+        each = [
+            (at, value)
+            for at, p in zip(x, own, strict=True)
+            if 1 < len(p.values) < FEW_SEEDS
+            for value in p.values
+        ]
         if each:
             mark(
                 series, f"{part}-seeds", axes.plot(*zip(*each, strict=True), ".", color=ink.colour, alpha=0.6)
@@ -366,7 +443,7 @@ def draw(
 def _spread(
     axes: Axes, series: Series, part: str, x: Floats, own: Sequence[Point], limits: Range, band: bool
 ) -> None:
-    """Draw the band over three seeds or more, or a bar at each point."""
+    """Draw the band over many seeds, or a bar at each point."""
     known = [i for i, p in enumerate(own) if not isnan(p.half)]
     if not known:
         return

@@ -53,7 +53,9 @@ def save(path: Path, tensors: Tensors, card: Mapping[str, Any]) -> None:
         raise DataError(f"Expected a card of at most {LARGEST_CARD:,} characters, got {len(text):,}.")
     # A single key, since the library writes several in an order that changes from run to run.
     header = _text({"format": FORMAT, "card": card, "digest": _digest(text, tensors)})
-    write(path, encoded(dict(tensors), metadata={_KEY: header}))
+    # The library writes other orders than C as they lie in memory, under a shape that they do not have.
+    rows = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
+    write(path, encoded(rows, metadata={_KEY: header}))
 
 
 def read(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from securefl.algorithm.queries import Float32s
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.core.reading import near
 from securefl.storage.files import replacing
+from securefl.storage.own_code import CodePlace, importable, load
 from securefl.training.chunks import apart
 from securefl.training.devices import as_tensor, in_mode
 from securefl.training.products import UNIT
@@ -39,11 +40,13 @@ class Network:
     module: records (n, *shape) -> features (n, k), each record on its own. It is not trained.
     name: identifies the network and its weights, such as a word and a SHA-256. It is a key of the cache.
     about: the network and its training data, for people, or "" if they are unknown.
+    tokens: turns n texts into records (n, tokens) of codes, int64, or None if the network reads no text.
     """
 
     module: nn.Module
     name: str
     about: str
+    tokens: Callable[[Sequence[str]], NDArray[np.int64]] | None = None
 
     def width(self, shape: tuple[int, ...]) -> int:
         """The number k of features of a record of this shape.
@@ -91,6 +94,36 @@ def named(word: str) -> Network:
     if not isinstance(found, Network):
         raise ConfigError(f"Expected {point.value} to return a Network, got {type(found).__name__}.")
     return found
+
+
+def made_by(place: CodePlace, about: str) -> Network:
+    """The network that a class or function of a person's own code makes. This runs the code.
+
+    about: the network in words, or "". Raises ConfigError if it makes no module, or another one each time.
+    """
+    factory = load(place)
+    if not inspect.isroutine(factory) and not inspect.isclass(factory):
+        raise ConfigError(f"Expected {place.name} to be a class or function, got something else.")
+    try:
+        with importable(place):
+            module, again = factory(), factory()
+    except SecureFLError:
+        raise
+    # The function is a person's own code: it may raise any error, and call `sys.exit` as scripts do.
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"Expected {place.name}() to make a network, got {type(error).__name__}: {error}. Mend it."
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"Expected {place.name}() to make an nn.Module, got {type(module).__name__}.")
+    digest = digest_of(module, sources=False)
+    # A network that differs at each call would never find its cached features again.
+    if not isinstance(again, nn.Module) or digest_of(again, sources=False) != digest:
+        raise ConfigError(
+            f"Expected {place.name}() to make the same network each time, got others. Draw its values "
+            "from a seeded generator, or read them from a file."
+        )
+    return Network(module=module, name=f"{place.name} {place.sha256} {digest}", about=about)
 
 
 def digest_of(model: nn.Module, *, sources: bool) -> str:

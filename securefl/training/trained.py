@@ -428,7 +428,7 @@ def _numbers(found: NDArray[Any], shape: tuple[int, ...], *, text: bool) -> NDAr
         raise RecordsError(f"Expected records as whole numbers, the codes of characters, got {found.dtype}.")
     if found.ndim < 1 or not len(found) or found.shape[1:] != shape:
         expected = ", ".join(map(str, ("n", *shape)))
-        hint = " One record is x[None]." if shape and found.shape == shape else ""
+        hint = " Reshape your data: one record is x[None]." if shape and found.shape == shape else ""
         raise RecordsError(f"Expected records of shape ({expected}) with n >= 1, got {found.shape}.{hint}")
     if not text and not np.isfinite(rows).all():
         row = int(np.argwhere(~np.isfinite(rows))[0][0])

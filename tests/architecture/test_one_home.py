@@ -40,11 +40,13 @@ def test_a_long_module_is_found() -> None:
 # A module that one other of its folder reads is half an idea, unless a reader wants it by itself.
 ALONE = {
     "securefl.accounting.filed": "what a ledger reads of its file; the ledger alone makes permits",
+    "securefl.commands.story": "a match without other parties: it makes profiles, and `match` has none",
     "securefl.commands.sweep": "a word of the command line; `plan` asks it how a sweep is found",
     "securefl.data.parse": "strict readers of bytes, which know no data set",
     "securefl.data.shakespeare": "how a play becomes records and roles",
     "securefl.dp.ziggurat": "a sampler with its proof; it never reads a key, and `noise` does",
     "securefl.deployment.limits": "how places and memory are shared, tested without a socket",
+    "securefl.deployment.transport": "waves of turns, apart from entering, booking and attendance",
     "securefl.engine.party.contributing": "how the charges of a wave are reserved, apart from the machine",
     "securefl.linear.checked": "the protocol, with no party's keys or sessions; its sides are `checked_ckks`",
     "securefl.linear.checked_ckks": "one scheme with its sides, beside those that `registry` names",
@@ -55,6 +57,7 @@ ALONE = {
     "securefl.mechanisms.key_holder": "one mechanism with its proof",
     "securefl.mechanisms.local": "one mechanism with its proof",
     "securefl.mechanisms.outside": "what a mechanism of another distribution is held to",
+    "securefl.study.alarms": "warnings about a finished run, apart from the tables that `results` makes",
     "securefl.study.lanes": "what a lane says, and how its end is read",
     "securefl.study.privacy": "the section [privacy], as large as the rest of the configuration",
     "securefl.sums.encrypted.key_holder": "one party's machine",
@@ -65,10 +68,12 @@ ALONE = {
     "securefl.sums.two_server.client": "one party's machine",
     "securefl.sums.two_server.key_holder": "one party's machine",
     "securefl.sums.two_server.server": "one party's machine",
+    "securefl.study.spent": "what data holders spent by round, from the public account alone",
     "securefl.training.alone": "what vmap isolates; `isolation` chooses the way, and is as long again",
     "securefl.training.canaries": "one attack, which needs Opacus: `audits` imports it when it is used",
     "securefl.training.kinks": "one attack, which needs Opacus: `audits` imports it when it is used",
     "securefl.study.lying": "what a simulation's liars send, beside the parties that it gives to the engine",
+    "securefl.training.model_card": "a stranger's card is parsed here, apart from the model of it",
     "securefl.training.stack": "layers as mathematics, without fits or privacy; `cohorts` is as long again",
 }
 FLOORS = {"study": 8, "training": 8, "sweep": 8}

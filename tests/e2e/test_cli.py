@@ -196,7 +196,7 @@ def test_unknown_studies_and_folders(tmp_path: Path, capfd: pytest.CaptureFixtur
     code, _, err = securefl(capfd, "run", tmp_path / "none.toml")
     assert code == 1
     assert "none.toml" in error_line(err)
-    assert "packaged are" in err
+    assert "List the packaged ones with: securefl studies" in err
     code, _, err = securefl(capfd, "report", tmp_path)
     assert code == 1
     assert "Expected a run folder" in error_line(err)

@@ -82,7 +82,7 @@ def test_clients_have_their_features_once(own: Path, tmp_path: Path, monkeypatch
 def test_a_run_says_what_epsilon_leaves_out(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_report, "figures", lambda study, results: {})
+    monkeypatch.setattr(run_report, "figures", lambda *_: [])
     planned = said("plan", own)
     assert f"The features come from body:Body in {tmp_path / 'body.py'}" in planned.output
     assert SENTENCE in " ".join(planned.output.split())

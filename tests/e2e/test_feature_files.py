@@ -33,7 +33,7 @@ def said(*words: object) -> Result:
 
 
 def test_digits_from_a_file_with_its_test_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_report, "figures", lambda study, results: {})
+    monkeypatch.setattr(run_report, "figures", lambda *_: [])
     digits(tmp_path)
     path, out = study(tmp_path, DIGITS), tmp_path / "out"
     assert SENTENCE in said("plan", path).output

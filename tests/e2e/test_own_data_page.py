@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import own_table
+import pandas as pd
 import pytest
+from click.testing import CliRunner
 from support.own_study import people
 from support.tiny_study import run
 
-from securefl.study import world
+from securefl.commands.main import cli
+from securefl.study import run_report, world
 from securefl.study.config import parse, read
 from securefl.study.packaged import text_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
-TABLE, NET, STUDY, FEATURES, PIXELS, CALLS = re.findall(
+TABLE, NET, STUDY, LOANS, PREDICTED, FEATURES, PIXELS, CALLS = re.findall(
     r"^```(?:csv|py|toml)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE
 )
 
@@ -64,3 +68,30 @@ def test_the_table_is_one_that_it_describes(tmp_path: Path) -> None:
     assert TABLE.splitlines()[0] == "age,sex,dose,hospital,ill"
     (tmp_path / "patients.csv").write_text(TABLE)
     assert parse(STUDY, home=tmp_path).data.layout.target == ("ill",)
+
+
+def test_a_table_becomes_predictions_by_the_commands_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands and the study stand on the page as the benchmark types them; here on fewer records."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_report, "figures", lambda *_: [])
+    assert "".join(f"securefl {words}\n" for words in own_table.COMMANDS) in PAGE
+    own_table.write(tmp_path, 3_000, 8.0)  # fewer records carry less noise
+    assert LOANS.replace("3000", "300").replace("= 1.0", "= 8.0") == Path("loans.toml").read_text()
+    for words in own_table.COMMANDS:
+        done = CliRunner().invoke(cli, words.split(), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+    found = own_table.figures(tmp_path)
+    assert found["securefl"] > found["the most frequent label"], "a model of noise would not learn this"
+    assert list(pd.read_csv("predicted.csv")) == [
+        "row",
+        "prediction",
+        "probability of no",
+        "probability of yes",
+    ]
+    names: dict[str, Any] = {}
+    run_as_written(PREDICTED, names)
+    assert names["labels"].tolist() == pd.read_csv("predicted.csv")["prediction"].tolist()
+    assert names["accuracy"] == found["securefl"]
+    assert names["shares"].sum(1) == pytest.approx(np.ones(600))

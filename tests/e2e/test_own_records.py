@@ -68,7 +68,7 @@ OF_COLUMN = 'columns = { hospital = { categories = ["0", "1", "2", "3"] } }\n'
 def cancer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
     """The records, scaled by 40 times 2^-k, public numbers; the study and the model beside them."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_report, "figures", lambda study, results: {})
+    monkeypatch.setattr(run_report, "figures", lambda *_: [])
     x, y = load_breast_cancer(return_X_y=True)
     frame = pd.DataFrame(
         x / 2.0 ** np.ceil(np.log2([30, 40, 190, 2600, *[1] * 16, 40, 50, 260, 4300, *[1] * 6]))

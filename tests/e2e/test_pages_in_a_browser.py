@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support import browser
+from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.commands.main import cli
+from securefl.study.packaged import packaged
 
 WINDOWS = [(width, dark) for width in (420, 1280) for dark in (False, True)]
 NAMES = [f"{width}-{'dark' if dark else 'light'}" for width, dark in WINDOWS]
@@ -28,14 +30,32 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pages by kind, made by the commands that make them."""
     browser.require()  # before any work
     folder = tmp_path_factory.mktemp("pages")
-    called = CliRunner().invoke(cli, ["demo", "--out", str(folder / "demo"), "--json"])
+    # The demo's arms, in fewer rounds.
+    (folder / "demo.toml").write_text(packaged()["demo"].replace("rounds = 40", "rounds = 4"))
+    said = _called("run", str(folder / "demo.toml"), "--out", str(folder / "demo"), "--json")
+    assert json.loads(said)["privacy_cost"].startswith("A finite epsilon cost ")
+    made = {"run": folder / "demo" / "report.html"}
+    (folder / "own.toml").write_text(text(FEDAVG, FEDPROF, seeds="[1, 2, 3]"))
+    (folder / "other.toml").write_text(
+        text(FEDAVG, FEDPROF, seeds="[1, 2, 3]").replace("learning_rate = 0.2", "learning_rate = 0.1")
+    )
+    for name in ("own", "other"):
+        _called("run", str(folder / f"{name}.toml"), "--out", str(folder / name), "--json")
+    made["compare"] = folder / "compare.html"
+    _called("compare", str(folder / "own"), str(folder / "other"), "-o", str(made["compare"]))
+    made["story"] = folder / "story.html"
+    _called("match", "--story", "-o", str(made["story"]))
+    return made
+
+
+def _called(*words: str) -> str:
+    called = CliRunner().invoke(cli, words)
     assert called.exit_code == 0, called.output
-    assert json.loads(called.stdout)["privacy_cost"].startswith("A finite epsilon cost ")
-    return {"run": folder / "demo" / "report.html"}
+    return called.stdout
 
 
 @pytest.mark.parametrize(("width", "dark"), WINDOWS, ids=NAMES)
-@pytest.mark.parametrize("kind", ["run"])
+@pytest.mark.parametrize("kind", ["run", "compare", "story"])
 def test_nothing_to_stumble_over(pages: dict[str, Path], kind: str, width: int, dark: bool) -> None:
     seen = browser.look(pages[kind], width=width, dark=dark)
     assert seen.faults == {}

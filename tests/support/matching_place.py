@@ -48,17 +48,32 @@ class Place:
         self.root, self.options = root, options
         call("keygen", "--role", "key-holder", "--out", root / "K")
         call("keygen", "--role", "evaluator", "--out", root / "V")
+        write(root / "b.json", BASE)
         for label, values in CLIENTS.items():
             write(root / f"{label}.json", values)
             self.encrypt(label)
-        write(root / "b.json", BASE)
+
+    def declare(self, *flags: object, code: int = 0) -> str:
+        """The evaluator declares b.json with these options."""
+        keys = ("--public", self.root / "K/public.key", "--evaluator", self.root / "V/evaluator.key")
+        out = ("-o", self.root / "declared.pub")
+        return call("declare", *keys, "--baseline", self.root / "b.json", *flags, *out, code=code)
+
+    def signing(self, label: str, *flags: object) -> tuple[object, ...]:
+        """The flags of a client that signs: its key, and a declaration of these options."""
+        own = self.root / f"C-{label}"
+        if not own.exists():
+            call("keygen", "--role", "client", "--out", own)
+        self.declare(*flags)
+        return ("--declared", self.root / "declared.pub", "--key", own / "client.key")
 
     def encrypt(self, label: str, kind: str = "--profile", *more: object, code: int = 0) -> str:
         keys = ("--public", self.root / "K/public.key", "--evaluator", self.root / "V/evaluator.pub")
-        path = self.root / f"{label}.json"
-        return call(
-            "encrypt", *keys, kind, path, "-o", self.root / f"{label}.enc", *self.options, *more, code=code
-        )
+        path, flags = self.root / f"{label}.json", (*self.options, *more)
+        # Ciphertexts of compact are scored with a declared baseline alone.
+        if "compact" in flags and kind == "--profile" and not code:
+            flags = self.signing(label, *flags)
+        return call("encrypt", *keys, kind, path, "-o", self.root / f"{label}.enc", *flags, code=code)
 
     def match(
         self, *files: str, baseline: str = "b.json", more: tuple[object, ...] = (), code: int = 0
@@ -79,7 +94,8 @@ class Place:
 
     def reveal(self, *more: str, code: int = 0) -> str:
         keys = ("--secret", self.root / "K/secret.key", "--evaluator", self.root / "V/evaluator.pub")
-        return call("reveal", *keys, self.root / "scores.enc", *more, code=code)
+        given = [word for path in sorted(self.root.glob("C-*/client.pub")) for word in ("--client", path)]
+        return call("reveal", *keys, *given, self.root / "scores.enc", *more, code=code)
 
 
 def use(place: Place, name: str, code: int = 1) -> str:

@@ -246,7 +246,7 @@ def file_header(
 def file_text(header: Mapping[str, Any], body: bytes, kind: str = "encrypted-scores") -> bytes:
     """What is signed, and what a seal binds if the body is empty."""
     written = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    return b"securefl 3 " + kind.encode() + b"\n" + written + b"\n" + body
+    return b"securefl 4 " + kind.encode() + b"\n" + written + b"\n" + body
 
 
 class FileHolder:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
 
@@ -19,7 +21,8 @@ from securefl.core.text_safety import escaped
 @click.option(
     "--nodes",
     type=click.IntRange(1, 2**20),
-    help="How many clients connect; default: those of the server's roster, or 10.",
+    help="How many nodes connect; default: one for each client of the server's roster, or 10. In a "
+    "simulation of two-server or CKKS sums one of them is the key holder.",
 )
 @click.option("--no-training", is_flag=True, help="Load the app, and have no client train and evaluate.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
@@ -35,17 +38,18 @@ def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> Non
     from securefl.flower.rehearsal import rehearse
 
     if not as_json:
-        click.echo(f"Running the code of {app} on this machine, to the start of its strategy.", err=True)
-    found = rehearse(app, nodes=nodes, training=not no_training)
+        echo(f"Running the code of {app} on this machine, to the start of its strategy.", err=True)
+    with redirect_stdout(sys.stderr):  # the app may print, and this command's own output is for programs
+        found = rehearse(app, nodes=nodes, training=not no_training)
     if as_json:
         refused = [{"where": one.where, "what": one.what} for one in found.refused]
         click.echo(json.dumps({"app": str(app), "refused": refused, "notes": found.notes}, indent=1))
     else:
         # The texts may quote the app's own names and errors, which may have control characters.
         for one in found.refused:
-            click.echo(escaped(f"refused ({one.where}): {one.what}"))
+            echo(escaped(f"refused ({one.where}): {one.what}"))
         for note in found.notes:
-            click.echo(escaped(f"note: {note}"))
-        click.echo(f"{len(found.refused) or 'Nothing'} would be refused.")
+            echo(escaped(f"note: {note}"))
+        echo(f"{len(found.refused) or 'Nothing'} would be refused.")
     if found.refused:
         sys.exit(ExitCode.REFUSED)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
 from securefl.commands.telling import play_and_tell
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
@@ -38,7 +40,7 @@ Example:  securefl party coordinate server --out runs/hospitals
           securefl party coordinate server --socket client-0001=/srv/b.sock
           securefl party coordinate server --flower here"""
 )
-@click.argument("folder", type=click.Path(path_type=Path))
+@party_folder
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder; default runs/<name of the study>.")
 @click.option(
     "--parties",
@@ -135,8 +137,8 @@ def coordinate(
 
 
 def _stopped(error: Exception, again: str) -> None:
-    click.echo(escaped(f"securefl: {error}"), err=True)
-    click.echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
+    echo(escaped(f"securefl: {error}"), err=True)
+    echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
 
 
 def _is_lost(error: Exception) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.party.agreeing import agreed
+from securefl.commands.printing import echo
 from securefl.commands.telling import find
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example:  securefl party init P study.toml --client 0 --budget 8 --delta 1e-5")
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("study")
 @click.option("--client", type=click.IntRange(0), help="The client's number in the study.")
 @click.option("--key-holder", is_flag=True, help="The study's key holder.")
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 @click.option("--budget", type=float, help="The holder's term: the largest epsilon ever; inf for no limit.")
 @click.option(
     "--records",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=click.Path(path_type=Path),
     help="The client's own records, .npz with x and y; by default its part of the study's data.",
 )
 @click.option(
     "--counter",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     help="A folder that stores the party's progress, outside any backup of FOLDER.",
 )
 @click.option("--again", is_flag=True, help="Give the party in FOLDER another plan. Ledger and keys stay.")
@@ -85,12 +86,12 @@ def init(
     if client is not None:
         _agree(made.plan, stated, yes)
     content = (folders.renew if again else folders.init)(folder, made, part)
-    click.echo(f"{folder / 'party.toml'}: {content.name} of {found.study.name}, {content.arm}.")
+    echo(f"{folder / 'party.toml'}: {content.name} of {found.study.name}, {content.arm}.")
     if client is not None:
-        click.echo(_records(client, records))
-    click.echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
+        echo(_records(client, records))
+    echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
     if not content.roster:
-        click.echo(f"Next: securefl party enrol {folder}")
+        echo(f"Next: securefl party enrol {folder}")
 
 
 def _records(client: int, records: Path | None) -> str:
@@ -120,6 +121,6 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
         return
     words = ", ".join(f"{name} {value}" for name, value in terms.items())
     without = f" {', '.join(plan.non_private)} leave without noise." if plan.non_private else ""
-    click.echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
+    echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
     if not agreed("The ledger keeps these terms for ever, in every study. Agree?"):
         raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
+
 
 @click.command(epilog="Example:  securefl party rotate P")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@party_folder
 def rotate(folder: Path) -> None:
     """Make new keys for a stopped party, and print its new line of the roster. The old line is void.
 
@@ -20,7 +23,7 @@ def rotate(folder: Path) -> None:
 
     own = pinning.rotate(folder).member()
     click.echo(line_of(own))
-    click.echo(
+    echo(
         f"{own.name}: fingerprint {fingerprint(own)}. Have the old line replaced by this one, and pin the "
         "new roster.",
         err=True,

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
+from securefl.core.errors import ConfigError
+
 
 @click.command(epilog="Example:  securefl party serve P --allow flower")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@party_folder
 @click.option(
     "--socket", type=click.Path(path_type=Path), help="The socket; by default FOLDER/run/party.sock."
 )
@@ -41,7 +45,7 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
     path = (socket or folder / folders.SOCKET).absolute()
 
     def ready(name: str) -> None:
-        click.echo(f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it.")
+        echo(f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it.")
 
     try:
         with Interruption():
@@ -56,4 +60,7 @@ def _user(text: str) -> int:
     try:
         return int(text) if text.isdecimal() else pwd.getpwnam(text).pw_uid
     except (KeyError, ValueError):
-        raise click.BadParameter(f"{text!r} is no user of this machine.", param_hint="--allow") from None
+        raise ConfigError(
+            f"Expected --allow with a user of this machine, by name or number, got {text!r}. `id USER` says "
+            "the number."
+        ) from None

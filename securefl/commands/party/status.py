@@ -8,17 +8,20 @@ from typing import Any
 
 import click
 
+from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
 from securefl.core.text_safety import escaped
 
 
 @click.command(epilog="Example:  securefl party status P --json")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@party_folder
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def status(folder: Path, as_json: bool) -> None:
     """Show a party's releases with their epsilon, its sessions, its missing values, and its refusals.
 
     FOLDER is a party's of a study, or one of an app of your own (`UpdateParty`). Each reason of a missing
-    value says what to change. The server never learns it: it knows only that the party sent no value.
+    value says what to change. The server never learns it: it knows only that the party sent no value. A value
+    that was cut to a bound reached the server like any other, and the server does not learn that it was cut.
 
     The party may run meanwhile. Nothing of this is ever sent, above all not the fingerprint of the records.
     """
@@ -30,8 +33,8 @@ def status(folder: Path, as_json: bool) -> None:
         return
     # A study's name and a server's plan come from others, and may have control characters.
     for line in _lines(said):
-        click.echo(escaped(line))
-    click.echo("This is for the person at this machine: no epsilon covers it.", err=True)
+        echo(escaped(line))
+    echo("This is for the person at this machine: no epsilon covers it.", err=True)
 
 
 def _lines(said: dict[str, Any]) -> list[str]:
@@ -56,6 +59,9 @@ def _lines(said: dict[str, Any]) -> list[str]:
     lines += [f"  {one['at']}  {one['session'][:16]}  {one['study']}" for one in said["sessions"]["last"]]
     lines.append(f"missing values: {len(said['missing']) or 'none'}")
     lines += [f"  {one['at']}  {one['times']} x  {one['what']}: {one['why']}" for one in said["missing"]]
+    if said["cut"]:
+        lines.append(f"values cut to a bound: {sum(one['times'] for one in said['cut'])}")
+        lines += [f"  {one['at']}  {one['times']} x  {one['why']}" for one in said["cut"]]
     lines.append(f"refusals: {len(said['refusals']) or 'none'}")
     lines += [f"  {one['at']}  {one['times']} x  {one['why']}" for one in said["refusals"]]
     return lines

@@ -26,7 +26,7 @@ from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge, Release, R
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, Task, of_records, require_own_bounds
 from securefl.mechanisms.charges import charge_of, post_processed, unbounded
-from securefl.mechanisms.protecting import protect
+from securefl.mechanisms.protecting import is_cut, protect
 from securefl.storage.journal import Journal
 from securefl.sums.registry import scheme_of
 
@@ -264,13 +264,17 @@ class Contributing:
         *,
         speaks: bool = False,
     ) -> Release:
-        spec = self._contributions[name].spec
+        spec, weight = self._contributions[name].spec, self._weight(task, self._contributions[name].spec)
+        if value is None:
+            value = self.values.value(task, name, secret)
+            if is_cut(self._plan, spec, value, weight, speaks=speaks):
+                self._log.cut[client_name(task.client)] = _cut(spec)
         return protect(
             self._plan,
             spec,
-            self.values.value(task, name, secret) if value is None else value,
+            value,
             key=key,
-            weight=self._weight(task, spec),
+            weight=weight,
             conceal=task.conceal.get(name),
             trained=not task.order.order.initial,
             secret=secret,
@@ -288,6 +292,15 @@ class Contributing:
             own = order.draws[order.members.index(task.client)]
             return draw_weight(own, order.whole, order.most, spec)
         return 1.0
+
+
+def _cut(spec: ValueSpec) -> str:
+    """Why a value was cut, for its owner."""
+    return (
+        f"Expected {spec.name!r} within +-{spec.grid.bound:g}, the bound of its grid, got a larger one: it "
+        "was cut to the bound, since under a finite epsilon silence would tell. Lower the learning rate, or "
+        "scale the data. A larger clip or bound needs a new plan, to which all parties agree."
+    )
 
 
 def _key(task: Task, name: str) -> ReleaseKey:

@@ -38,6 +38,29 @@ def test_scores_by_name_within_a_joint_bound(
         assert abs(score - kl(label)) <= found["error_bound"] < 0.01
 
 
+def test_a_declared_baseline_under_strong_is_checked_and_needs_keys_of_clients(place: Place) -> None:
+    for label in ("p1", "p2"):
+        place.encrypt(label, "--profile", *place.signing(label, "--params", "strong"))
+    place.match()
+    found = json.loads(place.reveal("--json"))
+    for label, score in found["scores"].items():
+        assert abs(score - kl(label)) <= found["error_bound"] < 1e-6
+    (place.root / "C-p2/client.pub").unlink()
+    told = place.reveal(code=1)
+    assert "p2 refused" in told
+    assert "client whose key was given" in told
+    declared = ("--declared", place.root / "declared.pub")
+    assert "keygen --role client" in place.encrypt("p1", "--profile", *declared, code=1)
+    key = ("--key", place.root / "C-p1/client.key")
+    assert "Leave it out" in place.encrypt("p1", "--profile", *key, code=2)
+    assert "without --declared" in place.match(baseline=_encrypted_baseline(place), code=1)
+
+
+def _encrypted_baseline(place: Place) -> str:
+    place.encrypt("b", "--baseline")
+    return "b.enc"
+
+
 def test_names_are_those_of_the_profiles_not_of_the_files(place: Place) -> None:
     shutil.copy(place.root / "p1.json", place.root / "hospital.json")
     keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.pub")

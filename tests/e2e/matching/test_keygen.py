@@ -18,7 +18,7 @@ from support.command_line import securefl
 from support.matching_place import call
 
 from securefl.commands.main import cli
-from securefl.matching import document
+from securefl.matching import ClientKey, ClientPublic, document
 from securefl.matching.evaluator import Evaluator
 from securefl.matching.key_holder import KeyHolder
 from securefl.matching.keys import EvaluatorPublic, PublicKeys
@@ -27,6 +27,12 @@ from securefl.storage import files
 ROLES = {
     "key-holder": (("secret.key", "secret-key"), ("public.key", "public-key")),
     "evaluator": (("evaluator.key", "evaluator-key"), ("evaluator.pub", "evaluator-public")),
+    "client": (("client.key", "client-key"), ("client.pub", "client-public")),
+}
+OWNERS: dict[str, tuple[Any, Any]] = {
+    "key-holder": (KeyHolder, PublicKeys),
+    "evaluator": (Evaluator, EvaluatorPublic),
+    "client": (ClientKey, ClientPublic),
 }
 WRITES = ("mkdir", "open", "fsync", "replace")
 """The calls by which a pair of keys reaches the disk, and in which a full one shows, beside `write`."""
@@ -210,10 +216,7 @@ def test_a_keygen_that_is_killed_is_made_whole_by_the_same_command(
     keys = document.read(tmp_path / "K" / secret, kind)
     if moved:
         assert (tmp_path / "K" / secret).read_bytes() == before, "the secret stays"
-    if role == "evaluator":
-        assert Evaluator.from_document(keys).public.fingerprint in said
-    else:
-        assert KeyHolder.from_document(keys).public.fingerprint in said
+    assert OWNERS[role][0].from_document(keys).public.fingerprint in said
     assert "never overwritten" in call(*words, code=1)
 
 
@@ -238,9 +241,9 @@ def test_two_keygens_at_once_never_mix_their_pairs(role: str, tmp_path: Path) ->
     assert "in which one makes its files now" in inner[0].stderr
     assert whole(role, tmp_path / "K")
     keys = document.read(tmp_path / "K" / secret, kind)
-    told = (Evaluator if role == "evaluator" else KeyHolder).from_document(keys).public.fingerprint
+    own, of = OWNERS[role]
+    told = own.from_document(keys).public.fingerprint
     kept = document.read(tmp_path / "K" / public, ROLES[role][1][1])
-    of = EvaluatorPublic if role == "evaluator" else PublicKeys
     assert of.from_document(kept).fingerprint == told
 
 

@@ -11,7 +11,17 @@ import pytest
 from support.matching_place import BASE, Place, call, write
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.matching import Anchor, Bounds, Evaluator, KeyHolder, Options, Profile, Variant, document
+from securefl.matching import (
+    Anchor,
+    Bounds,
+    ClientKey,
+    Evaluator,
+    KeyHolder,
+    Options,
+    Profile,
+    Variant,
+    document,
+)
 from securefl.matching.options import LONGEST
 
 NARROW = Bounds(mean=1, variance_low=0.9, variance_high=1, weight=0.1)
@@ -51,7 +61,13 @@ def test_scores_that_would_wrap_are_refused_with_a_value_that_fits(
     assert [fix.split()[0] for fix in fixes] == ["--weight-bound", "--mean-bound"]
     assert "fewer --openings" not in told  # no key of fewer openings would help
     for fix in fixes:  # what the message says is true
-        place.encrypt("long", "--profile", "--params", params, *fix.split())
+        flags = ("--params", params, *fix.split())
+        if params == "strong":
+            place.encrypt("long", "--profile", *flags)
+        else:  # there is room, and then a declaration is missing
+            assert "a declared baseline under --params compact" in place.encrypt(
+                "long", "--profile", *flags, code=1
+            )
 
 
 def test_a_key_of_too_many_openings_is_named(tmp_path: Path) -> None:
@@ -96,8 +112,10 @@ def _unreached(*_: object) -> bytes:
 
 def test_the_size_that_is_checked_is_that_of_the_file(parties: tuple[KeyHolder, Evaluator]) -> None:
     holder, evaluator = parties
-    for options in (Options(), Options(parameters="compact", variant=Variant.MEAN_ONLY)):
-        sealed = flat(300).encrypt(holder.public, evaluator.public, options=options, label="x" * 200)
+    own = ClientKey.generate()
+    signed = Options(parameters="compact", variant=Variant.MEAN_ONLY, declared="0" * 64)
+    for options in (Options(), signed):
+        sealed = flat(300).encrypt(holder.public, evaluator.public, options=options, label="x" * 200, own=own)
         size = len(sealed.to_document().to_bytes())
         counted = _counted(options, 300)
         assert size <= counted < size + 1100
@@ -183,9 +201,12 @@ def test_a_baseline_of_large_weights_is_refused_with_a_bound_that_holds(
     flags = ("--params", params, "--variant", variant)
     write(place.root / "b.json", ([300.0, 0.0, 0.0], [0.2, 1.0, 1.0]))
     more = ("--weight-bound", "3")
-    for label in ("p1", "p2"):
-        place.encrypt(label, "--profile", *flags, *more)
-    told = place.match(code=1)
+    if params == "compact":
+        told = place.declare(*flags, *more, code=1)
+    else:
+        for label in ("p1", "p2"):
+            place.encrypt(label, "--profile", *flags, *more)
+        told = place.match(code=1)
     assert "Expected a baseline of weights up to --weight-bound 3, got " in told
     needed = float(told.split("--weight-bound 3, got ")[1].split(". ")[0])
     if params == "strong":
@@ -201,9 +222,7 @@ def test_a_baseline_of_large_weights_is_refused_with_a_bound_that_holds(
 def test_a_baseline_whose_scores_wrap_is_refused_for_itself(place: Place) -> None:
     flags = ("--params", "compact", "--mean-bound", "1", "--variance-high", "1000", "--weight-bound", "100")
     write(place.root / "b.json", ([80_000.0, 0.0, 0.0], [800.0, 1.0, 1.0]))
-    for label in ("p1", "p2"):
-        place.encrypt(label, "--profile", *flags)
-    told = place.match(code=1)
+    told = place.declare(*flags, code=1)
     assert "Expected a baseline whose scores fit --params compact, got one whose constant 4e+06 makes" in told
     assert "--weight-bound, or --params strong" in told
 

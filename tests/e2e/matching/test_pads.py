@@ -227,8 +227,6 @@ def test_a_baseline_is_declared_and_no_other_is_scored(padded: Place, params: st
 
 
 def test_declarations_that_are_none_are_refused(padded: Place) -> None:
-    assert "--params pads or pads-128 to declare" in declared(padded, code=1)
-    assert "--params pads or pads-128 to declare" in declared(padded, "--params", "strong", code=1)
     declared(padded, "--params", "pads")
     raw = (padded.root / "declared.pub").read_bytes()
     padded.options = ("--declared", str(padded.root / "declared.pub"))

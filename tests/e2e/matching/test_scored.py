@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.matching_place import BASE, CLIENTS, Place, call, kl, use, write
 
-from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, profiles
+from securefl.matching import ClientKey, Evaluator, KeyHolder, NothingLeft, Options, Profile, profiles
 from securefl.matching.profiles import Bounds
 
 LOOSE = Options(bounds=Bounds(mean=16, weight=1e6))
@@ -91,9 +91,9 @@ def test_an_anchor_is_given_to_match_as_to_encrypt(tmp_path: Path) -> None:
 def test_in_python_options_are_given_and_refusals_are_listed(place: Place) -> None:
     keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
     one, base = Profile(np.array([1.0]), np.array([1.0])), Profile(np.array([0.0]), np.array([1.0]))
-    compact = Options(parameters="compact")
+    compact, own = Options(parameters="compact", declared="0" * 64), ClientKey.generate()
     sealed = [
-        one.encrypt(keys.public, server.public, label=label, options=options)
+        one.encrypt(keys.public, server.public, label=label, options=options, own=own)
         for label, options in (("a", None), ("b", compact), ("c", None))
     ]
     with pytest.raises(

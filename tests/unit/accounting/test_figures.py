@@ -32,7 +32,7 @@ def test_an_infinite_one_says_so() -> None:
     assert short(inf) == "infinite"
     assert in_words(inf) == "∞ (non-private)"
     assert with_reason(inf, "it leaves without noise") == "infinite (∞): it leaves without noise"
-    assert asked_for(inf) == "no noise"
+    assert asked_for(inf) == "none"
 
 
 def test_what_is_not_known_is_no_number() -> None:

@@ -32,7 +32,7 @@ TWO = text(FEDAVG, '[[arm]]\nname = "Own bodies"\nprotocol = "lg_fedavg"\n', rou
 def without_plots() -> Iterator[None]:
     """Plots take longer than these runs, and no test here looks at one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_report, "figures", lambda study, results: {})
+        patch.setattr(run_report, "figures", lambda *_: [])
         yield
 
 
@@ -71,7 +71,7 @@ def test_a_model_predicts_as_well_as_the_table_says(finished: Run, tmp_path: Pat
     x, y = finished.test_records()
     last = finished.metrics.query("arm == 'FedAvg'")["accuracy"].iloc[-1]
     assert (model.predict(x) == y).mean() == last
-    again = securefl.load(finished.export(tmp_path / "m", "FedAvg"))
+    again = securefl.load(finished.export(tmp_path / "m.safetensors", "FedAvg"))
     assert (again.predict(x) == model.predict(x)).all()
     assert isinstance(model, torch.nn.Module)
     assert finished.model("Own bodies", client=2).predict(x).shape == y.shape
@@ -162,7 +162,7 @@ def test_progress_is_printed_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     securefl.run(ONE, out=tmp_path, progress=True)
-    assert "FedAvg             round    2  acc" in capsys.readouterr().err
+    assert "FedAvg             round    2 of 2  acc" in capsys.readouterr().err
 
 
 def test_a_callback_is_told_each_round_once_over_several_runs(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_round_says_what_its_docstring_lists(tmp_path: Path) -> None:
         rounds[0].number = 2  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("path", [None, 3, "", "a\0b", "/proc/securefl/model"])
+@pytest.mark.parametrize("path", [None, 3, "", "a\0b", "/proc/securefl/model.safetensors"])
 def test_an_export_to_an_odd_place_says_so(path: Any, finished: Run) -> None:
     with pytest.raises((ConfigError, DataError), match=r"Expected `path` as the path|cannot be written"):
         finished.export(path, "FedAvg")

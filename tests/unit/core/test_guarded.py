@@ -124,6 +124,7 @@ PUBLIC = {
     "securefl.sums.encrypted.server.Adding": "digests and signatures",
     "securefl.linear.checked.Arrived": "a client's ciphertext, as the server received it",
     "securefl.linear.checked.Halves": "a ciphertext",
+    "securefl.linear.checked.Signed": "half a ciphertext, as the key holder received it",
     "securefl.linear.checked._Entry": "half a ciphertext, as the key holder received it",
     "securefl.linear.checked_ckks.Requested": "clients' ciphertexts, as the server received them",
     "securefl.linear.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",

@@ -10,24 +10,27 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner, Result
 from support.coordinated import Federation, federation
 from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, names, part, pin
 from support.private_studies import client_level
 
 from securefl.accounting import store
+from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
-from securefl.deployment import keys, pinning
+from securefl.deployment import keys, pinning, sockets
 from securefl.deployment import spending as spendings
 from securefl.deployment.gathering import TooFewParties
 from securefl.deployment.messages import Enter, decode_envelope
 from securefl.deployment.party_setup import Made
-from securefl.deployment.roster import line_of, parse
+from securefl.deployment.roster import fingerprint, line_of, parse
 from securefl.deployment.server import listening
 from securefl.deployment.sockets import SocketExchange
 from securefl.deployment.status import status
 from securefl.deployment.visits import Hurried
+from securefl.storage.counter import Counter
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted
 
@@ -89,7 +92,8 @@ def test_a_study_with_too_few_parties_plays_no_round_and_charges_nothing(tmp_pat
         assert str(stopped.value) == (
             "Expected 2 clients, of which 1 are present for round 1 within 30 s. Absent: client-0001 "
             "(silent), client-0002 (silent). The round did not count, and nothing was charged. Start the "
-            "silent parties; the owner of one that refuses reads why in `securefl party status`. Then go on."
+            "silent parties. A party that refuses has another plan or roster, or keys of before a rotation; "
+            "its owner reads which in `securefl party status`. Then go on."
         )
         assert own.said[1:3] == [
             "Asking client-0000, client-0001, client-0002 to enter.",
@@ -256,6 +260,69 @@ def test_who_dies_in_a_round_loses_it_and_the_next_one_waits(tmp_path: Path) -> 
     )
 
 
+# Too few are left ------------------------------------------------------------------------------------------
+
+BUDGETED = client_level(rounds=4, budget="6.0").text.replace("clients = 6", "clients = 3")
+
+
+def typed(own: Federation, *words: str) -> Result:
+    """`securefl party coordinate`, with the parties of this process in place of sockets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sockets, "SocketExchange", lambda paths, deadline: own.exchange)
+        return CliRunner().invoke(cli, ["party", "coordinate", str(own.root / SERVER), *words])
+
+
+def test_a_run_whose_clients_are_over_budget_ends_with_the_reason(tmp_path: Path) -> None:
+    """No later round can have enough, so none is played, nobody is waited for, and no ledger is asked."""
+    enrolled(tmp_path, BUDGETED)
+    run = tmp_path / "run"
+    with federation(tmp_path, BUDGETED) as own:
+        done = typed(own, "--out", str(run), "--wait", "3600")
+        sent = orders(own)
+        again = typed(own, "--out", str(run), "--wait", "3600")
+    assert sent == [], "a resumed run asks nobody either"
+    said = (
+        "Ended after round 2 of 4: no later round can open a sum, which needs 2 of 3 clients. Out: "
+        "client-0000, client-0001, client-0002 (over budget). Go on with a new study, under another plan: "
+        "the ledgers keep what they spent."
+    )
+    for result in (done, again):
+        assert result.exit_code == 0, result.output
+        assert result.stderr.splitlines().count(said) == 1, result.stderr
+    assert (run / "report.html").is_file()
+    assert status(tmp_path / "client-0000")["releases"] == {"committed": 2, "reserved": 0}
+
+
+def test_a_run_with_too_many_removed_clients_ends_with_the_reason_and_its_own_exit_code(
+    tmp_path: Path,
+) -> None:
+    """Two of three were removed by lines of keys that nobody keeps: they refuse or are silent for ever."""
+    roster = enrolled(tmp_path, MASKED)
+    of = made(MASKED)
+    kept = roster.read_text().splitlines()
+    for name in ("client-0001", "client-0002"):
+        folders.init(tmp_path / "void", of, part(of, name, tmp_path / "void-counters"))
+        void = line_of(keys.read(tmp_path / "void", name).member())
+        shutil.rmtree(tmp_path / "void")
+        kept = [*(line for line in kept if name not in line), void]
+    roster.write_text("\n".join(kept))
+    for name in (SERVER, "client-0000"):
+        pin(tmp_path / name, roster)
+    with federation(tmp_path, MASKED) as own:
+        own.stop("client-0002")
+        done = typed(own, "--out", str(tmp_path / "run"), "--wait", "0")
+    assert done.exit_code == 5
+    *_, reason, go_on = done.stderr.splitlines()
+    assert reason == (
+        "securefl: Expected 2 clients, of which 1 are present for round 1 within 0 s. Absent: client-0001 "
+        "(refused the order), client-0002 (silent). The round did not count, and nothing was charged. Start "
+        "the silent parties. A party that refuses has another plan or roster, or keys of before a rotation; "
+        "its owner reads which in `securefl party status`. Then go on."
+    )
+    assert go_on.startswith("Stopped; finished rounds are kept. Go on with: securefl party coordinate ")
+    assert status(tmp_path / "client-0000")["releases"] == {"committed": 0, "reserved": 0}
+
+
 # Parties that refuse --------------------------------------------------------------------------------------
 
 
@@ -305,6 +372,78 @@ def test_a_rotated_party_does_not_serve_with_the_old_line(tmp_path: Path) -> Non
         own.start("client-0002")
     with pytest.raises(ConfigError, match=r"with its own keys.*got other keys.*securefl party enrol"):
         pin(tmp_path / "client-0002", roster)
+
+
+def rotated(root: Path, roster: Path, name: str) -> Path:
+    """Back a party's folder up, rotate its keys, and have all pin the new roster. Returns the backup."""
+    backup = root / "backup" / name
+    shutil.copytree(root / name, backup)
+    lines_ = [line for line in roster.read_text().splitlines() if f'"{name}"' not in line]
+    roster.write_text("\n".join([*lines_, line_of(pinning.rotate(root / name).member())]))
+    for each in names(made()):
+        pin(root / each, roster)
+    return backup
+
+
+@pytest.mark.parametrize("name", ["client-0001", SERVER])
+def test_a_backup_of_before_a_rotation_is_refused_at_its_start(name: str, tmp_path: Path) -> None:
+    """It has its old keys and the old roster, which fit each other. Its counter knows better."""
+    backup = rotated(tmp_path, enrolled(tmp_path), name)
+    shutil.rmtree(tmp_path / name)
+    backup.rename(tmp_path / name)
+    said = rf"Expected the newest keys of {name}, .* backup of before `securefl party rotate`.*newest folder"
+    own = Federation(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        own.coordinate(tmp_path / "run") if name == SERVER else own.start(name)
+    done = CliRunner().invoke(cli, ["party", "enrol", str(tmp_path / name)])
+    assert "is void" in str(done.exception)
+    assert "of before `securefl party rotate`" in status(tmp_path / name)["counter"]["wrong"]
+
+
+def test_what_the_message_says_helps(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    backup = rotated(tmp_path, roster, "client-0001")
+    shutil.rmtree(tmp_path / "client-0001")
+    backup.rename(tmp_path / "client-0001")
+    new = line_of(pinning.rotate(tmp_path / "client-0001").member())
+    lines_ = [line for line in roster.read_text().splitlines() if '"client-0001"' not in line]
+    roster.write_text("\n".join([*lines_, new]))
+    for each in names(made()):
+        pin(tmp_path / each, roster)
+    with federation(tmp_path) as own:
+        own.coordinate(tmp_path / "run")
+    assert own.rounds == FULL
+
+
+def test_a_backup_of_folder_and_counter_is_refused_by_the_first_order(tmp_path: Path) -> None:
+    """No file of its own shows it. The roster of the others does, and both sides say so."""
+    roster, which = enrolled(tmp_path, MASKED), ("client-0001", "client-0002")
+    for name in which:
+        shutil.copytree(tmp_path / "counters" / name, tmp_path / "backup" / "counters" / name)
+    for name in which:
+        rotated(tmp_path, roster, name)
+    for name in which:
+        for place in (Path(name), Path("counters", name)):
+            shutil.rmtree(tmp_path / place)
+            (tmp_path / "backup" / place).rename(tmp_path / place)
+    with federation(tmp_path, MASKED) as own:
+        sent = orders(own)
+        said = r"client-0001 \(refused the order\).*keys of before a rotation"
+        with pytest.raises(TooFewParties, match=said):
+            own.coordinate(tmp_path / "run")
+    assert sent == []
+    why = status(tmp_path / "client-0001")["refusals"][0]["why"]
+    assert "If this folder is from a backup, its keys may be void" in why
+
+
+def test_a_counter_of_an_older_release_gets_its_note_as_a_roster_is_pinned(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    (tmp_path / "counters" / "client-0001" / "keys").unlink()
+    with federation(tmp_path):
+        pass
+    pin(tmp_path / "client-0001", roster)
+    noted = Counter(tmp_path / "counters" / "client-0001").keys()
+    assert noted == fingerprint(keys.read(tmp_path / "client-0001", "client-0001").member())
 
 
 def test_a_stolen_roster_makes_nobody_the_server(tmp_path: Path) -> None:

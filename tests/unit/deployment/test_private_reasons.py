@@ -159,6 +159,26 @@ def test_under_a_bound_a_failing_app_is_not_silent_and_its_owner_reads_so(tmp_pa
     assert "Its own log says why" in missing["why"]
 
 
+def test_under_a_bound_a_longer_update_is_scaled_and_its_owner_reads_how_often(tmp_path: Path) -> None:
+    results = {"client-0001": lambda: computed(917.0)}
+    with session(tmp_path, results, EQUAL, Updates(update_bound=2.0)) as ask:
+        answers, seen, presence = ask(1)
+        ask(2)
+    assert answers.survivors == (0, 1, 2)
+    assert seen.absent == {}
+    assert presence.line() == "round 1: 3 of 3 answered"
+    said = status(tmp_path / "client-0001")
+    assert said["missing"] == []
+    (cut,) = said["cut"]
+    assert cut["times"] == 2
+    assert cut["why"] == (
+        "Expected 'update' with a norm of at most 2 (update_bound), got a longer one: it was scaled down to "
+        "the bound, as agreed. If that is often so, lower the app's learning rate. A larger clip or bound "
+        "needs a new plan, to which all parties agree."
+    )
+    assert status(tmp_path / "client-0000")["cut"] == []
+
+
 def test_the_server_learns_no_more_of_one_reason_than_of_another(tmp_path: Path) -> None:
     reasons: dict[str, Result] = {
         "beyond": lambda: computed(1e9),
@@ -185,7 +205,7 @@ def test_the_command_shows_a_party_of_an_app(tmp_path: Path) -> None:
     assert "client-0001, a party of an app" in shown.stdout
     assert "sent no value: Expected a result of the app" in shown.stdout
     said = json.loads(CliRunner().invoke(cli, ["party", "status", str(home), "--json"]).stdout)
-    assert set(said) == {"name", "terms", "epsilon", "releases", "sessions", "missing", "refusals"}
+    assert set(said) == {"name", "terms", "epsilon", "releases", "sessions", "missing", "cut", "refusals"}
     assert said["terms"] == {
         "unit": "record",
         "adjacency": "add-remove",

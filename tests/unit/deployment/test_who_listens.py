@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -20,7 +21,7 @@ import pytest
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import reached, send
-from securefl.deployment.peers import owner_of, peer_of, require_platform
+from securefl.deployment.peers import longest_path, owner_of, peer_of, require_platform
 from securefl.deployment.server import listening
 
 ROOT, OWNER, RELAY, MALLORY = 0, 1001, 1002, 1003
@@ -199,10 +200,52 @@ def test_the_peer_is_read_as_each_kernel_says_it() -> None:
 
     own: Any = Kernel()
     assert peer_of(own, "linux") == 1000
+    assert (longest_path("linux"), longest_path("darwin")) == (107, 103)
     assert peer_of(own, "darwin") == 501
     one, other = socket.socketpair()
     with one, other:
         assert peer_of(one) == os.getuid()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        struct.pack("=IIh2x16I", 1, 0, 1, *range(16)),
+        struct.pack("=IIh2x16I", 0, 0, 1, *range(16))[:-4],
+        struct.pack("=II", 0, 0),
+        b"",
+    ],
+    ids=["another version", "cut off", "a user alone", "nothing"],
+)
+def test_an_answer_of_macos_of_another_form_names_nobody(answer: bytes) -> None:
+    """Zeros in the place of a user would be root, whom a party's socket may admit."""
+
+    class Kernel:
+        def getsockopt(self, level: int, option: int, size: int) -> bytes:
+            return answer
+
+    own: Any = Kernel()
+    with pytest.raises(OSError, match="as macOS states it"):
+        peer_of(own, "darwin")
+
+
+def test_a_kernel_that_does_not_name_the_listener_gets_nothing(tmp_path: Path) -> None:
+    def gone(connection: socket.socket) -> int:
+        raise OSError(errno.ENOTCONN, "Socket is not connected")
+
+    home = tmp_path / "run"
+    home.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / "s"))
+        listener.listen()
+        with (
+            pytest.raises(RemoteProtocolError, match=r"name the user who listens.*nothing was sent"),
+            reached(home / "s", timeout=1, peer=gone),
+        ):
+            pass
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1) == b""
 
 
 # Users of the kernel -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from support.coordinated import Federation, federation
 from support.grid_double import GridDouble, silent
-from support.party_folders import MASKED, enrolled, made
+from support.party_folders import CLEAR, MASKED, enrolled, made
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import SERVER
@@ -181,15 +181,19 @@ def test_a_second_coordinator_is_refused_before_anything_is_submitted(tmp_path: 
 # A run that is lost -----------------------------------------------------------------------------------------
 
 
-def test_a_run_that_ends_in_a_round_stops_the_command_and_another_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("study", "wave"), [(CLEAR, 0), (MASKED, 4)], ids=["entering", "in a sum"])
+def test_a_run_that_ends_in_a_round_stops_the_command_and_another_goes_on(
+    study: str, wave: int, tmp_path: Path
+) -> None:
     """The SuperLink died: no party is to blame, so the round is not one of silent parties."""
-    enrolled(tmp_path)
-    with federation(tmp_path) as own:
+    enrolled(tmp_path, study)
+    with federation(tmp_path, study) as own:
         grid = grid_of(own)
-        push = grid.push_messages
+        push, pushed = grid.push_messages, [0]
 
         def dying(messages: Any) -> list[str]:
-            if len(own.records) == 2:
+            pushed[0] += len(own.records) == 2
+            if pushed[0] > 3 * wave:
                 raise ConnectionError("the SuperLink is gone")
             return push(messages)
 

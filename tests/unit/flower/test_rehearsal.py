@@ -196,6 +196,108 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "server",
         "FileNotFoundError",
     ),
+    "a run config that is no table": (
+        swap("pyproject.toml", "rounds = 3\n", 'rounds = 3\nsecurefl = "noised"\n'),
+        "terms",
+        "securefl = { terms = \"noised\" }, got securefl = 'noised'",
+    ),
+    "a server's folder that is not there": (
+        swap("pyproject.toml", "rounds = 3\n", 'rounds = 3\nsecurefl = { server = "/nowhere" }\n'),
+        "server",
+        "got no /nowhere/roster.jsonl",
+    ),
+    "an exit of its server": (
+        swap("server.py", "strategy = FedAvg()", "raise SystemExit(0)"),
+        "server",
+        "SystemExit: 0",
+    ),
+    "an exit of its client": (
+        swap("client.py", "arrays = dict(", "raise SystemExit(0)\n    arrays = dict("),
+        "client",
+        "SystemExit: 0",
+    ),
+    "a handler of everything": (
+        swap(
+            "server.py",
+            "    strategy.start(grid, arrays, num_rounds=3",
+            "    from contextlib import suppress\n    with suppress(BaseException):\n"
+            "        strategy.start(grid, arrays, num_rounds=3",
+        ),
+        "server",
+        "own error before it started: AssertionError",
+    ),
+    "an endless call": (
+        swap("server.py", "strategy = FedAvg()", "f = lambda: f()\n    f()"),
+        "server",
+        "RecursionError",
+    ),
+    "no arrays": (swap("server.py", "start(grid, arrays", "start(grid, None"), "server", "got NoneType"),
+    "a dictionary of arrays": (
+        swap("server.py", "start(grid, arrays", "start(grid, dict(arrays)"),
+        "server",
+        "an ArrayRecord of initial arrays, got dict",
+    ),
+    "arrays that are none": (
+        swap("server.py", MODEL, 'Array("float32", (3,), "numpy.ndarray", b"junk")}'),
+        "model",
+        "initial arrays that NumPy reads",
+    ),
+    "a pickle among the arrays": (
+        swap("server.py", MODEL, 'Array("float32", (3,), "numpy.ndarray", __import__("pickle").dumps([1]))}'),
+        "model",
+        "initial arrays that NumPy reads",
+    ),
+    "no rounds": (swap("server.py", "num_rounds=3", "num_rounds=0"), "server", "from 1, got 0"),
+    "half a round": (swap("server.py", "num_rounds=3", "num_rounds=2.5"), "server", "from 1, got 2.5"),
+    "rounds as text": (swap("server.py", "num_rounds=3", 'num_rounds="3"'), "server", "from 1, got '3'"),
+    "a dictionary for a configuration": (
+        swap("server.py", 'ConfigRecord({"lr": 0.1})', '{"lr": 0.1}'),
+        "server",
+        "train_config as a ConfigRecord, got dict",
+    ),
+    "a fraction above 1": (
+        swap("server.py", "FedAvg()", "FedAvg(fraction_train=5.0)"),
+        "cohort",
+        "fraction_train from 0 to 1, got 5.0",
+    ),
+    "a fraction that is no number": (
+        swap("server.py", "FedAvg()", 'FedAvg(fraction_train=float("nan"))'),
+        "cohort",
+        "fraction_train from 0 to 1, got nan",
+    ),
+    "the key holder among ten nodes": (
+        swap("securefl.toml", "[plan]", '[plan]\nsum = "two-server"'),
+        "cohort",
+        "10 to 1000 clients in a sum of 'update', as the plan says, got 9 of 9 nodes",
+    ),
+    "no reply": (
+        swap("client.py", "    return Message(RecordDict(content), reply_to=message)", "    return None"),
+        "client",
+        "of the app, got NoneType",
+    ),
+    "another reply": (
+        swap("client.py", "    return Message(RecordDict(content), reply_to=message)", "    return 3"),
+        "client",
+        "of the app, got int",
+    ),
+    "an error for a reply": (
+        swap(
+            "client.py",
+            "    return Message(RecordDict(content), reply_to=message)",
+            '    from flwr.app import Error\n    return Message(Error(1, "x"), reply_to=message)',
+        ),
+        "client",
+        "of the app, got an error",
+    ),
+    "a buffer that its client drops": (
+        swap(
+            "client.py",
+            'arrays = dict(message.content["arrays"])',
+            'arrays = dict(message.content["arrays"])\n    arrays.pop("w")',
+        ),
+        "client",
+        "as they were sent, got {}",
+    ),
     "no start": (
         swap("server.py", "    strategy.start(", "    return\n    strategy.start("),
         "server",
@@ -285,6 +387,52 @@ def test_what_differs_from_plain_flower_is_noted(change: Change, what: str, tmp_
     found = rehearse(made(tmp_path, change))
     assert found.refused == []
     assert any(one.startswith(what) or what in one for one in found.notes), found.notes
+
+
+FROZEN: dict[str, Change] = {
+    "arrays that nobody may write": swap(
+        "client.py",
+        'arrays = dict(message.content["arrays"])',
+        'own = message.content["arrays"]["w"].numpy()\n    own.setflags(write=False)\n'
+        '    arrays = {"w": Array(own)}',
+    ),
+    "buffers that no step moves": swap(
+        "server.py", MODEL, 'Array(np.zeros(3, np.float32)), "bn.running_var": Array(np.ones(3, np.float32))}'
+    ),
+    "a number alone": swap("server.py", MODEL, "Array(np.array(0.5, np.float32))}"),
+    "an array of nothing": swap(
+        "server.py", MODEL, 'Array(np.zeros(3, np.float32)), "e": Array(np.zeros((0, 4), np.float32))}'
+    ),
+    "no training at all": swap("server.py", "FedAvg()", "FedAvg(fraction_train=0.0)"),
+}
+
+
+@pytest.mark.parametrize("change", FROZEN.values(), ids=FROZEN)
+def test_what_a_run_would_serve_is_not_refused(change: Change, tmp_path: Path) -> None:
+    assert said(rehearse(made(tmp_path, change))) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["tool = 3", "[tool]\nflwr = 3", "[tool.flwr]\napp = [1]", '[tool.flwr.app]\ncomponents = "x"', "[tool"],
+)
+def test_a_project_file_of_another_form_is_refused_with_its_path(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"pyproject\.toml: Expected"):
+        rehearse(tmp_path)
+
+
+def test_an_app_that_exits_as_it_is_loaded_is_no_app(tmp_path: Path) -> None:
+    change = swap("client.py", "import numpy as np\n", "import numpy as np\nraise SystemExit(0)\n")
+    with pytest.raises(ConfigError, match="SystemExit: 0"):
+        rehearse(made(tmp_path, change))
+
+
+def test_what_an_app_prints_is_not_in_the_json(tmp_path: Path) -> None:
+    change = swap("server.py", "strategy = FedAvg()", 'print("hello")\n    strategy = FedAvg()')
+    done = CliRunner().invoke(flower, ["check", str(made(tmp_path, change)), "--json"])
+    assert json.loads(done.stdout)["refused"] == []
+    assert done.stderr == "hello\n"
 
 
 def noised(more: str = "") -> Change:

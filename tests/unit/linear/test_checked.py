@@ -26,14 +26,13 @@ from securefl.linear import checked
 from securefl.linear.checked import (
     CheckedKeyHolder,
     CheckedServer,
-    Checks,
-    Coefficients,
     Declared,
     Halves,
     Question,
     framed,
     hash_of,
 )
+from securefl.linear.checks import Checks, Coefficients
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
@@ -214,7 +213,8 @@ def test_a_vector_of_several_ciphertexts_is_opened_as_one() -> None:
 def test_a_share_has_the_flooding_of_an_opening_without_checks(parameters: Parameters) -> None:
     """Against the share without noise: the noise has the terms' sigma, on their grid."""
     parties, p = Parties(parameters, scores=400), parameters
-    factors = [checked._multiplied(part, parties.holder._secret, p) for part in parties.declared.factors]
+    weights = checked.unpacked(parties.declared.packed, parties.checks)
+    factors = checked.key_factors(weights, parties.pair, parties.checks, parties.ring)
     entry, question, found = parties.entry(0), parties.question(), []
     for number in range(400):
         own = checked._Entry(0, number.to_bytes(32, "big"), b"", entry.c1, hash_of(checked._C1, entry.c1))

@@ -22,6 +22,7 @@ from securefl.linear.pad_terms import INDEX, KEY, SEED, PadTerms
 from securefl.linear.pads import Masked, admit, framed
 from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
 
+ORDER_8 = "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"
 SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()
 NAME = "profile"
 
@@ -123,9 +124,26 @@ def test_one_share_of_a_fresh_key_in_a_request() -> None:
     masked = parties.masked(profile(1, 10))
     with pytest.raises(RemoteProtocolError, match="each fresh key once"):
         parties.holder.open(parties.server.request([masked, masked]))
-    weak = replace(masked, fresh=PublicKey(bytes(32)))
-    with pytest.raises(RemoteProtocolError, match="cannot be agreed"):
-        parties.holder.open(parties.server.request([weak]))
+    for weak in (bytes(32), b"\1" + bytes(31), bytes.fromhex(ORDER_8)):
+        with pytest.raises(RemoteProtocolError, match="cannot be agreed"):
+            parties.holder.open(parties.server.request([replace(masked, fresh=PublicKey(weak))]))
     told = replace(parties.terms, dealt=False)
     assert told.digest != parties.terms.digest
     assert told.place != parties.terms.place, "a message of one way is none of the other"
+
+
+def test_a_second_share_under_another_encoding_of_a_fresh_key_opens_nothing() -> None:
+    """X25519 ignores the highest bit, so two texts are one point. The pad's key has the text."""
+    parties = Parties()
+    victim = parties.masked(profile(1, 10))
+    raw = victim.fresh.raw
+    twin = replace(victim, fresh=PublicKey(raw[:31] + bytes([raw[31] ^ 0x80])))
+    reply = parties.holder.open(parties.server.request([victim, twin]))
+    assert parties.server.score(victim, reply[:8]).value == pytest.approx(
+        divergence(profile(1, 10), parties.base), abs=1e-4
+    )
+    try:
+        found = parties.server.score(twin, reply[8:]).value
+    except RemoteProtocolError:  # outside the bounds
+        found = np.inf
+    assert abs(found - divergence(profile(1, 10), parties.base)) > 1

@@ -298,6 +298,18 @@ def test_a_key_that_is_listed_twice_or_weak_is_refused() -> None:
     assert parties.holder.open(parties.server.request([victim])), "a refused request is not the first"
 
 
+def test_a_victim_s_fresh_key_in_another_encoding_has_another_pad() -> None:
+    """X25519 ignores the highest bit, so two texts are one point. The pad's key has the text."""
+    parties = Parties()
+    victim = parties.masked(profile(1, 10))
+    raw = victim.fresh.raw
+    twin = replace(victim, fresh=PublicKey(raw[:31] + bytes([raw[31] ^ 0x80])))
+    assert AGREEMENT.agree(twin.fresh, b"") == AGREEMENT.agree(victim.fresh, b""), "one point"
+    first, second = parties.scores([victim, twin])
+    assert value(first) == pytest.approx(divergence(profile(1, 10), parties.base), abs=1e-4)
+    assert isinstance(second, RemoteProtocolError) or abs(second.value - value(first)) > 1
+
+
 def test_the_key_holder_does_what_its_server_signed_alone() -> None:
     parties = Parties()
     good = parties.server.request([parties.masked(profile(1, 10))])

@@ -32,6 +32,7 @@ from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
 from securefl.linear import addressed_pads as addressed_of
+from securefl.linear import addressed_told as told_of
 from securefl.linear import dealt_pads
 from securefl.linear import evaluator as match_of
 from securefl.linear import pads as pads_of
@@ -42,8 +43,9 @@ from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask
 from securefl.linear.terms import LinearTerms
+from securefl.matching import Declaration, KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
 from securefl.matching import Evaluator as FileEvaluator
-from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
+from securefl.matching import declared as declared_of
 from securefl.matching import options as options_of
 from securefl.matching import sealed as sealed_of
 from securefl.matching.document import Document
@@ -239,9 +241,28 @@ def file_doors() -> list[SecureAggregator]:
 
     found = []
     options = Options(parameters="pads")
-    padded = Profile(np.zeros(Q), np.ones(Q)).encrypt(keys.public, server.public, label="p", options=options)
-    words = server.match(keys.public, Profile(np.zeros(Q), np.ones(Q)), [padded])
-    doors_of_pads = PadFileDoors(keys, server, padded, words)
+    base = Profile(np.zeros(Q), np.ones(Q))
+    declaration = server.declare(keys.public, base, options=options)
+    told = declaration.checked(keys.public, server.public)
+    dealt_doors, told_doors = (
+        PadFileDoors(keys, server, padded, server.match(keys.public, base, [padded]))
+        for padded in (
+            base.encrypt(keys.public, server.public, label="p", options=one) for one in (options, told)
+        )
+    )
+
+    def declared(content: Document) -> object:
+        return Declaration.from_document(content).checked(keys.public, server.public)
+
+    def resigned(raw: bytes) -> bytes:
+        """What a corrupted evaluator would declare: damage under a signature that fits."""
+        try:
+            came = Document.from_bytes(checksummed(raw), "declared-baseline")
+        except SecureFLError:
+            return raw
+        own = server.signing.sign(Document(came.kind, came.header, b"").signed_part())
+        return Document(came.kind, came.header, own.raw).to_bytes()
+
     for name, content, use, weight in (
         ("public.key", keys.public.to_document(), PublicKeys.from_document, 2),
         ("secret.key", keys.to_document(), KeyHolder.from_document, 2),
@@ -254,6 +275,9 @@ def file_doors() -> list[SecureAggregator]:
             lambda c: keys.reveal(Scores.from_document(c), server.public),
             3,
         ),
+        ("padded p.enc", dealt_doors.padded.to_document(), unsealed, 20),
+        ("told p.enc", told_doors.padded.to_document(), unsealed, 20),
+        ("b.declared", declaration.to_document(), declared, 30),
     ):
         enter = reads(content.kind, use)
         found.append(SecureAggregator(name, enter, content.to_bytes(), weight=weight))
@@ -263,8 +287,17 @@ def file_doors() -> list[SecureAggregator]:
     context = sealed.context()
     return [
         *found,
-        SecureAggregator("padded profile", doors_of_pads.profile, doors_of_pads.message, weight=20),
-        SecureAggregator("padded scores", doors_of_pads.scores, doors_of_pads.plain, weight=20),
+        SecureAggregator(
+            "b.declared signed",
+            reads("declared-baseline", declared),
+            declaration.to_document().to_bytes(),
+            resigned,
+            weight=30,
+        ),
+        SecureAggregator("padded profile", dealt_doors.profile, dealt_doors.message, weight=20),
+        SecureAggregator("padded scores", dealt_doors.scores, dealt_doors.plain, weight=20),
+        SecureAggregator("told profile", told_doors.profile, told_doors.message, weight=20),
+        SecureAggregator("told scores", told_doors.scores, told_doors.plain, weight=20),
         SecureAggregator("seal", lambda raw: unseal(server.agreement, raw, context), sealed.body, weight=3),
     ]
 
@@ -350,7 +383,17 @@ def guided_inputs(inputs: int) -> None:
         raw = body if data[1] & 1 else body + aggregator.valid[len(body) :]
         tried(aggregator, aggregator.sign(raw) if len(raw) > 100 else raw)
 
-    for module in (gate, document, options_of, sealed_of, match_of, pads_of, addressed_of):
+    for module in (
+        gate,
+        document,
+        options_of,
+        sealed_of,
+        match_of,
+        pads_of,
+        addressed_of,
+        told_of,
+        declared_of,
+    ):
         for _, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__:
                 atheris.instrument_func(function)

@@ -16,6 +16,7 @@ from securefl.linear import addressed_pads, addressed_told, words
 from securefl.linear.pad_terms import KEY, SALT
 from securefl.linear.pads import weights_of
 from securefl.matching import (
+    ClientKey,
     Declaration,
     Evaluator,
     KeyHolder,
@@ -234,11 +235,12 @@ def test_a_header_whose_digest_is_none_is_refused(declared: object) -> None:
         Options.from_header({**PADS.to_header(Q), "declared": declared})
 
 
-def test_a_declared_baseline_needs_pads() -> None:
+def test_a_declared_baseline_is_a_digest() -> None:
     with pytest.raises(DataError, match="Expected declared"):
-        Options.from_header({**Options().to_header(Q), "declared": "0" * 64})
-    with pytest.raises(ConfigError, match="declared baseline under pads"):
-        Options(declared="0" * 64)
+        Options.from_header({**Options().to_header(Q), "declared": "0" * 63})
+    with pytest.raises(ConfigError, match="as 64 hex digits"):
+        Options(declared="0" * 63)
     keys = KeyHolder.generate(openings=1, parameters="pads")
-    with pytest.raises(ConfigError, match="--params pads or pads-128 to declare"):
-        Evaluator.generate().declare(keys.public, owned(1), options=Options(parameters="compact"))
+    options = Options(parameters="compact", declared="0" * 64)
+    with pytest.raises(DataError, match="a key holder's key for ciphertexts, got one for pads alone"):
+        owned(1).encrypt(keys.public, Evaluator.generate().public, options=options, own=ClientKey.generate())

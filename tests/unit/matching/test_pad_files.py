@@ -390,7 +390,9 @@ def test_requests_that_were_sealed_to_another_key_or_header() -> None:
         with pytest.raises(DataError):
             parties.keys.reveal(parties.signed(dict(scores.header), body), parties.server.public)
     with pytest.raises(DataError, match="Expected scores that the evaluator signed"):
-        parties.keys.reveal(Scores(scores.header, scores.body[:-1] + b"\0"), parties.server.public)
+        parties.keys.reveal(
+            Scores(scores.header, scores.body[:-1] + bytes([scores.body[-1] ^ 1])), parties.server.public
+        )
 
 
 # Once ------------------------------------------------------------------------------------------------

@@ -12,17 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tiny_study import run, spied, study, world
 
-from securefl.algorithm.clients import ClientContext
-from securefl.algorithm.queries import ByDraws
+from securefl.algorithm.clients import ClientContext, ClientFunction
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Value, ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.linear import Floats, LinearQuery, Range
 from securefl.core.signing import AgreementKey, SigningKey
+from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.exchange.server import order_of
 from securefl.linear import dealt_pads, pads
 from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer
-from securefl.protocols.fltrust import Direction, FLTrust, cosine_bounds, direction, trust_weights
+from securefl.protocols import fltrust
+from securefl.protocols.fltrust import Direction, FLTrust, Trusting, cosine_bounds, direction, trust_weights
 from securefl.training.vector import to_vector
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fltrust"\nfraction = 1.0\n'
@@ -122,6 +125,69 @@ def test_options_out_of_range_are_refused() -> None:
     for options in ({"fraction": 0.0}, {"fraction": 1.0, "root": 0}, {"fraction": 1.0, "learning_rate": 0.0}):
         with pytest.raises(ValueError, match="Expected"):
             FLTrust(**options)  # type: ignore[arg-type]
+
+
+# Bad input -------------------------------------------------------------------------------------------
+
+SPOILT: dict[int, Any] = {
+    1: lambda start: start.astype(np.float64),  # an update of norm 0
+    2: lambda start: np.full(len(start), np.inf),
+    3: lambda start: np.where(np.arange(len(start)) == 5, np.nan, start),
+}
+EVERY = ("clear", "ckks", "batches", "pads", "dealt-pads")
+
+
+@pytest.mark.parametrize("scores", EVERY)
+def test_updates_of_norm_zero_and_without_end_have_no_trust_and_cost_nobody_else(
+    scores: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, real = study(ARM, rounds=1, clients=6, scores=scores), fltrust._direction
+    honest, _ = spied(of, tmp_path / "honest")
+
+    def spoilt(context: ClientContext, trained: Any) -> Floats:
+        spoil = SPOILT.get(context.client)
+        return real(context, trained if spoil is None else spoil(context.broadcast))
+
+    monkeypatch.setattr(fltrust, "_direction", spoilt)
+    spy, _ = spied(of, tmp_path / "spoilt")
+    (_, found), (summed, totals) = spy.asks
+    cosines, before = found.per_client["direction"], honest.asks[0][1].per_client["direction"]
+    for k in range(6):
+        assert cosines[k] == pytest.approx(0 if k in SPOILT else before[k], abs=1e-3)
+    assert set(summed.cohort) >= {0, 4, 5}
+    assert np.isfinite(totals.totals["update"].value).all()
+
+
+@pytest.mark.parametrize("scores", EVERY)
+@pytest.mark.parametrize("step", [0.0, np.inf, np.nan])
+def test_a_server_whose_own_step_points_nowhere_asks_nobody(
+    scores: str, step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trusting, "_own_step", lambda self, broadcast, *_: np.full(len(broadcast), step))
+    spy, _ = spied(study(ARM, rounds=1, clients=3, scores=scores), tmp_path)
+    assert spy.asks == [], "all cosines would be 0: nobody is charged for one"
+    assert np.array_equal(spy.states[-1].broadcast, spy.states[0].broadcast)
+
+
+@pytest.mark.parametrize("scores", ["pads", "dealt-pads"])
+def test_a_million_entries_pass_every_message(scores: Any, tmp_path: Path) -> None:
+    length, rng = 10**6, np.random.default_rng(0)
+    bounds, g = cosine_bounds(length), direction(rng.normal(size=length))
+    spec = ValueSpec(
+        name="direction", reduction="none", reveals="it", reveals_encrypted="a cosine", max_releases=1
+    )
+    plan = Plan(scores=scores, delta=1e-5, max_rounds=1, non_private=("direction",))
+    vectors = [g, -g]
+    own = ClientFunction(spec, lambda context: Value(hidden=vectors[context.client]), bounds)
+    records = [(np.zeros((1, 1)), np.zeros(1))] * 2
+    with SecureAggregator(plan, [own], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
+        asked = CohortQuery(
+            cohort=(0, 1),
+            broadcast=np.zeros(0, np.float32),
+            per_client=(PerClient(spec, LinearQuery(bounds, g)),),
+        )
+        found = aggregator.query(asked).per_client["direction"]
+    assert found == pytest.approx({0: 1.0, 1: -1.0}, abs=1e-3)
 
 
 # Limits, shown as they are ---------------------------------------------------------------------------

@@ -97,22 +97,22 @@ def test_accuracy_has_a_line_per_arm_and_names_the_round_of_the_target() -> None
 
 
 def test_accuracy_over_seeds_is_a_mean_with_a_band() -> None:
-    figure = plots.accuracy(metrics(seeds=(0, 1, 2)))
+    figure = plots.accuracy(metrics(seeds=(0, 1, 2, 3, 4)))
     (axes,) = figure.axes
 
-    assert ys(axes.lines[0]) == pytest.approx([0.08, 0.18, 0.28, 0.38])
+    assert ys(axes.lines[0]) == pytest.approx([0.06, 0.16, 0.26, 0.36])
     bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
     assert len(bands) == 2
     heights = np.asarray(bands[0].get_paths()[0].vertices)[:, 1]
-    spread = 0.02 * np.sqrt(2 / 3)
-    assert (heights.min(), heights.max()) == (pytest.approx(0.08 - spread), pytest.approx(0.38 + spread))
-    assert axes.get_title(loc="left") == "mean of 3 seeds; band: one standard deviation"
+    spread = 0.02 * np.sqrt(2)
+    assert (heights.min(), heights.max()) == (pytest.approx(0.06 - spread), pytest.approx(0.36 + spread))
+    assert axes.get_title(loc="left") == "mean of 5 seeds; band: one standard deviation"
     draw(figure)
 
 
 def test_a_band_ends_where_accuracy_does() -> None:
-    data = metrics(seeds=(0, 1, 2))
-    data["accuracy"] = np.where(data["arm"] == "FedAvg", 0.01, 0.99) + 0.01 * (data["seed"] - 1) * 2
+    data = metrics(seeds=(0, 1, 2, 3, 4))
+    data["accuracy"] = np.where(data["arm"] == "FedAvg", 0.01, 0.99) + 0.01 * (data["seed"] - 2)
     data["accuracy"] = data["accuracy"].clip(0, 1)
     for least, low in ((0.0, 0.0), (-np.inf, -1.0)):
         (axes,) = plots.accuracy(data, least=least).axes
@@ -121,7 +121,7 @@ def test_a_band_ends_where_accuracy_does() -> None:
         assert low <= ends.min() < ends.max() <= 1
 
 
-def test_two_seeds_are_points_and_one_is_a_line_alone() -> None:
+def test_few_seeds_are_points_and_one_is_a_line_alone() -> None:
     (axes,) = plots.accuracy(metrics(seeds=(0, 1))).axes
     assert not axes.collections
     points = [line for line in axes.lines if line.get_linestyle() == "None" or line.get_marker() == "."]
@@ -295,9 +295,10 @@ ALL: list[tuple[Callable[[pd.DataFrame], Figure], pd.DataFrame]] = [
 ]
 
 
+@pytest.mark.parametrize("inches", [style.WIDE, style.NARROW])
 @pytest.mark.parametrize(("plot", "data"), ALL)
-def test_no_text_is_small_or_cut_off(plot: Callable[[pd.DataFrame], Figure], data: pd.DataFrame) -> None:
-    figure = plot(data)
+def test_no_text_is_small_or_cut_off(plot: Callable[..., Figure], data: pd.DataFrame, inches: float) -> None:
+    figure = plot(data.assign(arm=data["arm"] + ", an arm of a name that needs two lines"), width=inches)
     draw(figure)
 
     outline = figure.get_tightbbox()

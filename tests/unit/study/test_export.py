@@ -57,20 +57,20 @@ def test_nothing_is_written_in_the_run(finished: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_run_gives_the_same_bytes(finished: Path, tmp_path: Path) -> None:
-    for name in ("one", "two"):
+    for name in ("one.safetensors", "two.safetensors"):
         taken(OF, finished, "fedavg").write(tmp_path / name)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert (tmp_path / "one.safetensors").read_bytes() == (tmp_path / "two.safetensors").read_bytes()
 
 
 def test_the_card_says_what_ledger_and_record_say(finished: Path, tmp_path: Path) -> None:
-    card = json.loads(told(finished, "--arm", "FedAvg", "-o", tmp_path / "model", "--json"))
+    card = json.loads(told(finished, "--arm", "FedAvg", "-o", tmp_path / "model.safetensors", "--json"))
     with Checkpoint(arm_folder(finished, OF.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
         noted = checkpoint.load()[1][-1]["ledger"]
     assert card["ledger"] == {"entries": noted["count"], "head": noted["head"]}
     assert card["privacy"]["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
     assert card["privacy"]["learns"]["server"].startswith("of each client ")
     assert (card["seed"], card["rounds"], card["part"], card["client"]) == (3, 2, "whole", None)
-    assert load(tmp_path / "model").card == card
+    assert load(tmp_path / "model.safetensors").card == card
 
 
 def test_epsilon_is_said_not_to_cover_a_clients_own_body(finished: Path) -> None:
@@ -90,10 +90,10 @@ def test_epsilon_is_said_not_to_cover_a_clients_own_body(finished: Path) -> None
     ],
 )
 def test_what_is_not_there_is_named(words: list[str], match: str, finished: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["export", str(finished), "-o", str(tmp_path / "x"), *words])
+    done = CliRunner().invoke(cli, ["export", str(finished), "-o", str(tmp_path / "x.safetensors"), *words])
     with pytest.raises(ConfigError, match=match):
         raise done.exception or AssertionError(done.output)
-    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "x.safetensors").exists()
 
 
 def test_an_arm_that_never_finished_is_refused_with_the_command_that_goes_on(tmp_path: Path) -> None:

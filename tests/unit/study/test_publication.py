@@ -36,6 +36,12 @@ PUBLIC = {
     "device.txt": "which GPU it ran on",
     "metrics.csv": "what was sent, epsilon, and the global model on the server's own test records",
     "metrics.parquet": "the same",
+    "measures.csv": "the global model and a constant answer on the server's own test records",
+    "measures.parquet": "the same",
+    "confusion.csv": "the global model on the server's own test records",
+    "confusion.parquet": "the same",
+    "reliability.csv": "the global model on the server's own test records",
+    "reliability.parquet": "the same",
     "summary.json": "the same, by arm",
     "versions.json": "software",
     "seeds.json": "the plan",
@@ -51,6 +57,10 @@ APART_FROM_IT = {
     "figures.csv": "table",
     "abstentions.csv": "table",
     "attendance.csv": "table",
+    "measures.csv": "table",
+    "confusion.csv": "table",
+    "reliability.csv": "table",
+    "measures.json": "json",
     "summary.json": "json",
     "records.json": "json",
     "cell.json": "json",
@@ -309,7 +319,10 @@ def test_the_terminal_says_for_whom_warnings_are(tmp_path: Path) -> None:
 def test_a_folder_of_before_is_refused_with_what_to_do(tmp_path: Path) -> None:
     securefl.run(text(FEDAVG), out=tmp_path / "run")
     (tmp_path / "run" / PRIVATE / "arms").rename(tmp_path / "run" / "arms")
-    for words in (["report", str(tmp_path / "run")], ["export", str(tmp_path / "run"), "-o", "x"]):
+    for words in (
+        ["report", str(tmp_path / "run")],
+        ["export", str(tmp_path / "run"), "-o", "x.safetensors"],
+    ):
         told = CliRunner().invoke(cli, words)
         assert isinstance(told.exception, ConfigError)
         assert "Move them: mkdir -m 700" in str(told.exception)

@@ -46,7 +46,7 @@ def test_level_arms_are_told_together_and_runs_of_epsilon_as_one() -> None:
     lda = line("LDA", {0.5: 0.5, 1.0: 0.6, 2.0: 0.6, 4.0: 0.7, math.inf: 0.7})
     assert sentences([ridge, lda]) == [
         "Best, or within 0.01 of it: LDA from ε 0.5 to 1; ridge or LDA at ε 2; ridge from ε 4 on, "
-        "and without noise.",
+        "and where epsilon is infinite.",
         "Within 0.01 of the best of its setting, of 5 settings: ridge in 3, LDA in 3.",
     ]
 
@@ -62,7 +62,7 @@ def test_panels_of_one_first_word_are_averaged_and_counted_apart() -> None:
     ]
     assert sentences(found) == [
         "Best at few, or within 0.01 of it: a at ε 1.",
-        "Best at many, or within 0.01 of it: b without noise.",
+        "Best at many, or within 0.01 of it: b where epsilon is infinite.",
         "Within 0.01 of the best of its setting, of 3 settings: b in 2, a in 1.",
     ]
 
@@ -98,7 +98,7 @@ def test_each_panel_has_its_axes_and_an_arm_one_look(tmp_path: Path) -> None:
         for words in ("exact calibration", "the paper's calibration")
     }
     assert {(own.line, own.look) for own in series} == {("unit", 0), ("bounded", 1)}
-    first, *_, last = drawings(series, epsilon_swept=True, legend=True)
+    first, *_, last = drawings(series, legend=True)
     titles = [axes.get_title() for axes in first.figure.axes]
     assert titles == [
         f"{clients}\n{words}"
@@ -116,7 +116,7 @@ def test_a_panel_that_nothing_ran_in_is_left_out(tmp_path: Path) -> None:
     swept = parse_sweep(NOISED + ARMS + PANELS)
     fill(swept, tmp_path, leave=3)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
-    figure = drawings(series, epsilon_swept=True, legend=False, measure=MEASURES["classification"])[0].figure
+    figure = drawings(series, legend=False, measure=MEASURES["classification"])[0].figure
     assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
 
 
@@ -125,4 +125,4 @@ def test_without_panels_there_is_one(tmp_path: Path) -> None:
     fill(swept, tmp_path)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
     assert {own.panel for own in series} == {()}
-    assert len(drawings(series, epsilon_swept=True, legend=True)[0].figure.axes) == 1
+    assert len(drawings(series, legend=True)[0].figure.axes) == 1

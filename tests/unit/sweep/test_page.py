@@ -48,20 +48,24 @@ def page(found: Sweep, out: Path, failed: Mapping[str, str] | None = None) -> st
 def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
-    names = [d.name for d in drawings(series, epsilon_swept=True, legend=True)]
+    names = [d.name for d in drawings(series, legend=True)]
     assert names == ["accuracy_epsilon", "rounds_epsilon", "accuracy_bytes"]
-    assert [d.name for d in drawings(series, epsilon_swept=False, legend=True)] == ["accuracy_bytes"]
-    axes = drawings(series, epsilon_swept=True, legend=False)[0].figure.axes[0]
+    endless = [own for own in series if own.endless]
+    assert [d.name for d in drawings(endless, legend=True)] == ["accuracy_bytes"]
+    axes = drawings(series, legend=False)[0].figure.axes[0]
     assert axes.get_xscale() == "log"
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "4", "no noise"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "3.6", "infinite"], (
+        "the true epsilons"
+    )
     ticks = axes.get_xticks()
-    assert ticks[2] > ticks[1] == 4.0
+    assert ticks[2] > ticks[1] == 3.6
     lines = {line.get_gid(): line for line in axes.lines if line.get_gid()}
     assert np.asarray(lines["series-0-line-0"].get_ydata()) == pytest.approx([0.22, 0.24])
-    assert np.asarray(lines["series-0-no-noise-0"].get_ydata()) == pytest.approx([0.26])
-    at = float(np.asarray(lines["series-0-no-noise-0"].get_xdata())[0])
-    assert 4.0 < at < ticks[2], "left of the middle, as the first of four"
-    assert lines["series-1-line-0"].get_markerfacecolor() == "white", "holds no epsilon"
+    assert np.asarray(lines["series-0-infinite-0"].get_ydata()) == pytest.approx([0.26])
+    at = float(np.asarray(lines["series-0-infinite-0"].get_xdata())[0])
+    assert 3.6 < at < ticks[2], "left of the middle, as the first of four"
+    assert lines["series-1-infinite-0"].get_markerfacecolor() == "white", "holds no epsilon"
+    assert len(np.asarray(lines["series-1-infinite-0"].get_xdata())) == 3, "and is at no finite one"
     assert lines["series-0-line-0"].get_markerfacecolor() != "white"
 
 
@@ -101,7 +105,7 @@ def test_the_page_says_what_is_true(swept: Sweep, tmp_path: Path) -> None:
     assert "Infinite (∞): one record moves the sum without bound." in words
     assert "0.9 3.6 infinite per record (replace-one), δ = 0.0001, against server and others" in words
     assert "calibration = paper, epsilon = inf: no memory" in words
-    assert sum(tag == "svg" and a.get("role") == "img" for tag, a in found.tags) == 3
+    assert sum(tag == "svg" and a.get("role") == "img" for tag, a in found.tags) == 2 * 3
     values = [a["value"] for tag, a in found.tags if tag == "input"]
     assert values == ["0-0", "0-1", "1-0", "1-1"]
     groups = [a["data-in"] for tag, a in found.tags if "data-in" in a]
@@ -137,10 +141,11 @@ def test_the_page_warns_and_says_whose_accuracy_it_is(swept: Sweep, tmp_path: Pa
 def test_two_seeds_are_points_and_bands_end_where_accuracy_does(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path, seeds=2)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
-    axes = drawings(series, epsilon_swept=True, legend=False)[0].figure.axes[0]
+    axes = drawings(series, legend=False)[0].figure.axes[0]
     marks = {artist.get_gid(): artist for artist in (*axes.lines, *axes.collections) if artist.get_gid()}
     assert "series-0-line-seeds-0" in marks
     assert not any("band" in str(gid) or "bar" in str(gid) for gid in marks)
-    points = Range(0.0, 1.0).around([Point.of(1.0, [0.0, 0.1, 0.9]), Point.of(2.0, [0.9, 1.0, 1.0])])
+    five = [0.0, 0.0, 0.1, 0.9, 0.9]
+    points = Range(0.0, 1.0).around([Point.of(1.0, five), Point.of(2.0, [1 - own for own in five])])
     assert (points[0][0], points[1][1]) == (0.0, 1.0)
     assert len({(Ink.of(own).colour, Ink.of(own).marker) for own in series}) == len(series)

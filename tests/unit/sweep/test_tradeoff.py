@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -12,10 +13,22 @@ import pytest
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
 
 from securefl.core.errors import DataError
+from securefl.sweep.best import headline, sentences
 from securefl.sweep.cells import Sweep, parse_sweep
+from securefl.sweep.page import render
 from securefl.sweep.report import as_json
 from securefl.sweep.run import FACTS, METRICS
-from securefl.sweep.tradeoff import Point, filters, results_table, series_of, student, summary_table
+from securefl.sweep.tradeoff import (
+    Point,
+    filters,
+    other_axes,
+    results_table,
+    series_of,
+    student,
+    summary_table,
+    with_levels,
+)
+from securefl.sweep.tradeoff_plots import drawings
 
 
 @pytest.fixture
@@ -205,3 +218,55 @@ def test_personal_models_are_named_beside_global_ones(tmp_path: Path) -> None:
     series = series_of(found, summary)
     assert [own.label for own in series] == ["unit (global models)", "bounded (personal models)"]
     assert [own.personal for own in series] == [False, True]
+
+
+TRAINED = """
+[dpsgd]
+clip_norm = 1.0
+noise_multiplier = 1.2
+sampling_rate = 0.1
+expected_batch = 20
+steps = 5
+optimizer = "sgd"
+learning_rate = 0.5
+
+"""
+
+
+def trained(multipliers: Mapping[float, float], out: Path) -> tuple[Sweep, pd.DataFrame]:
+    """A finished sweep over the noise of DP-SGD, by multiplier the epsilon of its ledgers."""
+    table = NOISED.replace('noise = "local"\n', 'noise = "none"\n').replace("epsilon = 1.0\n", "")
+    found = sweep(f'"dpsgd.noise_multiplier" = {[*multipliers]}', study=table + TRAINED + ARMS)
+    fill(found, out)
+    summary = summary_table(found, out, results_table(found, out))
+    told = summary["dpsgd.noise_multiplier"].map(multipliers)
+    seeds = 1e-6 * summary["seed"]  # a client that was in fewer rounds spent less
+    return found, with_levels(summary.assign(epsilon_true=told - seeds, asked=math.inf))
+
+
+def test_epsilon_of_training_is_the_axis_though_none_was_asked_for(tmp_path: Path) -> None:
+    found, summary = trained({4.8: 0.424, 1.2: 2.0, 0.6: 12.2}, tmp_path)
+    series = series_of(found, summary)
+    assert [own.label for own in series] == ["unit", "bounded"], "noise is no series of its own"
+    places = [point.at for point in series[0].points("final_accuracy")]
+    assert places == pytest.approx([0.424, 2.0, 12.2], abs=1e-5)
+    first = drawings(series, legend=False)[0]
+    assert first.title == "Accuracy against the true epsilon"
+    assert first.figure.axes[0].get_xlabel().startswith("true epsilon per record")
+    ticks = [tick.get_text() for tick in first.figure.axes[0].get_xticklabels()]
+    assert ticks == ["0.5", "1", "2", "5", "10"]
+    words = " ".join([headline(series), *sentences(series), render(found, tmp_path, series, {}, "again")])
+    assert "without noise" not in words
+    assert "no noise" not in words
+    assert headline(series).startswith("At a true epsilon of 2 per record at delta 0.0001, the best arm is")
+
+
+def test_another_axis_has_lines_of_its_own(tmp_path: Path) -> None:
+    found, summary = trained({4.8: 0.424, 1.2: 2.0}, tmp_path)
+    (over,) = other_axes(found, summary)
+    assert {own.axis for own in over} == {"dpsgd.noise_multiplier"}
+    assert [point.at for point in over[0].points("final_accuracy")] == [1.2, 4.8]
+    numbers = {own.number for own in over} | {own.number for own in series_of(found, summary)}
+    assert len(numbers) == 4, "a box of the page hides no line over another axis"
+    names = [own.name for own in drawings(series_of(found, summary), legend=False, others=[over])]
+    assert names[2:] == ["accuracy_dpsgd_noise_multiplier", "accuracy_bytes"]

@@ -1,0 +1,198 @@
+"""Draws the pictures of docs/ anew, in the style of every page, from committed results.
+
+    python benchmarks/pictures.py [NAME ...]
+
+Each picture reads a file of benchmarks/results/ (see `PICTURES`). The figures there come from runs of
+minutes to hours, whose commands the files name in their first line; no picture runs one. Pictures whose marks
+are single records or whole models (fedlog_synthetic.png, representations.png, adds_compression.png) are drawn
+by those runs themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from securefl.report import client_plots, plots
+from securefl.report.style import blank, legend, light_frame, look, plain_logarithmic
+from securefl.report.tables import write_png
+from securefl.sweep.tradeoff import Series
+from securefl.sweep.tradeoff_plots import Drawing, accuracy_against_epsilon, add_legend
+from securefl.training.evaluation import MEASURES
+
+HERE = Path(__file__).parent
+RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+BODIES: Mapping[str, Mapping[str, str]] = {
+    "public body, unit norm, central noise": {
+        "arm.body": "public",
+        "arm.clip": "kind unit-l2",
+        "privacy.noise": "central",
+    },
+    "the same, shares of noise in masked sums": {"arm.body": "public", "privacy.noise": "distributed"},
+    "the same, local noise": {"arm.body": "public", "privacy.noise": "local"},
+    "public body, |x| ≤ 1, central noise": {
+        "arm.body": "public",
+        "arm.clip": "kind bounded, bound 1",
+        "privacy.calibration": "exact",
+    },
+    "the same, the paper's calibration": {"arm.body": "public", "privacy.calibration": "paper"},
+    "DP-SGD body": {"arm.body": "dp-sgd"},
+    "private body (epsilon per record is infinite)": {"arm.body": "private", "privacy.unit": "record"},
+}
+
+
+def read(name: str) -> pd.DataFrame:
+    return pd.read_csv(RESULTS / name, comment="#")
+
+
+def series(number: int, line: str, rows: pd.DataFrame, panel: tuple[str, ...] = ()) -> Series:
+    """A line over epsilon. rows: columns privacy.epsilon (asked for), epsilon_true and final_accuracy."""
+    table = rows.assign(asked=rows["privacy.epsilon"], models="global")
+    return Series(
+        number=number, label=line, values={"arm": line}, rows=table, panel=panel, line=line, look=number
+    )
+
+
+def with_deviations(drawing: Drawing, found: Sequence[Series]) -> Figure:
+    """The figure with one deviation over the seeds at each finite epsilon: the files have no single seeds."""
+    (axes,) = drawing.figure.axes
+    for own in found:
+        rows = own.rows[own.rows["epsilon_true"] < float("inf")]
+        axes.errorbar(
+            rows["epsilon_true"],
+            rows["final_accuracy"],
+            yerr=rows["deviation"],
+            fmt="none",
+            ecolor=look(own.look).colour,
+            alpha=0.5,
+            capsize=2,
+        )
+    axes.set_ylim(0, 1)
+    return drawing.figure
+
+
+def bodies(name: str) -> Figure:
+    """FedLog's accuracy by body, clip, place of the noise and calibration."""
+    table = read(name).rename(columns={"accuracy": "final_accuracy"})
+    if "privacy.unit" in table:
+        table = table[table["privacy.unit"] == "record"]
+    found = []
+    for line, setting in BODIES.items():
+        rows = table
+        for column, value in setting.items():
+            rows = rows[rows[column] == value] if column in rows else rows
+        if len(rows):
+            found.append(series(len(found), line, rows.assign(unit="record", delta=1e-5)))
+    drawing = accuracy_against_epsilon(found, MEASURES["classification"])
+    add_legend(drawing)
+    return with_deviations(drawing, found)
+
+
+def client_level() -> Figure:
+    table = read("client_level.csv").rename(columns={"accuracy": "final_accuracy"})
+    found = [
+        series(number, f"update bound {bound:g}", rows.assign(unit="client", delta=1e-3))
+        for number, (bound, rows) in enumerate(table.groupby("local.update_bound"))
+    ]
+    drawing = accuracy_against_epsilon(found, MEASURES["classification"])
+    add_legend(drawing)
+    return with_deviations(drawing, found)
+
+
+def heads() -> Figure:
+    """Heads by epsilon; panels by partition and clients (across) and records (down)."""
+    table = read("heads_twin.csv")
+    table = table[table["privacy.noise"] == "distributed"]
+    arms, found = list(dict.fromkeys(table["arm"])), []
+    for keys, rows in table.groupby(["data.partition", "data.clients", "data.records", "arm"], sort=False):
+        partition, clients, records, arm = keys
+        words = (
+            f"{clients} clients, {partition.removeprefix('kind ').replace('per_client ', '')}",
+            f"{records:,} records",
+        )
+        found.append(series(arms.index(arm), arm, rows, words))
+    drawing = accuracy_against_epsilon(found, MEASURES["classification"])
+    add_legend(drawing)
+    return drawing.figure
+
+
+def dpsgd_epsilon() -> Figure:
+    rows = read("dpsgd_epsilon.csv").rename(columns={"dpsgd.epsilon": "privacy.epsilon"})
+    found = [series(0, "FedAvg by DP-SGD", rows.assign(unit="record", delta=1e-5))]
+    return accuracy_against_epsilon(found, MEASURES["classification"]).figure
+
+
+def growth() -> Figure:
+    """CPU of a round by its cohort, and memory by the number of clients."""
+    figure = blank(height=4.0)
+    time, memory = figure.subplots(1, 2)
+    words = {"none": "no noise", "local": "noise by each client"}
+    labels = []
+    for number, kept in enumerate(("growth_none", "growth_local")):
+        cells = sorted(
+            json.loads((RESULTS / f"{kept}.json").read_text())["cells"], key=lambda cell: cell["cohort"]
+        )
+        name = words[cells[0]["noise"]]
+        labels += [name, f"{name}, late round"]
+        worn = look(number)
+        for when, dash, label in (("early", "-", name), ("late", "--", f"{name}, late round")):
+            seconds = [cell["cohort"] * cell[f"ms_{when}"] / 1e3 for cell in cells]
+            time.plot(
+                [cell["cohort"] for cell in cells],
+                seconds,
+                worn.marker + dash,
+                color=worn.colour,
+                label=label,
+            )
+        clients = sorted({cell["clients"] for cell in cells})
+        largest = [max(cell["mib_late"] for cell in cells if cell["clients"] == n) for n in clients]
+        memory.plot(clients, largest, worn.marker + "-", color=worn.colour)
+    time.plot((1, 10_000), (0.003, 30.0), ":", color="#999999", label="3 ms a client")
+    _labelled(time, "clients in the cohort", "CPU seconds of a round")
+    _labelled(memory, "clients", "MiB beyond the imports")
+    legend(figure, [*labels, "3 ms a client"])
+    return figure
+
+
+def _labelled(axes: Axes, across: str, up: str) -> None:
+    light_frame(axes)
+    axes.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_logarithmic(axis)
+
+
+def _curves(name: str) -> Callable[[], Figure]:
+    return lambda: plots.accuracy(read(name))
+
+
+PICTURES: Mapping[str, Callable[[], Figure]] = {
+    "client_level": client_level,
+    "conditions": _curves("conditions.csv"),
+    "dpsgd_epsilon": dpsgd_epsilon,
+    "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv"),
+    "fedlog_tradeoff_mnist": lambda: bodies("fedlog_tradeoff_mnist.csv"),
+    "fedprof_private": _curves("fedprof_private.csv"),
+    "growth": growth,
+    "heads": heads,
+    "participation": lambda: client_plots.participation(read("participation.csv")),
+}
+"""By name of a file of docs/, the function that draws it."""
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or [*PICTURES]
+    if unknown := set(wanted) - set(PICTURES):
+        sys.exit(f"Expected pictures among {', '.join(PICTURES)}, got {', '.join(sorted(unknown))}.")
+    for name in wanted:
+        write_png(DOCS / f"{name}.png", PICTURES[name]())
+        print(DOCS / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""A client's signing key for checked openings, and the public half that the key holder is given."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from securefl.core.errors import CryptoError, DataError
+from securefl.core.keys import PublicKey, SecretKey, Signature
+from securefl.core.signing import SigningKey, verify
+from securefl.matching.document import Document
+from securefl.matching.keys import hexadecimal
+
+KIND: Final = "client-key"
+PUBLIC_KIND: Final = "client-public"
+_OWN: Final = b"securefl/matching/client/1|"
+
+
+@dataclass(frozen=True)
+class ClientPublic:
+    """A client's public key (Ed25519). The key holder opens ciphertexts that its owner signed.
+
+        >>> from securefl.matching import ClientKey
+        >>> len(ClientKey.generate().public.fingerprint)
+        32
+
+    Raises nothing.
+    """
+
+    signing: PublicKey
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits, for people to compare."""
+        return hashlib.sha256(_OWN + self.signing.raw).hexdigest()[:32]
+
+    @classmethod
+    def from_document(cls, content: Document) -> ClientPublic:
+        """The key of a public file. Raises DataError unless its client signed it."""
+        found = cls(PublicKey(hexadecimal(content.header.get("signing"), 32)))
+        if content.header.get("session") != found.fingerprint:
+            raise DataError("Expected the key that the header names, got another client's. Get it again.")
+        try:
+            # Self-signed, as an evaluator's: only the fingerprint shows whose key it is.
+            verify(found.signing, Signature(content.body), _OWN + found.signing.raw)
+        except CryptoError as error:
+            raise DataError(
+                f"Expected a key that its client signed, got a forged or damaged one: {error} Get it again."
+            ) from None
+        return found
+
+
+@dataclass(frozen=True)
+class ClientKey:
+    """A client's signing key, for any number of profiles.
+
+        >>> from securefl.matching import ClientKey
+        >>> own = ClientKey.generate()
+        >>> ClientKey.from_document(own.to_documents()[0]).public == own.public
+        True
+
+    Raises:
+        DataError: `from_document` raises it for a key that differs from its header's.
+    """
+
+    signing: SigningKey
+
+    @classmethod
+    def generate(cls) -> ClientKey:
+        """A fresh key, from the operating system's randomness."""
+        return cls(SigningKey.generate())
+
+    @property
+    def public(self) -> ClientPublic:
+        """The public half, for the key holder."""
+        return ClientPublic(self.signing.public)
+
+    def to_documents(self) -> tuple[Document, Document]:
+        """The secret file and the public file."""
+        own = self.public
+        public = {"session": own.fingerprint, "signing": own.signing.raw.hex()}
+        signature = self.signing.sign(_OWN + own.signing.raw)
+        secret = Document(KIND, {"session": own.fingerprint}, self.signing.secret.reveal())
+        return secret, Document(PUBLIC_KIND, public, signature.raw)
+
+    @classmethod
+    def from_document(cls, content: Document) -> ClientKey:
+        """The key of a secret file. Raises DataError if it differs from the header's."""
+        if len(content.body) != 32:
+            raise DataError(f"Expected a client's key of 32 bytes, got {len(content.body)}. Restore it.")
+        found = cls(SigningKey(SecretKey(content.body)))
+        if content.header.get("session") != found.public.fingerprint:
+            raise DataError("Expected the client's key that the header names, got another. Restore it.")
+        return found

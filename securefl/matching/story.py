@@ -1,0 +1,198 @@
+"""One encrypted match, step by step: what each party holds, and what it sees of the others.
+
+`played` plays all parties in one process with fresh keys, by the files of a matching, and notes everything
+that a party gets. In a real matching nobody has such a record: it has the secrets of all parties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.linear import Floats, LinearQuery
+from securefl.core.signing import SIGNATURE_BYTES, unseal
+from securefl.linear import words
+from securefl.linear.addressed_pads import TAG, item_bytes, message_bytes, received
+from securefl.linear.dealt_pads import pad_and_last
+from securefl.linear.pad_terms import KEY, PadTerms
+from securefl.linear.pads import rounded, weights_of
+from securefl.matching.evaluator import Evaluator
+from securefl.matching.key_holder import KeyHolder, Revealed
+from securefl.matching.keys import pads_context, pads_key
+from securefl.matching.matchers import requests_context
+from securefl.matching.options import Options
+from securefl.matching.profiles import divergence
+from securefl.matching.sealed import Profile, Scores
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Words:
+    """What pads make of one client's values. All are integers below 2^bits, in one order.
+
+    plain: the client's values as integers. masked: what the evaluator sees of them. share: what the key
+    holder sees of the baseline's weights. word: the one integer of the score's side. regained: the largest
+    difference between `plain` and what evaluator and key holder together compute from `masked`.
+    """
+
+    bits: int
+    plain: Sequence[int]
+    masked: Sequence[int]
+    weights: Sequence[int]
+    share: Sequence[int]
+    word: int
+    regained: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Client:
+    """One client's part. Bytes are as they are on disk and on the way.
+
+    features: the client's vector before encryption, (2q + 1,). file: what it sends, as anybody on the way
+    sees it. sealed: its part that is not readable. message: the same part, as the evaluator opens it. again:
+    the message of a second encryption of the same profile, which is not sent. request: what the evaluator
+    sends on for this client, as the key holder opens it. score: what the key holder reads. truth: the
+    divergence of the plain profiles, which no party of the protocol can compute. words: of pads; None for
+    ciphertexts.
+    """
+
+    label: str
+    profile: Profile
+    features: Floats
+    file: bytes
+    sealed: bytes
+    message: bytes
+    again: bytes
+    request: bytes
+    score: float
+    truth: float
+    words: Words | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Story:
+    """A match of several clients with one baseline. weights: of the baseline, (2q + 1,). public_key: of the
+    key holder, in bytes. scores_file: what the evaluator sends to the key holder, as on the way. bound:
+    |score - truth| is at most this."""
+
+    options: Options
+    baseline: Profile
+    weights: Floats
+    clients: Sequence[Client]
+    public_key: int
+    scores_file: bytes
+    bound: float
+
+
+def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options) -> Story:
+    """Play a match of these profiles, by label, with a baseline, under fresh keys.
+
+    Raises ConfigError or DataError for profiles, labels or a baseline that the matching refuses under these
+    options, and for options with a declared baseline or a plaintext part: the story has neither.
+    """
+    if options.declared is not None or options.variant != "full":
+        raise ConfigError(
+            "Expected options without a declared baseline and with the variant full, got others: the story "
+            "has no step for them. Leave --declared and --variant out."
+        )
+    if not profiles:
+        raise DataError("Expected at least one profile to match, got none.")
+    parameters = options.parameters if options.padded else None
+    holder, evaluator = KeyHolder.generate(openings=100, parameters=parameters), Evaluator.generate()
+    sealed = {
+        label: own.encrypt(holder.public, evaluator.public, label=label, options=options)
+        for label, own in profiles.items()
+    }
+    scores = evaluator.match(holder.public, baseline, list(sealed.values()), options=options)
+    if scores.refused:
+        raise DataError(f"{scores.refused[0].label}: {scores.refused[0].why}")
+    revealed = holder.reveal(scores, evaluator.public)
+    requests = _requests(holder, scores)
+    linear = options.query(baseline.plain).linear(options.variant, options.bounds)
+    terms = None
+    if options.padded:
+        context = pads_context(holder.public.session, evaluator.public.fingerprint)
+        terms = options.pad_terms(len(baseline.plain), context)
+    clients = []
+    for (label, own), request in zip(profiles.items(), requests, strict=True):
+        sent = sealed[label]
+        again = own.encrypt(holder.public, evaluator.public, label=label, options=options)
+        message = unseal(evaluator.agreement, sent.body, sent.context())
+        features = options.features(own.plain).split(options.variant).hidden
+        clients.append(
+            Client(
+                label=label,
+                profile=own,
+                features=features,
+                file=sent.to_document().to_bytes(),
+                sealed=sent.body,
+                message=message,
+                again=unseal(evaluator.agreement, again.body, again.context()),
+                request=request,
+                score=_score(revealed, label),
+                truth=divergence(own.plain, baseline.plain),
+                words=None
+                if terms is None
+                else _words(holder, terms, linear, label, message, request, features),
+            )
+        )
+    return Story(
+        options=options,
+        baseline=baseline,
+        weights=linear.hidden,
+        clients=clients,
+        public_key=len(holder.public.to_document().to_bytes()),
+        scores_file=scores.to_document().to_bytes(),
+        bound=revealed.error_bound,
+    )
+
+
+def _score(revealed: Revealed, label: str) -> float:
+    if label in revealed.refused:
+        raise DataError(f"{label}: {revealed.refused[label]}")
+    return revealed.scores[label]
+
+
+def _requests(holder: KeyHolder, scores: Scores) -> list[bytes]:
+    """The part of each client in what the key holder opens."""
+    body = scores.body[:-SIGNATURE_BYTES]
+    if Options.from_header(scores.header)[0].padded:
+        body = unseal(pads_key(holder.signing), body, requests_context(scores.header))
+    size = len(body) // len(scores.labels)
+    return [body[at * size : (at + 1) * size] for at in range(len(scores.labels))]
+
+
+def _words(
+    holder: KeyHolder,
+    terms: PadTerms,
+    linear: LinearQuery,
+    label: str,
+    message: bytes,
+    request: bytes,
+    features: Floats,
+) -> Words:
+    masked, _ = received(message[: message_bytes(terms)], np.zeros(0), terms, sender=label)
+    arrived = words.unpacked(masked.words, terms.word_bits)
+    end = item_bytes(terms) - terms.word_bytes
+    # What evaluator and key holder could do together: take off the pad, which follows from both their parts.
+    pad, _ = pad_and_last(pads_key(holder.signing), masked.fresh, masked.fresh, terms, label)
+    plain, bits = rounded(features, terms), terms.word_bits
+    regained = words.minus(arrived, pad)
+    return Words(
+        bits=bits,
+        plain=[words.centred(one, bits) for one in _integers(plain)],
+        masked=_integers(arrived),
+        weights=[words.centred(one, bits) for one in _integers(weights_of(linear, terms))],
+        share=_integers(words.unpacked(request[KEY + TAG : end], bits)),
+        word=int.from_bytes(request[end:], "little"),
+        regained=max(abs(words.centred(one, bits)) for one in _integers(words.minus(regained, plain))),
+    )
+
+
+def _integers(row: words.Words) -> list[int]:
+    """Words as integers from 0 to 2^bits - 1."""
+    raw = words.packed(row)
+    size = len(raw) // len(row)
+    return [int.from_bytes(raw[at : at + size], "little") for at in range(0, len(raw), size)]

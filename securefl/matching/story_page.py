@@ -1,0 +1,405 @@
+"""The page of a match, step by step (`story`): who holds and sees what, with the numbers of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+
+from securefl.core.linear import Floats
+from securefl.linear.pad_terms import PLACE
+from securefl.matching.story import Client, Story
+from securefl.report.pages import Picture, environment, number_text
+from securefl.report.style import ARM_COLOURS, WIDE, blank, light_frame
+
+_TEMPLATE: Final = "story.html.j2"
+_SHOWN: Final = 3
+"""The most numbers of a vector that a step shows."""
+_HEX: Final = 24
+"""The most bytes that a step shows."""
+_DRAWN: Final = 96
+"""The most bytes that the picture shows."""
+PARTIES: Final = ("Client", "Evaluator", "Key holder", "Eavesdropper")
+Kind = Literal["plain", "masked", "bytes", "score", "note"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """One thing that a party has after a step. kind: plain numbers, masked integers, bytes in hex, a score,
+    or a note on what was measured. what: in words, with its size. values: as text."""
+
+    party: str
+    kind: Kind
+    what: str
+    values: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of the match. says: what happens, in a sentence or two. new: what parties get by it."""
+
+    title: str
+    says: str
+    new: Sequence[Exhibit]
+
+    def of(self, party: str) -> list[Exhibit]:
+        return [own for own in self.new if own.party == party]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Told:
+    """One match as the page tells it."""
+
+    heading: str
+    answer: str
+    picture: Picture
+    steps: Sequence[Step]
+
+
+def render(stories: Sequence[Story], *, about: str, reproduce: str) -> str:
+    """The page of these matches as one HTML text.
+
+    about: a sentence on whose profiles they are. reproduce: the command that makes such a page again, with
+    fresh keys.
+    """
+    told = [
+        Told(
+            heading=_heading(own),
+            answer=_answer(own),
+            picture=_picture(own, f"seen-{place}"),
+            steps=_steps(own),
+        )
+        for place, own in enumerate(stories)
+    ]
+    page = environment().get_template(_TEMPLATE)
+    return page.render(told=told, about=about, reproduce=reproduce, parties=PARTIES)
+
+
+def _heading(story: Story) -> str:
+    """What hides the numbers, and its word on the command line."""
+    if story.options.padded:
+        return f"Under pads (--params {story.options.parameters}): no key to steal"
+    return f"Under CKKS ciphertexts (--params {story.options.parameters})"
+
+
+def _answer(story: Story) -> str:
+    scores = ", ".join(f"{own.score:.3g} for {own.label}" for own in story.clients)
+    return f"The key holder read {scores}. No other party read a score, and nobody read a client's numbers."
+
+
+def _shown(client_of: Story) -> Client:
+    """The client whose numbers the steps show: the one farthest from the baseline."""
+    return max(client_of.clients, key=lambda own: own.score)
+
+
+def _steps(story: Story) -> list[Step]:
+    own = _shown(story)
+    masked = _masked_steps(story, own) if own.words is not None else _encrypted_steps(story, own)
+    return [_profiles(story, own), *masked, _read(story), _checked(story)]
+
+
+def _profiles(story: Story, own: Client) -> Step:
+    size = len(own.profile.mean)
+    return Step(
+        title="Everybody starts with plain numbers of their own",
+        says=f"Each client sums up its records as {size} means and {size} variances, those of a layer's "
+        "outputs. The evaluator has such a profile of its own, the baseline. The key holder makes keys.",
+        new=[
+            Exhibit(
+                party="Client",
+                kind="plain",
+                what=f"{own.label}: {size} means, over {own.profile.count:,} records",
+                values=_numbers(own.profile.mean),
+            ),
+            Exhibit(
+                party="Client", kind="plain", what=f"{size} variances", values=_numbers(own.profile.variance)
+            ),
+            Exhibit(
+                party="Evaluator",
+                kind="plain",
+                what=f"baseline: {size} means",
+                values=_numbers(story.baseline.mean),
+            ),
+            Exhibit(
+                party="Evaluator",
+                kind="plain",
+                what=f"{size} variances",
+                values=_numbers(story.baseline.variance),
+            ),
+            Exhibit(party="Key holder", kind="note", what="its secret key, which never leaves it"),
+            Exhibit(
+                party="Eavesdropper",
+                kind="note",
+                what=f"the public key, {_bytes(story.public_key)}, as all have it",
+            ),
+        ],
+    )
+
+
+def _sent(own: Client) -> list[Exhibit]:
+    """What anybody on the way sees of the client's file."""
+    bits = np.unpackbits(np.frombuffer(own.sealed, np.uint8))
+    spread = 1.96 * 0.5 / np.sqrt(len(bits))
+    return [
+        Exhibit(
+            party="Eavesdropper",
+            kind="bytes",
+            what=f"the file, {_bytes(len(own.file))}: a readable header with the label and the options, "
+            f"then {_bytes(len(own.sealed))} under a seal",
+            values=[_hex(own.sealed)],
+        ),
+        Exhibit(
+            party="Eavesdropper",
+            kind="note",
+            what=f"share of ones among the {number_text(len(bits), 0)} sealed bits: {bits.mean():.4f} "
+            f"(a fair coin: 0.5 ± {spread:.4f} in 95 of 100 matches)",
+        ),
+    ]
+
+
+def _again(own: Client) -> Exhibit:
+    # The tag of the terms of pads is public, and the same in all messages of a match.
+    start = 0 if own.words is None else PLACE
+    one, other = (np.frombuffer(raw, np.uint8)[start:] for raw in (own.message, own.again))
+    return Exhibit(
+        party="Evaluator",
+        kind="note",
+        what=f"a second encryption of the same numbers differs in {100 * np.mean(one != other):.1f} % of its "
+        f"bytes (unrelated bytes differ in {100 * 255 / 256:.1f} %)",
+    )
+
+
+def _masked_steps(story: Story, own: Client) -> list[Step]:
+    words = own.words
+    assert words is not None
+    count = len(words.plain)
+    # Of ranks, since a few of the plain integers are much larger than the others.
+    relation = float(spearmanr(np.array(words.plain, float), np.array(words.masked, float)).statistic)
+    return [
+        Step(
+            title="The client hides its numbers under a pad",
+            says=f"It makes {count} integers of them, and adds to each a fresh random integer, modulo "
+            f"2^{words.bits}. Only the key holder can make the same random integers.",
+            new=[
+                Exhibit(
+                    party="Client", kind="plain", what=f"{count} integers", values=_integers(words.plain)
+                ),
+                Exhibit(
+                    party="Client",
+                    kind="masked",
+                    what="the same with the pad",
+                    values=_integers(words.masked),
+                ),
+            ],
+        ),
+        Step(
+            title="It sends a file to the evaluator",
+            says="The file is sealed to the evaluator, so the key holder cannot read it on the way.",
+            new=[
+                Exhibit(
+                    party="Evaluator",
+                    kind="masked",
+                    what=f"{count} masked integers, in {_bytes(len(own.message))} with a fresh public key",
+                    values=_integers(words.masked),
+                ),
+                Exhibit(
+                    party="Evaluator",
+                    kind="note",
+                    what=f"their rank correlation with the client's integers: {relation:.2f} (unrelated "
+                    f"numbers: within ± {1.96 / np.sqrt(count):.2f} in 95 of 100 matches)",
+                ),
+                _again(own),
+                *_sent(own),
+            ],
+        ),
+        Step(
+            title="The evaluator multiplies them with its baseline",
+            says="It sums the products of the masked integers and its weights to one integer. The weights go "
+            "to the key holder under a mask of their own, which client and evaluator share.",
+            new=[
+                Exhibit(
+                    party="Evaluator",
+                    kind="plain",
+                    what=f"{count} weights of the baseline",
+                    values=_integers(words.weights),
+                ),
+                Exhibit(
+                    party="Evaluator",
+                    kind="masked",
+                    what="its integer, still masked",
+                    values=[str(words.word)],
+                ),
+                Exhibit(
+                    party="Key holder",
+                    kind="masked",
+                    what=f"{count} masked weights",
+                    values=_integers(words.share),
+                ),
+                Exhibit(party="Key holder", kind="masked", what="the integer", values=[str(words.word)]),
+                _scores_file(story),
+            ],
+        ),
+    ]
+
+
+def _encrypted_steps(story: Story, own: Client) -> list[Step]:
+    count = len(own.features)
+    return [
+        Step(
+            title="The client encrypts its numbers",
+            says=f"It puts {count} numbers, the means, their squares with the variances, and the sum of the "
+            "logarithms, into one ciphertext under the key holder's public key.",
+            new=[
+                Exhibit(party="Client", kind="plain", what=f"{count} numbers", values=_numbers(own.features)),
+                Exhibit(
+                    party="Client",
+                    kind="bytes",
+                    what=f"one ciphertext, {_bytes(len(own.message))}",
+                    values=[_hex(own.message)],
+                ),
+            ],
+        ),
+        Step(
+            title="It sends a file to the evaluator",
+            says="The file is sealed to the evaluator, so the key holder cannot read it on the way.",
+            new=[
+                Exhibit(
+                    party="Evaluator",
+                    kind="bytes",
+                    what=f"the ciphertext, {_bytes(len(own.message))}; it has no key to open it",
+                    values=[_hex(own.message)],
+                ),
+                _again(own),
+                *_sent(own),
+            ],
+        ),
+        Step(
+            title="The evaluator multiplies the ciphertext with its baseline",
+            says="The product is an encrypted score. The evaluator cannot open it, and sends it on.",
+            new=[
+                Exhibit(
+                    party="Evaluator",
+                    kind="plain",
+                    what=f"{count} weights of the baseline",
+                    values=_numbers(story.weights),
+                ),
+                Exhibit(
+                    party="Key holder",
+                    kind="bytes",
+                    what=f"the request for this client, {_bytes(len(own.request))}",
+                    values=[_hex(own.request)],
+                ),
+                _scores_file(story),
+            ],
+        ),
+    ]
+
+
+def _scores_file(story: Story) -> Exhibit:
+    return Exhibit(
+        party="Eavesdropper",
+        kind="bytes",
+        what=f"the file of {len(story.clients)} requests, {_bytes(len(story.scores_file))}; its last bytes",
+        values=[_hex(story.scores_file[-_HEX:])],
+    )
+
+
+def _read(story: Story) -> Step:
+    return Step(
+        title="The key holder reads one score for each client",
+        says="A score is the divergence of the client's profile from the baseline: 0 for the same profile, "
+        "larger for others. Nothing goes back to the evaluator or to the clients.",
+        new=[
+            Exhibit(
+                party="Key holder",
+                kind="score",
+                what=f"{own.label}, within {story.bound:.1g}",
+                values=[f"{own.score:.6g}"],
+            )
+            for own in story.clients
+        ],
+    )
+
+
+def _checked(story: Story) -> Step:
+    worst = max(abs(own.score - own.truth) for own in story.clients)
+    says = (
+        "This page knows the plain profiles, as no party of a match does. Computed from them, the largest "
+        f"difference from a score is {worst:.1g}; the stated bound is {story.bound:.1g}."
+    )
+    regained = [own.words.regained for own in story.clients if own.words is not None]
+    if regained:
+        says += (
+            " Evaluator and key holder must not join: together they take the pads off, and the largest "
+            f"difference from a client's integers is then {max(regained)}."
+        )
+    return Step(title="Is it right, and what breaks it?", says=says, new=[])
+
+
+def _picture(story: Story, name: str) -> Picture:
+    own = _shown(story)
+    return Picture(
+        name=name,
+        title="What three parties have of the same client",
+        caption=f"Left: the numbers of {own.label}, which it alone has. Middle: the first bytes of what the "
+        f"evaluator gets, of {_bytes(len(own.message))}. Right: the scores, which the key holder alone "
+        "reads. On a narrow page they stand below each other.",
+        draw=lambda width: _drawn(story, own, width),
+    )
+
+
+def _drawn(story: Story, own: Client, width: float) -> Figure:
+    wide = width >= WIDE
+    figure = blank(height=3.4 if wide else 7.6, width=width)
+    client, evaluator, holder = figure.subplots(*((1, 3) if wide else (3, 1)))
+    for axes, title in (
+        (client, "client: plain means"),
+        (evaluator, "evaluator: bytes"),
+        (holder, "key holder: scores"),
+    ):
+        light_frame(axes)
+        axes.set_title(title, fontsize=10, loc="left")
+    mean = np.asarray(own.profile.mean)
+    client.bar(np.arange(len(mean)), mean, color=ARM_COLOURS[0])
+    client.set_xlabel("element of the profile")
+    first = np.frombuffer(own.message, np.uint8)[:_DRAWN]
+    evaluator.plot(np.arange(len(first)), first, ".", color=ARM_COLOURS[1], markersize=5)
+    evaluator.set_ylim(-5, 260)
+    evaluator.set_xlabel("byte of the message")
+    places = np.arange(len(story.clients))
+    scores = [one.score for one in story.clients]
+    holder.barh(places, scores, color=ARM_COLOURS[2], height=0.6)
+    holder.set_yticks(
+        places, [one.label if len(one.label) <= 16 else one.label[:15] + "…" for one in story.clients]
+    )
+    holder.invert_yaxis()
+    holder.grid(visible=False)
+    for place, score in zip(places, scores, strict=True):
+        holder.annotate(
+            f"{score:.3g}", (score, place), (4, 0), textcoords="offset points", va="center", fontsize=10
+        )
+    holder.set_xlim(0, 1.25 * max(*scores, 1e-9))
+    holder.set_xlabel("divergence from the baseline")
+    return figure
+
+
+def _numbers(values: Floats) -> list[str]:
+    shown = [f"{value:.3f}" for value in np.asarray(values)[:_SHOWN]]
+    return [", ".join([*shown, "…"] if len(np.asarray(values)) > _SHOWN else shown)]
+
+
+def _integers(values: Sequence[int]) -> list[str]:
+    shown = [f"{value}" for value in values[:_SHOWN]]
+    return [*shown, "…"] if len(values) > _SHOWN else shown
+
+
+def _hex(raw: bytes) -> str:
+    return raw[:_HEX].hex(" ", 4) + (" …" if len(raw) > _HEX else "")
+
+
+def _bytes(count: int) -> str:
+    return f"{number_text(count, 0)} bytes"

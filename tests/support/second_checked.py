@@ -1,0 +1,208 @@
+"""A second implementation of checked openings, from SPEC.md section 6 alone, in Python's integers.
+
+It has no code of securefl. It covers the compact ring with one ciphertext: what a client signs, a server's
+request, and the key holder's reply without noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+N = 4096
+PRIMES = (1152921504606830593, 536813569)
+BYTES = tuple((p.bit_length() + 7) // 8 for p in PRIMES)
+Q = PRIMES[0] * PRIMES[1]
+HALF = N * sum(BYTES)
+SHARE = (Q.bit_length() + 7) // 8
+WEIGHT_SCALE = 2**24
+REFUSED = b"\xff" * SHARE
+
+
+class RefusedError(Exception):
+    """A request that the key holder does not answer."""
+
+
+def fields(*parts: bytes) -> bytes:
+    return b"".join(struct.pack("<I", len(part)) + part for part in parts)
+
+
+def sha(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """text: of the key's terms. ranges: canonical text of the weights' ranges. key: names the public key."""
+
+    text: str
+    ranges: str
+    context: bytes
+    key: bytes
+    weight_norm: float
+
+    @property
+    def digest(self) -> bytes:
+        return sha(b"securefl/he/terms/2|", self.text.encode())
+
+    @property
+    def place(self) -> bytes:
+        return sha(b"securefl/checked/place/1|", fields(self.digest, self.ranges.encode(), self.context))
+
+    @property
+    def largest(self) -> float:
+        return WEIGHT_SCALE * self.weight_norm * math.sqrt(2 / N) + math.sqrt(N) / 2
+
+    @property
+    def width(self) -> int:
+        return (math.floor(self.largest).bit_length() + 8) // 8
+
+    def commitment(self, name: str, salt: bytes, weights: bytes) -> bytes:
+        return sha(b"securefl/secagg/3|checked|", fields(salt, self.place, name.encode(), weights))
+
+    def said(self, name: str, told: bytes, client: str, h0: bytes, h1: bytes) -> bytes:
+        whole = fields(self.key, self.place, name.encode(), told, client.encode(), h0, h1)
+        return b"securefl/checked/statement/1|" + whole
+
+
+def hashes(c0: bytes, c1: bytes) -> tuple[bytes, bytes]:
+    return sha(b"securefl/checked/c0/1|", c0), sha(b"securefl/checked/c1/1|", c1)
+
+
+def sign(secret: bytes, message: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(secret).sign(message)
+
+
+def holds(public: bytes, signature: bytes, message: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def client_message(
+    terms: Terms, tag: bytes, c0: bytes, c1: bytes, name: str, told: bytes, client: str, own: bytes
+) -> bytes:
+    return tag + c0 + c1 + sign(own, terms.said(name, told, client, *hashes(c0, c1)))
+
+
+def request(
+    terms: Terms, index: int, salt: bytes, weights: bytes, entries: Sequence[bytes], own: bytes
+) -> bytes:
+    """entries: number, H0, signature and c1 of each client."""
+    head = struct.pack("<I", index) + salt + weights
+    short = head + b"".join(one[:100] + hashes(b"", one[100:])[1] for one in entries)
+    framed = b"securefl/checked/request/1|" + fields(terms.place) + short
+    return head + b"".join(entries) + sign(own, framed)
+
+
+def integers(raw: bytes, width: int) -> list[int]:
+    return [int.from_bytes(raw[at : at + width], "little", signed=True) for at in range(0, len(raw), width)]
+
+
+def residues(raw: bytes) -> list[list[int]]:
+    found, at = [], 0
+    for prime, width in zip(PRIMES, BYTES, strict=True):
+        found.append([int.from_bytes(raw[at + width * i : at + width * (i + 1)], "little") for i in range(N)])
+        at += width * N
+        if max(found[-1]) >= prime:
+            raise RefusedError("a residue that is not reduced")
+        if not any(found[-1]):
+            raise RefusedError("transparent")
+    return found
+
+
+# The ring -------------------------------------------------------------------------------------------
+
+
+def root(prime: int) -> int:
+    """The least primitive 2N-th root of unity."""
+    exponent = (prime - 1) // (2 * N)
+    one = next(g for x in range(2, 99) if pow(g := pow(x, exponent, prime), N, prime) == prime - 1)
+    square, least, power = one * one % prime, one, one
+    for _ in range(N):
+        power = power * square % prime
+        least = min(least, power)
+    return least
+
+
+def reversed_bits(i: int) -> int:
+    return int(format(i, f"0{N.bit_length() - 1}b")[::-1], 2)
+
+
+def evaluated(coefficients: Sequence[int], prime: int) -> list[int]:
+    """Values at the odd powers of the root, in bit-reversed order."""
+    psi = root(prime)
+    values = [c * pow(psi, i, prime) % prime for i, c in enumerate(coefficients)]
+    values = _transform(values, psi * psi % prime, prime)
+    return [values[reversed_bits(i)] for i in range(N)]
+
+
+def _transform(values: list[int], omega: int, prime: int) -> list[int]:
+    if len(values) == 1:
+        return values
+    even = _transform(values[::2], omega * omega % prime, prime)
+    odd = _transform(values[1::2], omega * omega % prime, prime)
+    power, first, second = 1, [], []
+    for a, b in zip(even, odd, strict=True):
+        first.append((a + power * b) % prime)
+        second.append((a - power * b) % prime)
+        power = power * omega % prime
+    return first + second
+
+
+def opened(weights: Sequence[int], secret: Sequence[int], half: Sequence[Sequence[int]]) -> int:
+    """(V c1 s)_0 mod Q. With s = 1 it is (V c0)_0."""
+    found = []
+    for prime, own in zip(PRIMES, half, strict=True):
+        pairs = zip(evaluated(weights, prime), evaluated(secret, prime), own, strict=True)
+        total = sum(v * s * c for v, s, c in pairs)
+        found.append(total * pow(N, -1, prime) % prime)
+    return sum(r * (Q // p) * pow(Q // p, -1, p) for r, p in zip(found, PRIMES, strict=True)) % Q
+
+
+# The key holder ---------------------------------------------------------------------------------------
+
+
+def shares(
+    terms: Terms,
+    item: bytes,
+    names: Sequence[str],
+    server: bytes,
+    members: Mapping[int, tuple[str, bytes]],
+    secret: Sequence[int],
+) -> list[int | None]:
+    """The share of each entry without noise. None for one that is refused."""
+    start, size = 36 + terms.width * N, 100 + HALF
+    if (len(item) - start - 64) % size or len(item) - start - 64 < size:
+        raise RefusedError("length")
+    head, entries = item[:start], [item[at : at + size] for at in range(start, len(item) - 64, size)]
+    short = head + b"".join(one[:100] + hashes(b"", one[100:])[1] for one in entries)
+    if not holds(server, item[-64:], b"securefl/checked/request/1|" + fields(terms.place) + short):
+        raise RefusedError("server")
+    (index,) = struct.unpack("<I", head[:4])
+    if index >= len(names):
+        raise RefusedError("index")
+    weights = integers(head[36:], terms.width)
+    if math.sqrt(sum(w * w for w in weights)) > terms.largest * (1 + 1e-9):
+        raise RefusedError("norm")
+    if len({one[:4] for one in entries}) < len(entries):
+        raise RefusedError("twice")
+    told = terms.commitment(names[index], head[4:36], head[36:])
+    found: list[int | None] = []
+    for one in entries:
+        number, h0, signature, c1 = struct.unpack("<I", one[:4])[0], one[4:36], one[36:100], one[100:]
+        client, public = members.get(number, ("", bytes(32)))
+        said = terms.said(names[index], told, client, h0, hashes(b"", c1)[1])
+        if not client or not holds(public, signature, said):
+            found.append(None)
+            continue
+        found.append(opened(weights, secret, residues(c1)))
+    return found

@@ -1,0 +1,150 @@
+"""Folders of images: classes by folder, one size for all, and bounds before anything is decoded."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from securefl.core.errors import DataError
+from securefl.data import images
+from securefl.data.images import images_in, read_images
+
+
+def drawn(path: Path, colour: Any = (255, 0, 0), size: tuple[int, int] = (9, 6), mode: str = "RGB") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path)
+    return path
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of some hundred bytes whose header states this size."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
+
+
+def test_a_folder_for_each_class(tmp_path: Path) -> None:
+    for name in ("dog/2.png", "dog/1.jpg", "cat/a.bmp"):
+        drawn(tmp_path / name)
+    drawn(tmp_path / "cat/.hidden.png")
+    found = images_in(tmp_path)
+    assert [path.name for path in found.files] == ["a.bmp", "1.jpg", "2.png"]
+    assert found.labels == ("cat", "dog", "dog")
+    assert found.classes == ("cat", "dog")
+
+
+def test_a_folder_without_classes(tmp_path: Path) -> None:
+    drawn(tmp_path / "1.png")
+    assert images_in(tmp_path).labels is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "ending", "expected"),
+    [
+        ("RGB", (255, 0, 51), "png", (1, 0, 0.2)),
+        ("L", 51, "png", (0.2, 0.2, 0.2)),
+        ("RGBA", (255, 0, 51, 7), "png", (1, 0, 0.2)),
+        ("P", 0, "gif", (0, 0, 0)),
+        ("1", 1, "bmp", (1, 1, 1)),
+    ],
+)
+def test_pixels_are_three_colours_from_0_to_1(
+    mode: str, colour: Any, ending: str, expected: tuple[float, ...], tmp_path: Path
+) -> None:
+    made = read_images([drawn(tmp_path / f"a.{ending}", colour, mode=mode)], 8)
+    assert made.shape == (1, 3, 8, 8)
+    assert made.dtype == np.float32
+    assert made[0, :, 4, 4] == pytest.approx(expected)
+
+
+def test_axes_are_height_and_width(tmp_path: Path) -> None:
+    wide = Image.new("RGB", (20, 10))
+    wide.paste((255, 255, 255), (10, 0, 20, 10))
+    wide.save(tmp_path / "a.png")
+    made = read_images([tmp_path / "a.png"], 10)
+    assert made[0, 0, :, 0].max() == 0
+    assert made[0, 0, :, 9].min() == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [(20_000, 20_000), (8_000, 7_000), (2**31 - 1, 1)])
+def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(bomb(*size))
+    with pytest.raises(DataError, match=r"a\.png: expected"):
+        read_images([tmp_path / "a.png"], 8)
+
+
+def test_the_bound_of_pixels_is_the_houses_own(tmp_path: Path) -> None:
+    """Pillow warns above 89 million pixels. This one is below, and is refused by its header alone."""
+    (tmp_path / "a.png").write_bytes(bomb(8_000, 7_000))
+    with pytest.raises(DataError, match="expected at most 50,000,000 pixels, got 8000 x 7000"):
+        read_images([tmp_path / "a.png"], 8)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"text", b"\x80\x04pickle", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"P6 2 2 255 abcdefghijkl"]
+)
+def test_what_is_no_image_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.png: expected an image of JPEG, PNG"):
+        read_images([tmp_path / "a.png"], 8)
+
+
+def test_a_cut_image_is_refused(tmp_path: Path) -> None:
+    path = drawn(tmp_path / "a.png", size=(200, 200))
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DataError, match=r"a\.png: expected an image"):
+        read_images([path], 8)
+
+
+def test_another_format_under_the_ending_is_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.tif")
+    (tmp_path / "a.tif").rename(tmp_path / "a.png")
+    with pytest.raises(DataError, match="expected an image of JPEG"):
+        read_images([tmp_path / "a.png"], 8)
+
+
+def test_a_large_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MOST_BYTES", 10)
+    with pytest.raises(DataError, match="at most 10 bytes"):
+        read_images([drawn(tmp_path / "a.png")], 8)
+
+
+@pytest.mark.parametrize(
+    ("files", "match"),
+    [
+        (["a/1.png", "stray.txt"], "a folder for each class and nothing besides, got stray.txt"),
+        (["a/1.png", "a/notes.txt"], "got notes.txt. Move it"),
+        (["notes.txt"], "got notes.txt"),
+        ([], "1 to 1,000,000 images, got 0"),
+    ],
+)
+def test_a_folder_with_other_things_is_refused(files: list[str], match: str, tmp_path: Path) -> None:
+    for name in files:
+        if name.endswith(".png"):
+            drawn(tmp_path / name)
+        else:
+            (tmp_path / name).write_text("x")
+    with pytest.raises(DataError, match=match):
+        images_in(tmp_path)
+
+
+def test_a_class_without_an_image_is_refused(tmp_path: Path) -> None:
+    drawn(tmp_path / "a/1.png")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(DataError, match="b: expected 1 to"):
+        images_in(tmp_path)

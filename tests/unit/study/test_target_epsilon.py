@@ -1,0 +1,310 @@
+"""A target epsilon: the noise of private training follows, and no ledger states more than was asked for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from dp_accounting import DpEvent, GaussianDpEvent
+from support.private_studies import AVERAGING, DISTRIBUTED, DPSGD, FEDPROF
+from support.tiny_study import run, text, with_privacy, world
+
+from securefl.accounting.composition import Running, compose
+from securefl.accounting.events import History, steps_event
+from securefl.accounting.ledger import Ledger
+from securefl.commands.main import cli
+from securefl.core.errors import ConfigError
+from securefl.core.messages import client_name
+from securefl.dp.calibration import (
+    epsilon_of,
+    multiplier_beside,
+    shared_training_noise,
+    training_epsilon,
+    training_noise,
+)
+from securefl.mechanisms.charges import charge_of
+from securefl.study.arm import arm_folder
+from securefl.study.composition import composition
+from securefl.study.config import Study, parse
+from securefl.study.forecast import forecast
+from securefl.study.seeded import World
+from securefl.sweep.cells import parse_sweep
+
+TARGET = DPSGD.replace("noise_multiplier = 1.2", "epsilon = 2.0")
+FEDLOG = 'body = "dp-sgd"'
+
+
+def written(name: str, options: str, *, rounds: int = 3, extra: str = TARGET, **privacy: str) -> str:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
+    whole = text(arm, rounds=rounds, clients=4, non_private="[]", extra=extra)
+    whole = whole.replace('adjacency = "replace-one"', 'adjacency = "add-remove"')
+    return with_privacy(whole, privacy)
+
+
+def asked(name: str, options: str, **changes: str) -> Study:
+    return parse(written(name, options, **changes))  # type: ignore[arg-type]
+
+
+STUDIES = {
+    "training alone": lambda: asked("fedavg", AVERAGING["fedavg"]),
+    "statistic, local noise": lambda: asked("fedlog", FEDLOG, noise='"local"'),
+    "statistic, shares of noise, retries": lambda: asked(
+        "fedlog", FEDLOG, sum='"masked"', max_retries="2", **DISTRIBUTED
+    ),
+    "profiles": lambda: asked("fedprof", FEDPROF, noise='"local"'),
+    "losses": lambda: asked("pow_d", "fraction = 0.5\nloss_bound = 3.0", noise='"local"'),
+    "nothing private is trained": lambda: asked("fedlog", 'body = "public"', noise='"local"'),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_ledger_states_the_target_and_never_more(name: str, tmp_path: Path) -> None:
+    of = STUDIES[name]()
+    algorithm, plan = composition(of, of.arms[0], world(of))
+    records = run(of, tmp_path).records
+    assert max(records[-1]["epsilon"][party] for party in plan.adversaries) <= 2.0
+    # A client that is in every round, with all retries: this is what the noise is sized for.
+    worst: Counter[DpEvent] = Counter()
+    for spec in (own.spec for own in algorithm.contributions):
+        often = plan.max_releases[spec.name] - spec.initial_queries
+        worst[charge_of(plan, spec).others] += often
+        worst[charge_of(plan, spec, trained=False).others] += spec.initial_queries
+    assert 0.98 * 2.0 <= compose(+worst, plan.delta) <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps", "rounds", "releases"),
+    [
+        (0.5, 0.1, 5, 20, 0),
+        (2.0, 0.05, 30, 20, 0),
+        (8.0, 1.0, 1, 7, 0),
+        (1.0, 0.2, 15, 5, 5),
+        (4.0, 0.02, 9, 6, 3),
+    ],
+)
+def test_noise_fits_the_target_round_by_round(
+    epsilon: float, rate: float, steps: int, rounds: int, releases: int
+) -> None:
+    """As a ledger composes it: one release after the other, at the discretisation of a running study."""
+    delta = 1e-5
+    z = shared_training_noise(epsilon, delta, sampling_rate=rate, steps=steps * rounds, releases=releases)
+    one = steps_event(rate, z, steps)
+    noise = multiplier_beside(epsilon, delta, releases=releases, spent={one: rounds}) if releases else 1.0
+    ledger, stated = Running(delta), 0.0
+    for number in range(1, rounds + 1):
+        stated = ledger.epsilon(History.of({one: number, GaussianDpEvent(noise): min(number, releases)}))
+        assert stated <= epsilon
+    assert stated >= 0.98 * epsilon
+    assert compose({one: rounds, GaussianDpEvent(noise): releases}, delta) <= epsilon
+    if releases:
+        own = (compose({one: rounds}, delta), epsilon_of(noise, delta, releases=releases, sensitivity=1.0))
+        assert own[0] == pytest.approx(own[1], rel=5e-3), "training alone and the rest alone cost the same"
+
+
+@pytest.mark.slow
+def test_noise_fits_many_targets() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        epsilon, rate = float(10 ** rng.uniform(-0.5, 1.0)), float(10 ** rng.uniform(-2.5, 0))
+        steps, delta = int(10 ** rng.uniform(0, 3.5)), float(10 ** rng.uniform(-8, -3))
+        z = training_noise(epsilon, delta, sampling_rate=rate, steps=steps)
+        stated = Running(delta).epsilon(History.of({steps_event(rate, z, steps): 1}))
+        assert 0.98 * epsilon <= stated <= epsilon
+        less = training_epsilon(z * 0.97, delta, sampling_rate=rate, steps=steps)
+        assert less > 0.99 * epsilon, "no noise less would do"
+
+
+def test_holders_of_different_sizes_have_one_noise_and_one_epsilon(tmp_path: Path) -> None:
+    """The rate is public: a client of 3 records and one of 900 draw at the same rate, with the same noise."""
+    of = asked("fedavg", AVERAGING["fedavg"])
+    here = world(of)
+    x, y = np.concatenate([own[0] for own in here.records]), np.concatenate([own[1] for own in here.records])
+    cuts = [(x[:3], y[:3]), (x[3:20], y[3:20]), (x[20:300], y[20:300]), (x[300:], y[300:])]
+    uneven: World = replace(here, records=cuts)
+    run(of, tmp_path, here=uneven)
+    terms = composition(of, of.arms[0], uneven)[1].terms()
+    with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
+        spent = [ledger.epsilon(client_name(number), "server") for number in range(4)]
+    assert len(set(spent)) == 1
+    assert 1.96 <= spent[0] <= 2.0
+    assert composition(of, of.arms[0], uneven)[0].contributions[0].spec.training == (
+        composition(of, of.arms[0], here)[0].contributions[0].spec.training
+    )
+
+
+def test_a_client_charges_and_trains_by_its_own_copy() -> None:
+    """A server whose study has a larger target changes neither the noise nor the charge of a client."""
+    own = asked("fedavg", AVERAGING["fedavg"])
+    server = parse(own.text.replace("epsilon = 2.0", "epsilon = 8.0"))
+    mine, other = (composition(of, of.arms[0], world(of))[0].contributions[0] for of in (own, server))
+    assert mine.spec.training == steps_event(0.1, mine.problem.private.noise_multiplier, 5)  # type: ignore[attr-defined]
+    assert mine.spec.training != other.spec.training
+    assert compose({mine.spec.training: 3}, own.privacy.delta) <= 2.0  # type: ignore[dict-item]
+    assert composition(own, own.arms[0], world(own))[0].contributions[0].spec.training == mine.spec.training
+
+
+def test_epsilon_stands_in_either_section() -> None:
+    other = TARGET.replace("epsilon = 2.0\n", "")
+    in_privacy = asked("fedlog", FEDLOG, extra=other, noise='"local"', epsilon="2.0")
+    in_training = asked("fedlog", FEDLOG, noise='"local"')
+    in_both = asked("fedlog", FEDLOG, noise='"local"', epsilon="2.0")
+    assert in_privacy.dpsgd == in_training.dpsgd == in_both.dpsgd
+    assert in_privacy.privacy == in_training.privacy == in_both.privacy
+
+
+def test_the_part_of_training_can_be_fixed_instead() -> None:
+    of = asked("fedlog", FEDLOG, extra=DPSGD, noise='"local"', epsilon="8.0")
+    assert of.dpsgd is not None
+    assert of.dpsgd.epsilon is None
+    assert of.private is not None
+    assert of.private.noise_multiplier == 1.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"epsilon = 2.0": "epsilon = 0.0"}, r"\[dpsgd\] Expected a finite epsilon > 0, got 0"),
+        ({"epsilon = 2.0": "epsilon = -1"}, r"\[dpsgd\] Expected a finite epsilon > 0, got -1"),
+        (
+            {"epsilon = 2.0": "epsilon = inf"},
+            r"\[dpsgd\] Expected a finite epsilon > 0, got inf.*leave \[dpsgd\] out",
+        ),
+        ({"epsilon = 2.0": "epsilon = nan"}, r"\[dpsgd\] Expected a finite epsilon > 0, got nan"),
+        ({"epsilon = 2.0": 'epsilon = "two"'}, r"\[dpsgd\] `epsilon`: Expected a valid number"),
+        ({"epsilon = 2.0": ""}, r"\[dpsgd\] Expected `epsilon`.*or `noise_multiplier`, got neither"),
+        (
+            {"epsilon = 2.0": "epsilon = 2.0\nnoise_multiplier = 1.0"},
+            r"\[dpsgd\] Expected `epsilon`.*got both",
+        ),
+        ({"epsilon = 2.0": "noise_multiplier = 0.0"}, r"\[dpsgd\] Expected noise_multiplier > 0"),
+        (
+            {"budget = inf": "budget = 1.0"},
+            r"\[dpsgd\] Expected epsilon of at most 1, the `budget` in \[privacy\]",
+        ),
+        (
+            {'noise = "none"': 'noise = "local"\nepsilon = 3.0'},
+            r"\[dpsgd\] Expected epsilon = 3, that of \[privacy\], got 2",
+        ),
+        (
+            {'noise = "none"': 'noise = "none"\nepsilon = 2.0'},
+            r"\[privacy\] Expected `epsilon` with noise.*\[dpsgd\]",
+        ),
+        ({"rounds = 3\n": ""}, r"\[study\] Missing key `rounds`"),
+    ],
+)
+def test_a_bad_target_is_explained(changes: dict[str, str], said: str) -> None:
+    whole = written("fedavg", AVERAGING["fedavg"])
+    for old, new in changes.items():
+        assert old in whole
+        whole = whole.replace(old, new, 1)
+    with pytest.raises(ConfigError, match=said):
+        parse(whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"epsilon = 2.0": "epsilon = 1e-7", "delta = 1e-4": "delta = 1e-12"},
+            r"\[dpsgd\] Expected an epsilon that noise can reach, got 1e-07: 15 steps",
+        ),
+        (
+            {'adjacency = "add-remove"': 'adjacency = "replace-one"'},
+            r'\[dpsgd\] Expected unit = "record" and',
+        ),
+    ],
+)
+def test_a_target_that_no_noise_reaches_is_explained(changes: dict[str, str], said: str) -> None:
+    whole = written("fedavg", AVERAGING["fedavg"])
+    for old, new in changes.items():
+        whole = whole.replace(old, new, 1)
+    of = parse(whole)
+    with pytest.raises(ConfigError, match=said):
+        composition(of, of.arms[0], world(of))
+
+
+def test_a_target_beside_a_value_without_noise_is_refused() -> None:
+    of = asked("fedprof", FEDPROF, non_private='["profile"]')
+    with pytest.raises(ConfigError, match=r"\[dpsgd\] Expected every value to have a finite .*'profile'"):
+        composition(of, of.arms[0], world(of))
+
+
+def test_too_small_an_epsilon_beside_given_noise_names_both_sections() -> None:
+    of = asked("fedlog", FEDLOG, extra=DPSGD, noise='"local"', epsilon="0.1")
+    with pytest.raises(
+        ConfigError, match=r"\[privacy\].*Expected training to cost less.*in \[dpsgd\]; leave it out"
+    ):
+        composition(of, of.arms[0], world(of))
+
+
+def test_the_plan_says_noise_rounds_and_parts() -> None:
+    of = asked("fedlog", FEDLOG, noise='"local"', rounds=4)  # type: ignore[arg-type]
+    found = forecast(of, of.arms[0], world(of))
+    assert "from epsilon = 2 over 4 rounds" in found.noise
+    assert [*found.by_round] == [1, 2, 4]
+    assert found.by_round[4] == pytest.approx(2.0, rel=1e-3)
+    assert {part.name: part.releases for part in found.takes} == {"training": 4, "statistic": 5}
+    training, statistic = found.takes
+    assert training.epsilon == pytest.approx(statistic.epsilon, rel=5e-3)
+    assert max(training.epsilon, statistic.epsilon) < 2.0 < training.epsilon + statistic.epsilon
+
+
+def test_a_sweep_goes_over_the_target() -> None:
+    grid = '[sweep.grid]\n"dpsgd.epsilon" = [1.0, 4.0]\n'
+    found = parse_sweep(f"{written('fedlog', FEDLOG, noise=chr(34) + 'local' + chr(34))}\n{grid}")
+    assert [cell.study.privacy.epsilon for cell in found.cells] == [1.0, 4.0]
+    noises = []
+    for cell in found.cells:
+        algorithm, plan = composition(cell.study, cell.study.arms[0], world(cell.study))
+        noises.append((algorithm.contributions[0].spec.training, plan.noise_multiplier))
+    assert noises[0] != noises[1]
+
+
+def calibrated(*words: object) -> dict[str, float]:
+    result = CliRunner().invoke(cli, ["calibrate", *map(str, words), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_calibrate_goes_both_ways() -> None:
+    schedule = ("--delta", 1e-5, "--batch", 50, "--records", 1000, "--epochs", 1, "--rounds", 20)
+    there = calibrated("--epsilon", 2, *schedule)
+    assert (there["sampling_rate"], there["steps"], there["rounds"]) == (0.05, 20, 20)
+    assert 0.98 * 2 <= there["epsilon"] <= 2
+    back = calibrated(
+        "--noise-multiplier",
+        there["noise_multiplier"],
+        "--delta",
+        1e-5,
+        "--sampling-rate",
+        0.05,
+        "--steps",
+        400,
+    )
+    assert back["epsilon"] == pytest.approx(there["epsilon"], abs=1e-9)
+    plain = calibrated("--noise-multiplier", 2, "--delta", 1e-5, "--releases", 4)
+    assert plain["epsilon"] == pytest.approx(4.3772, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--delta 1e-5 --sampling-rate 0.1 --steps 5", "got neither"),
+        ("--epsilon 1 --noise-multiplier 1 --delta 1e-5 --sampling-rate 0.1 --steps 5", "got both"),
+        ("--epsilon 1 --delta 1e-5 --sampling-rate 0.1", "follows from a schedule"),
+        ("--epsilon 1 --delta 1e-5 --sampling-rate 0.1 --steps 5 --epochs 1", "got both"),
+        ("--epsilon 1 --delta 1e-5 --rounds 5 --steps 3", "Expected --sampling-rate, or --batch"),
+        ("--epsilon 1 --delta 1e-5 --batch 50 --steps 3", "--records of at least as many"),
+        ("--epsilon 1 --delta 1e-5 --sampling-rate 0.1 --steps 5 --releases 3", "Expected no --releases"),
+    ],
+)
+def test_calibrate_explains_what_is_missing(words: str, said: str) -> None:
+    result = CliRunner().invoke(cli, ["calibrate", *words.split()])
+    assert result.exit_code == 2
+    assert said in result.output
+    assert "Traceback" not in result.output
