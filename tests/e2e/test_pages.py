@@ -68,7 +68,7 @@ def _pages() -> Iterator[object]:
             yield pytest.param(page, marks=marks, id=_name(page))
 
 
-@pytest.mark.parametrize("page", _pages())
+@pytest.mark.parametrize("page", list(_pages()))
 def test_each_block_does_what_the_page_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
