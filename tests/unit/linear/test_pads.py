@@ -186,7 +186,7 @@ def other_sums(parties: Parties, masked: Masked, request: bytes) -> bool:
     reply = parties.holder.open(request)
     whole = words.product(words.unpacked(masked.words, 64), words.unpacked(request[36 : 36 + 8 * 21], 64))
     opened = words.centred((whole - int.from_bytes(reply, "little")) % 2**64, 64)
-    return abs(opened) > 2**50
+    return abs(opened) > 2**46
 
 
 def test_other_weights_get_the_sum_of_an_unrelated_pad() -> None:
