@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.framing import MOST, Connection, refusal
 from securefl.deployment.peers import owner_of, peer_of, require_platform
 
@@ -88,8 +88,13 @@ def _may_not(path: Path) -> Exception:
     )
 
 
+class NobodyListens(RemoteProtocolError):
+    """Raised if no party runs at a path: its process has not started, or has ended."""
+
+
 def _nobody(path: Path, error: OSError) -> Exception:
-    return refusal(f"Expected a party at {path}, got: {error}. Start it: securefl party serve.")
+    text = f"Expected a party at {path}, got: {error}. Start it: securefl party serve."
+    return NobodyListens(text, sender="peer", phase="line")
 
 
 def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) -> bytes:

@@ -8,18 +8,17 @@ from math import ceil
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from securefl.report import style
 from securefl.report.style import WIDE, Look, blank, checked, legend, light_frame
 
 _ACROSS = 3
 """Matrices side by side."""
-_NUMBERS = 6
-"""The most classes whose matrix has a number in each cell."""
 
 
 def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
-    """A matrix for each model: the share of a class's records (row) by predicted class (column).
+    """A matrix for each model: the share of a class's records (row) by predicted class (column), in shades.
 
     table: columns name, true, predicted, records; records are summed over seeds.
     Raises DataError for missing columns or an empty frame.
@@ -40,14 +39,11 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
         # A class without test records has a row of zeros.
         share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
         axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-        few = len(matrix) <= _NUMBERS
-        for (row, column), value in np.ndenumerate(share) if few else ():
-            ink = "white" if value > 0.5 else "black"
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=5, color=ink)
-        axes.tick_params(labelsize=7)
-        axes.set_xlabel("predicted class", fontsize=8)
-        axes.set_ylabel("class", fontsize=8)
-        axes.set_title(name, fontsize=9, loc="left")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.set_xlabel("predicted class")
+        axes.set_ylabel("class")
+        axes.set_title(name, fontsize=10, loc="left")
     return figure
 
 

@@ -48,7 +48,6 @@ ALONE = {
     "securefl.deployment.limits": "how places and memory are shared, tested without a socket",
     "securefl.deployment.transport": "waves of turns, apart from entering, booking and attendance",
     "securefl.engine.party.contributing": "how the charges of a wave are reserved, apart from the machine",
-    "securefl.linear.checked": "the protocol, with no party's keys or sessions; its sides are `checked_ckks`",
     "securefl.linear.checked_ckks": "one scheme with its sides, beside those that `registry` names",
     "securefl.linear.isolation": "one scheme with its sides, beside those that `registry` names",
     "securefl.linear.padded": "one scheme with its sides, beside those that `registry` names",

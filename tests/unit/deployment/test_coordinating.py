@@ -268,7 +268,7 @@ BUDGETED = client_level(rounds=4, budget="6.0").text.replace("clients = 6", "cli
 def typed(own: Federation, *words: str) -> Result:
     """`securefl party coordinate`, with the parties of this process in place of sockets."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sockets, "SocketExchange", lambda paths, deadline: own.exchange)
+        patch.setattr(sockets, "SocketExchange", lambda paths, **_: own.exchange)
         return CliRunner().invoke(cli, ["party", "coordinate", str(own.root / SERVER), *words])
 
 

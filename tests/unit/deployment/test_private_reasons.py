@@ -104,6 +104,7 @@ def session(
             answers, _ = asking.query(query, asking.at(number))
             return answers, asking.server.seen, asking.attended(number, range(3))
 
+        ask.engine = asking  # type: ignore[attr-defined]
         yield ask
 
 
@@ -194,6 +195,18 @@ def test_the_server_learns_no_more_of_one_reason_than_of_another(tmp_path: Path)
     assert seen == [seen[0]] * len(reasons)
     said = {status(tmp_path / name / "client-0001")["missing"][0]["why"] for name in reasons}
     assert len(said) == len(reasons)
+
+
+def test_an_apps_session_books_its_clients_charges_like_a_studys(tmp_path: Path) -> None:
+    with session(tmp_path, {"client-0001": lambda: None}) as ask:
+        books = ask.engine.books  # type: ignore[attr-defined]
+        assert books.worst(SERVER) == 0
+        ask(1)
+        ask(2)
+        # Reserved, also for the client without a value: the server cannot know what its ledger counts.
+        session_ = ask.engine.session  # type: ignore[attr-defined]
+        assert [books.newest(session_, name) for name in NAMES] == [2, 2, 2]
+        assert books.worst(SERVER) == np.inf
 
 
 def test_the_command_shows_a_party_of_an_app(tmp_path: Path) -> None:
