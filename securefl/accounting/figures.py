@@ -40,7 +40,7 @@ def with_reason(epsilon: float, why: str) -> str:
 def above(epsilon: float, bound: float) -> str:
     """Format an epsilon that exceeds a bound: four digits, or as many as show that it does."""
     said = f"{epsilon:.4g}"
-    return said if float(said) > bound else repr(epsilon)
+    return said if float(said) > bound else f"{epsilon:.17g}"
 
 
 def asked_for(epsilon: float) -> str:

@@ -18,6 +18,7 @@ from securefl.api.studies import Given, study_from
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.release import PARTIES
+from securefl.report.terminal import say
 from securefl.study import run_report, session, split_key, world
 from securefl.study.config import Study, slug
 from securefl.study.export import Taken, require_kind, taken
@@ -44,6 +45,8 @@ class PrivateResults:
     Attributes:
         metrics, participation, figures, abstentions: data frames with one row per observation, as in the CSV
             files in the folder's `private`. `securefl.study.results.Results` describes their columns.
+        measures: a data frame with a row for each seed and each model: the arms', and those that the observer
+            trained on all records in one place and on each client alone.
         warnings: important findings: silent clients, diverged models, an arm that is no better than a
             constant answer.
     """
@@ -52,6 +55,7 @@ class PrivateResults:
     participation: pd.DataFrame
     figures: pd.DataFrame
     abstentions: pd.DataFrame
+    measures: pd.DataFrame
     warnings: tuple[str, ...]
 
 
@@ -96,6 +100,7 @@ class Run:
                 results.participation,
                 results.figures,
                 results.abstentions,
+                results.measures,
                 tuple(alarm.text for alarm in results.alarms),
             ),
             pd.DataFrame.from_dict(spent, orient="index", columns=list(PARTIES)).rename_axis("arm"),
@@ -235,7 +240,9 @@ def run(
         stack.enter_context(stop)
         bars = stack.enter_context(Bars(found, console))
         fresh = calling(callbacks, found.study.rounds)
-        results, _ = session.run_study(found, folder, bars.tell, fresh=fresh, stop=stop, say=saying(console))
+        results, _ = session.run_study(
+            found, folder, bars.tell, fresh=fresh, stop=stop, say=saying(console), watch=bars.observe
+        )
     finished = Run.of(found, folder.absolute(), results)
     for text in finished.private.warnings:
         _LOG.warning("%s", text)
@@ -276,7 +283,7 @@ def console_of(progress: bool | None) -> Console:
 
 def saying(console: Console) -> Any:
     """A function that prints a line on the console. A quiet console prints none; the log has all lines."""
-    return lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return lambda line: say(console, line)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.printing import echo
 
 if TYPE_CHECKING:
     from securefl.training.devices import Wanted
@@ -37,13 +38,13 @@ def audit(device: Wanted, as_json: bool) -> None:
 
     # One thread, because the last bits of a sum depend on its split over threads, and a verdict with them.
     single_thread()
-    hardware = chosen(device, say=lambda line: click.echo(line, err=True))
+    hardware = chosen(device, say=lambda line: echo(line, err=True))
     findings = []
     for found in audited(hardware.device):
         findings.append(found)
         if not as_json:
             at = f"at delta {found['delta']:g}"
-            click.echo(
+            echo(
                 f"{found['name']:51} claimed epsilon {found['claimed']:7.4f} {at:15} "
                 f"at least {found['lower']:7.4f}   {found['verdict']}"
             )

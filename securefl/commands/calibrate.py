@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.printing import echo
+
 if TYPE_CHECKING:
     from securefl.core.release import Adjacency
     from securefl.dp.calibration import Method
@@ -16,10 +18,9 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="""\b
-Examples:
-  securefl calibrate --epsilon 1 --delta 1e-5 --releases 100 --features 85 --bound 1
-  securefl calibrate --epsilon 2 --delta 1e-5 --batch 50 --records 1000 --epochs 1 --rounds 20
-  securefl calibrate --noise-multiplier 1.2 --delta 1e-5 --sampling-rate 0.05 --steps 30 --rounds 20"""
+Example:  securefl calibrate --epsilon 2 --delta 1e-5 --batch 50 --records 1000 --epochs 1 --rounds 20
+And back: securefl calibrate --noise-multiplier 1.2 --delta 1e-5 --sampling-rate 0.05 --steps 30 --rounds 20
+FedLog:   securefl calibrate --epsilon 1 --delta 1e-5 --releases 100 --features 85 --bound 1"""
 )
 @click.option("--epsilon", type=float, help="The target: prints the noise.")
 @click.option("--noise-multiplier", type=float, help="The noise over the sensitivity: prints the epsilon.")
@@ -240,7 +241,7 @@ def _of_gaussians(
         if as_json:
             click.echo(json.dumps({"epsilon": plain(spent), "noise_multiplier": noise_multiplier}))
             return
-        click.echo(f"epsilon {spent:.6f} at delta {delta:g}  (sigma {noise_multiplier * one:.6f})")
+        echo(f"epsilon {spent:.6f} at delta {delta:g}  (sigma {noise_multiplier * one:.6f})")
         return
     sigma = calibration.sigma(epsilon, delta, releases=releases, sensitivity=one, method=method)
     paper = calibration.paper_sigma(epsilon, delta, releases=releases, sensitivity=one)
@@ -252,8 +253,8 @@ def _of_gaussians(
     if as_json:
         click.echo(json.dumps(found))
         return
-    click.echo(f"sigma {sigma:.6f}  (noise multiplier {sigma / one:.6f}, sensitivity {one:.6f})")
-    click.echo(f"FedLog's Theorem 4 would take {paper:.6f}, which is epsilon {found['epsilon_if_paper']:.6f}")
+    echo(f"sigma {sigma:.6f}  (noise multiplier {sigma / one:.6f}, sensitivity {one:.6f})")
+    echo(f"FedLog's Theorem 4 would take {paper:.6f}, which is epsilon {found['epsilon_if_paper']:.6f}")
 
 
 def _sensitivity(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.matching.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
 from securefl.storage.inputs import shown
@@ -131,6 +132,6 @@ def within(bound: float, params: Word) -> str:
 
 def tell_floored(count: int) -> None:
     if count:
-        click.echo(
+        echo(
             f"{count} variances were below {VARIANCE_FLOOR:g} and are raised to it. {FOR_YOU_ALONE}", err=True
         )

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.printing import Group, echo
 from securefl.core.errors import ConfigError
+from securefl.core.reading import near
 
 
-@click.group(epilog="Example:  securefl data list")
+@click.group(cls=Group, epilog="Example:  securefl data list")
 def data() -> None:
     """List and download data sets, and describe your own."""
 
@@ -22,7 +24,8 @@ def fetch_command(name: str) -> None:
     from securefl.data import NAMES, fetch
 
     if name not in NAMES:
-        raise click.BadParameter(f"{name!r} is not one of {', '.join(NAMES)}.", param_hint="NAME")
+        hint = near(name, NAMES)
+        raise click.BadParameter(f"{name!r}{hint} is not one of {', '.join(NAMES)}.", param_hint="NAME")
     for path in fetch(name):
         click.echo(path)
 
@@ -42,7 +45,7 @@ def list_command(as_json: bool) -> None:
     click.echo(json.dumps({"folder": folder, "names": names}) if as_json else "\n".join(names))
     if not as_json:
         # On stderr, so that stdout has only the names and can be piped.
-        click.echo(f"folder: {folder}", err=True)
+        echo(f"folder: {folder}", err=True)
 
 
 @data.command(name="describe", epilog="Example:  securefl data describe survey.csv --target income --public")

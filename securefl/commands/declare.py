@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from securefl.commands.choices import FILE, chosen_options, require_free, tell_floored, with_options
+from securefl.commands.printing import echo
 from securefl.storage.inputs import shown
 
 
@@ -48,4 +49,4 @@ def declare(public: Path, evaluator: Path, baseline: Path, out: Path, **chosen: 
     declaration = own.declare(keys, base, options=options)
     document.write(out, declaration.to_document())
     tell_floored(options.query(base.plain).floored)
-    click.echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {own.public.fingerprint}")
+    echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {own.public.fingerprint}")

@@ -16,6 +16,7 @@ from securefl.commands.choices import (
     with_options,
     within,
 )
+from securefl.commands.printing import echo
 from securefl.storage.inputs import shown
 
 
@@ -89,13 +90,13 @@ def encrypt(
     document.write(out, sealed.to_document())
     # These counts depend on the client's data. They are for the client alone, and not in the file.
     if sealed.clipped:
-        click.echo(
+        echo(
             f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor. {FOR_YOU_ALONE}",
             err=True,
         )
     tell_floored(sealed.floored)
     length = len(own.plain)
     bound, most = options.error_bound(length, keys.openings), options.most_at_once(length, keys.openings)
-    click.echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
-    click.echo(f"all {keys.openings} scores of this key {within(bound, options.parameters)}")
-    click.echo(f"one match takes at most {most} such profiles")
+    echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
+    echo(f"all {keys.openings} scores of this key {within(bound, options.parameters)}")
+    echo(f"one match takes at most {most} such profiles")

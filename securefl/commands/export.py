@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 
 
@@ -52,5 +53,5 @@ def export(
         click.echo(json.dumps(found.card, indent=2))
         return
     for what, words in rows(found.card):
-        click.echo(f"{what:9} {words}")
-    click.echo(f"File: {out}")
+        echo(f"{what:9} {words}")
+    echo(f"File: {out}")

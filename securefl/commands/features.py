@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def features(
     chosen = _network(network or (IMAGES if text is None else TEXTS), about, source, text)
     for part in parts:
         _require_readable(part, chosen, source)
-    click.echo(outside(chosen.about, source), err=True)
+    echo(outside(chosen.about, source), err=True)
     for part in parts:
         _write(part, chosen, out.with_name(f"{out.stem}{part.ending}.npz"), records)
     for line in _toml(out, parts):
@@ -271,9 +272,9 @@ def _write(part: Part, network: Network, path: Path, records: int | None) -> Non
             rows = read if network.tokens is None else network.tokens(read)
             found.append(network.features(rows, cache_folder() / "features", lambda done: None))
             bars.update(bar, completed=start + len(rows))
-    y = {} if part.y is None else {"y": part.y[:count]}
+    arrays = {"x": np.concatenate(found)} | ({} if part.y is None else {"y": part.y[:count]})
     with replacing(path) as target:
-        np.savez(target, x=np.concatenate(found), **y, network=np.array(network.about))
+        np.savez(target, allow_pickle=False, **arrays, network=np.array(network.about))
     click.echo(path)
 
 

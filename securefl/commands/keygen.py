@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from securefl.commands.choices import FILE
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.storage.inputs import shown
 
@@ -65,9 +66,9 @@ def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) 
         if half is None:
             document.write(secret, kept, secret=True)
         else:
-            click.echo(f"{shown(half)} was alone, as a killed keygen leaves it: it is kept.", err=True)
+            echo(f"{shown(half)} was alone, as a killed keygen leaves it: it is kept.", err=True)
         document.write(public, told)
-        click.echo(f"{shown(public)}: fingerprint {fingerprint}")
+        echo(f"{shown(public)}: fingerprint {fingerprint}")
 
 
 def _require_no_pair(secret: Path, public: Path) -> None:

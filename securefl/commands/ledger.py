@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
+from securefl.commands.printing import Group, echo
 from securefl.core.errors import DataError
 from securefl.core.text_safety import excerpt
+from securefl.report import terminal
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 _MAGIC = b"SQLite format 3\0"
@@ -36,7 +39,9 @@ def _ledger(context: click.Context, parameter: click.Parameter, path: Path) -> P
     )
 
 
-@click.group(epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite")
+@click.group(
+    cls=Group, epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite"
+)
 def ledger() -> None:
     """Show the releases in ledgers, and the epsilon of their composition."""
 
@@ -72,18 +77,16 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
         click.echo(json.dumps(parts, indent=1))
         return
     if not found.releases:
-        click.echo("No releases.")
+        echo("No releases.")
         return
     names = ("at", "holder", "round", "name", "unit", "event", "state", "epsilon")
     # Holders and names may come from a foreign file: control characters could control the terminal, and a
     # long name would widen every line of the table.
     shown = [[excerpt(str(row[name])) for name in names] for row in found.releases]
-    widths = [max(len(row[i]) for row in (list(names), *shown)) for i in range(len(names))]
-    for row in (list(names), *shown):
-        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    click.echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
+    click.echo(terminal.table(names, shown, terminal.columns_of(sys.stdout)))
+    echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
     # The head is public. The participation of clients in rounds is not.
-    click.echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)
+    echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)
 
 
 @ledger.command(epilog="Example:  securefl ledger runs people.ledger --json")
@@ -126,9 +129,9 @@ def runs(path: Path, as_json: bool) -> None:
         return
     for entry, spent in zip(found.entries, after, strict=True):
         told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
-        click.echo(f"{excerpt(entry.at)}  {excerpt(entry.allotment.what)}: epsilon {told}")
+        echo(f"{excerpt(entry.at)}  {excerpt(entry.allotment.what)}: epsilon {told}")
     count, whom = len(found.entries), " and the ".join(terms.adversaries)
-    click.echo(
+    echo(
         f"{count} run{'' if count == 1 else 's'}; a budget of epsilon {found.budget:g} at delta "
         f"{terms.delta:g} per {terms.unit} ({terms.adjacency}) holds over all of them together, against "
         f"the {whom}."
@@ -180,7 +183,7 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     history = History.of(counted)
     found = {"epsilon": compose(counted, delta), "rdp_epsilon": rdp_epsilon(history, delta)}
     if history.steps and not history.endless and not composable(history, delta):
-        click.echo(
+        echo(
             "Privacy loss distributions cannot give this epsilon (delta is too small, or epsilon too large "
             "to protect anything): epsilon is the bound by RDP.",
             err=True,
@@ -188,4 +191,4 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({name: plain(value) for name, value in found.items()}))
     else:
-        click.echo(f"epsilon {found['epsilon']:.6g} at delta {delta:g}; by RDP {found['rdp_epsilon']:.6g}")
+        echo(f"epsilon {found['epsilon']:.6g} at delta {delta:g}; by RDP {found['rdp_epsilon']:.6g}")

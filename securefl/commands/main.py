@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import io
 import logging
 import sys
 from importlib.abc import InspectLoader
@@ -17,23 +18,29 @@ import click
 
 from securefl import __version__
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.printing import SENTENCE, Help, echo
 from securefl.core.errors import SecureFLError
+from securefl.core.reading import near
 from securefl.core.text_safety import escaped
 
-_SENTENCE = 120
-"""The longest help sentence that the list of commands shows whole."""
+
+class _Context(click.Context):
+    """The context of a command, whose help breaks no word."""
+
+    formatter_class = Help
 
 
 class Commands(click.Group):
     """Finds commands by entry point, and loads one only when it is called."""
+
+    context_class = _Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._points())
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         point = self._points().get(name)
-        command: click.Command | None = None if point is None else point.load()
-        return command
+        return None if point is None else _folding(point.load())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with the first sentences of their docstrings, read from the source."""
@@ -41,9 +48,27 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, _sentence(point)) for name, point in points])
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or suggest the nearest one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = near(args[0], self._points())
+            raise click.UsageError(f"{error.message.rstrip('.')}{hint}.", ctx) from None
+
     @staticmethod
     def _points() -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group="securefl.commands")}
+
+
+def _folding(command: click.Command) -> click.Command:
+    """The command, with help that breaks no word in it and in the commands of a group."""
+    command.context_class = _Context
+    for own in command.commands.values() if isinstance(command, click.Group) else ():
+        _folding(own)
+    return command
 
 
 def _sentence(point: EntryPoint) -> str:
@@ -54,9 +79,9 @@ def _sentence(point: EntryPoint) -> str:
     source = loader.get_source(point.module) if isinstance(loader, InspectLoader) else None
     for node in ast.parse(source or "").body:
         if isinstance(node, ast.FunctionDef) and node.name == point.attr:
-            return click.Command(None, help=ast.get_docstring(node)).get_short_help_str(_SENTENCE)
+            return click.Command(None, help=ast.get_docstring(node)).get_short_help_str(SENTENCE)
     command: click.Command = point.load()
-    return command.get_short_help_str(_SENTENCE)
+    return command.get_short_help_str(SENTENCE)
 
 
 @click.command(
@@ -91,14 +116,16 @@ def main() -> None:
         code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else ExitCode.DONE)
     except SecureFLError as error:
-        click.echo(escaped(f"securefl: {error}"), err=True)
+        echo(escaped(f"securefl: {error}"), err=True)
         sys.exit(ExitCode.ERROR)
     # A full disk or a missing file is shown as one line, not as a traceback.
     except OSError as error:
-        click.echo(escaped(f"securefl: {_told(error)}"), err=True)
+        echo(escaped(f"securefl: {_told(error)}"), err=True)
         sys.exit(ExitCode.ERROR)
     except click.ClickException as error:
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        echo(told.getvalue().rstrip("\n"), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(ExitCode.INTERRUPTED)
@@ -112,4 +139,6 @@ def _told(error: OSError) -> str:
             return f"{what}: the disk is full. Make room, and run the same command again."
         case errno.EROFS | errno.EACCES | errno.EPERM:
             return f"{what}: it cannot be written or read. Permit it, or name another place."
+        case errno.ENOENT:
+            return f"{what}. Check the path."
     return what

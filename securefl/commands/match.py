@@ -18,6 +18,7 @@ from securefl.commands.choices import (
     with_options,
 )
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.printing import echo
 from securefl.core.errors import DataError
 from securefl.storage.inputs import shown
 
@@ -62,6 +63,7 @@ def match(
     5  evaluator   securefl match ... --baseline b.json p1.enc p2.enc -o scores.enc
     \b                 or, where the baseline is secret too, its owner encrypts it to b.enc (mode E)
     6  key holder  securefl reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc
+
     A score is the mean KL divergence from the baseline: 0 for the same profile, larger for others.
     The command prints the label of each file's score, because a mailed file may be renamed.
     If --variant, --params, --anchor or bounds are given, a profile with other options is refused. Without
@@ -154,15 +156,15 @@ def _match(
         except NothingLeft as error:
             # Places of `error.refused` are among the readable files. `paths` maps them to those among all.
             _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
-            click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
+            echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
             raise SystemExit(ExitCode.USAGE) from None
     document.write(out, scores.to_document())
     refused |= {paths[one.place]: one.why for one in scores.refused}
     # Scores are in the order of the remaining profiles, so labels and places correspond one to one.
     for place, label in zip((place for place in paths if place not in refused), scores.labels, strict=True):
-        click.echo(f"{shown(profiles[place])} -> {label}")
+        echo(f"{shown(profiles[place])} -> {label}")
     tell_floored(scores.floored)
-    click.echo(f"{shown(out)}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
+    echo(f"{shown(out)}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
     _tell_refused(profiles, refused)
     if refused:
         raise SystemExit(ExitCode.REFUSED)
@@ -201,4 +203,4 @@ def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int
 
 def _tell_refused(profiles: Sequence[Path], refused: Mapping[int, str]) -> None:
     for place in sorted(refused):
-        click.echo(f"securefl: {shown(profiles[place])} refused: {refused[place]}", err=True)
+        echo(f"securefl: {shown(profiles[place])} refused: {refused[place]}", err=True)

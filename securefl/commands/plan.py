@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands import sweep as sweep_command
+from securefl.commands.printing import echo
 from securefl.commands.telling import computed, find, on_workers, plain, with_workers
 from securefl.core.errors import ConfigError
+from securefl.report.terminal import say
 from securefl.storage.processes import processors
 from securefl.study.packaged import text_of
 
@@ -53,7 +55,7 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
 
     # Printed before any of this code runs.
     for line in (code := told(found)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     computed(found, found.study.seeds[:1], console)
     here = world.build(found, found.study.seeds[0])
     accounting, figures = accounted.forecast(found, here)
@@ -64,9 +66,9 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
         click.echo(json.dumps({**as_json(found, made), **own}, indent=2))
         return
     for line in (*here.marks.notes, *here.marks.outside):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     for line in lines(found, made, accounting):
-        click.echo(line)
+        echo(line)
 
 
 def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
@@ -81,7 +83,7 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
     spent = None if found.choice is None else cost(found)
     # Printed before the check, which runs this code.
     for line in own_code(found):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     with console.status("checking all cells") as status:
         checked = checking.check(
             found.cells, costs=True, tell=lambda cell: status.update(plain(f"checking {cell}"))
@@ -95,21 +97,21 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
         here = world.build(study, study.study.seeds[0])
         outside, forecasts = here.marks.outside, _rehearsed(study, here, console)
     for sentence in outside:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        say(console, sentence)
     if as_json_:
         taken = checking.seconds(checked, forecasts, workers) if able else None
         paid = None if spent is None else {party: plain_of(value) for party, value in spent.items()}
         own = {"notes": [*outside], "choice": paid}
         click.echo(json.dumps({**checking.as_json(found, checked, taken), **own}, indent=2))
     else:
-        click.echo("\n".join(checking.lines(found, checked)))
+        echo("\n".join(checking.lines(found, checked)))
         if spent is not None:
-            click.echo("\n" + "\n".join(told(found, spent)))
+            echo("\n" + "\n".join(told(found, spent)))
         if able:
-            click.echo(f"\nThe cell {able[0].name}, rehearsed:\n")
+            echo(f"\nThe cell {able[0].name}, rehearsed:\n")
             # Without the last line, which is the time of this cell alone.
-            click.echo("\n".join(list(lines(study, forecasts))[:-1]))
-            click.echo(checking.last_line(checked, forecasts, workers))
+            echo("\n".join(list(lines(study, forecasts))[:-1]))
+            echo(checking.last_line(checked, forecasts, workers))
     if len(able) < len(checked):
         raise ConfigError(
             f"{name}: {len(checked) - len(able)} of {len(checked)} cells cannot run: "

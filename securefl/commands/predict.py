@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.text_safety import escaped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +86,7 @@ def predict(
         click.echo(json.dumps(told, indent=2))
         return
     for line in _lines(told):
-        click.echo(line)
+        echo(escaped(line))  # a stranger may have chosen the labels
 
 
 def _require_out(out: Path, force: bool, sources: tuple[Path, ...]) -> None:

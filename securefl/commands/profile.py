@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.choices import FILE
+from securefl.commands.printing import echo
 from securefl.core.errors import DataError
 from securefl.storage.files import require_replaceable, write
 from securefl.storage.inputs import shown
@@ -48,4 +49,4 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     raw = (json.dumps(said) + "\n").encode()
     require_readable(raw)
     write(out, raw)
-    click.echo(f"{shown(out)}: {len(found)} elements of {config.layer} over {found.count} records")
+    echo(f"{shown(out)}: {len(found)} elements of {config.layer} over {found.count} records")

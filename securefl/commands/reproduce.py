@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.commands.telling import end_stopped, end_told, printing, with_workers
 from securefl.core.errors import SecureFLError
+from securefl.report.terminal import say
 
 if TYPE_CHECKING:
     from securefl.published.table import Table
@@ -61,9 +63,9 @@ def _list(out: Path, as_json: bool) -> None:
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         minutes = f"{row['minutes']:>4} min"
-        click.echo(f"{row['name']:<{width}}  {minutes}  {row['state']:<14}  {row['title']} ({row['source']})")
+        echo(f"{row['name']:<{width}}  {minutes}  {row['state']:<14}  {row['title']} ({row['source']})")
         for why in row["missing"].values():
-            click.echo(f"{'':<{width}}  {why}")
+            echo(f"{'':<{width}}  {why}")
 
 
 def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
@@ -99,15 +101,14 @@ def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json:
 
     folder = out / name
     console = Console(stderr=True, quiet=as_json)
-    say = printing(console)
+    line = printing(console)
     began = time.perf_counter()
     if (now := standing(table, folder)).begun:
-        line = f"Going on with {name} in {folder}: {now}."
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    stop = Interruption(say)
+        say(console, f"Going on with {name} in {folder}: {now}.")
+    stop = Interruption(line)
     try:
         with stop, Bar(table, console) as bar:
-            results = run_table(table, folder, bar.tell, workers=workers, stop=stop, say=say)
+            results = run_table(table, folder, bar.tell, workers=workers, stop=stop, say=line)
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl reproduce {name} --out {out}")
     pairs = beside.beside(table, {name: own.metrics for name, own in results.items()})
@@ -125,8 +126,8 @@ def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json:
         }
         click.echo(json.dumps(told, indent=2))
     else:
-        click.echo("\n".join(beside.sentences(table, pairs)))
-        click.echo(f"Table: {path}")
+        echo("\n".join(beside.sentences(table, pairs)))
+        echo(f"Table: {path}")
         console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
     warnings = [f"{part}: {alarm.text}" for part, own in results.items() for alarm in own.alarms]
     end_told(warnings, all(own.learnt for own in results.values()))

@@ -11,6 +11,7 @@ import click
 
 from securefl.commands.choices import FILE, within
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.printing import echo
 from securefl.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -92,9 +93,9 @@ def _tell(found: Revealed, params: Word, as_json: bool) -> None:
         click.echo(json.dumps(shown, indent=2))
     else:
         for label, score in found.scores.items():
-            click.echo(f"{label}  {score:.6g}")
-        click.echo(f"all {within(found.error_bound, params)}")
+            echo(f"{label}  {score:.6g}")
+        echo(f"all {within(found.error_bound, params)}")
     for label, why in found.refused.items():
-        click.echo(f"securefl: {label} refused: {why}", err=True)
+        echo(f"securefl: {label} refused: {why}", err=True)
     if found.refused:
         raise SystemExit(ExitCode.ERROR)

@@ -6,8 +6,7 @@ import json
 
 import click
 
-from securefl.core.errors import ConfigError
-from securefl.study.packaged import packaged
+from securefl.study.packaged import packaged, require_packaged
 
 
 @click.command(epilog="Example:  securefl studies demo > my.toml")
@@ -17,7 +16,5 @@ def studies(name: str | None, as_json: bool) -> None:
     """List the packaged studies, or print one as TOML, as a template for your own."""
     if name is None:
         click.echo(json.dumps(list(packaged())) if as_json else "\n".join(packaged()))
-    elif name in packaged():
-        click.echo(packaged()[name], nl=False)
     else:
-        raise ConfigError(f"Expected one of the packaged studies {', '.join(packaged())}, got {name!r}.")
+        click.echo(require_packaged(name), nl=False)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from securefl.commands.printing import echo
 from securefl.commands.telling import end_stopped, end_told, printing, warn
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.report.terminal import say
 from securefl.storage.processes import processors
 from securefl.study.packaged import text_of
 
@@ -24,12 +26,17 @@ def find(study: str) -> Sweep:
     """Read a sweep by its path, or by the name of a packaged one."""
     from securefl.storage.private_folder import PRIVATE
     from securefl.study.config import home_of
-    from securefl.sweep.cells import parse_sweep
+    from securefl.sweep.cells import has_sweep, parse_sweep
 
+    text = text_of(study)
+    if not has_sweep(text):
+        raise ConfigError(
+            f"Expected a study with a section [sweep], got {study}; run it with: securefl run {study}"
+        )
     try:
         home = home_of(Path(study)) if Path(study).is_file() else None
         begun = (Path(study).parent / PRIVATE).is_dir() and Path(study).is_file()
-        return replace(parse_sweep(text_of(study), home=home, begun=begun), file=study)
+        return replace(parse_sweep(text, home=home, begun=begun), file=study)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
@@ -77,9 +84,28 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     found = find(study)
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
     console = Console(stderr=True, quiet=as_text)
+    # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
+    found = _required(found, out, console)
     # Held before the folder is claimed, so that two sweeps that start at once do not both claim it.
     with alone(out, printing(console)):
         _swept(found, out, workers or processors(), console, as_text)
+
+
+def _required(found: Sweep, out: Path, console: Console) -> Sweep:
+    """The sweep as the folder began it. Raises ConfigError, and writes nothing, if it cannot run there."""
+    from securefl.sweep.cells import as_begun, require_own
+    from securefl.sweep.choice import require_choosable
+    from securefl.sweep.session import own_code, require_runnable
+
+    found = as_begun(found, out)
+    require_own(out, found)
+    # Printed before the check, which runs this code.
+    for line in own_code(found):
+        say(console, line)
+    if found.choice is not None:
+        require_choosable(found)
+    require_runnable(found, out, console)
+    return found
 
 
 def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
@@ -98,30 +124,22 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
         click.echo(json.dumps(chosen.as_json(), indent=2))
         return
     for sentence in chosen.sentences:
-        click.echo(sentence)
+        echo(sentence)
     if chosen.cell is not None:
-        click.echo(f"Report: {chosen.folder / 'report.html'}")
+        echo(f"Report: {chosen.folder / 'report.html'}")
 
 
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
     """Run the unfinished cells of a sweep in its folder, and print the results."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.best import caveats, sentences
-    from securefl.sweep.cells import CONFIG, as_begun, claim
-    from securefl.sweep.choice import require_choosable
+    from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
     from securefl.sweep.run import finished
-    from securefl.sweep.session import own_code, require_runnable, run_and_write
+    from securefl.sweep.session import run_and_write
     from securefl.sweep.tradeoff import series_of
 
-    found = as_begun(found, out)
-    # Printed before the check, which runs this code.
-    for line in own_code(found):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if found.choice is not None:
-        require_choosable(found)
-    require_runnable(found, out, console)
     claim(out, found)
     if found.choice is not None:
         _chosen(found, out, console, as_text)
@@ -130,7 +148,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     stop = Interruption(printing(console))
     try:
         with stop:
@@ -140,13 +158,13 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     if as_text:
         click.echo(json.dumps(as_json(found, out, summary, failed), indent=2))
     elif not summary.empty:
-        click.echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
+        echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
         for sentence in sentences(series_of(found, summary)):
-            click.echo(sentence)
+            echo(sentence)
         for sentence in caveats(found):
-            click.echo(sentence)
-        click.echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
-        click.echo(f"Page: {out / 'sweep.html'}")
+            echo(sentence)
+        echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
+        echo(f"Page: {out / 'sweep.html'}")
     alarming = alarms_of(found, out)
     warnings = [f"{name}: {own['text']}" for name, alarms in alarming.items() for own in alarms]
     if failed:

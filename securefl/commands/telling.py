@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
+from securefl.report import terminal
+from securefl.report.terminal import say
 from securefl.storage.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
 
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.text import Text
 
+    from securefl.report.run_page import MeasureRow
     from securefl.study import results
     from securefl.study.config import Study
     from securefl.study.interruption import Interrupted, Interruption
@@ -76,7 +82,7 @@ def run_and_tell(
     fresh = calling(callbacks, study.study.rounds)
 
     def play(bars: Bars, stop: Interruption, say: Callable[[str], None]) -> tuple[results.Results, Path]:
-        return session.run_study(study, out, bars.tell, fresh=fresh, stop=stop, say=say)
+        return session.run_study(study, out, bars.tell, fresh=fresh, stop=stop, say=say, watch=bars.observe)
 
     play_and_tell(study, out, as_json, play, go_on=f"securefl run {out / CONFIG} --out {out}")
 
@@ -97,7 +103,7 @@ def play_and_tell(
     from rich.console import Console
 
     from securefl.study import run_report
-    from securefl.study.folder import CONFIG
+    from securefl.study.folder import CONFIG, as_begun, require_own
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own_code import told
     from securefl.study.progress import Bars
@@ -106,23 +112,24 @@ def play_and_tell(
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
     if (out / CONFIG).exists():
-        console.print(f"Going on with the run in {out}.", highlight=False, markup=False, soft_wrap=True)
-    for line in told(study):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    say = printing(console)
+        require_own(out, as_begun(study, out))
+        say(console, f"Going on with the run in {out}.")
+    for sentence in told(study):
+        say(console, sentence)
+    line = printing(console)
     computed(study, study.study.seeds, console)
-    stop = Interruption(say)
+    stop = Interruption(line)
     try:
         with stop, Bars(study, console) as bars:
-            found, page = play(bars, stop, say)
+            found, page = play(bars, stop, line)
     except Interrupted as interrupted:
         end_stopped(interrupted, go_on)
     tell(found, page, as_json, more)
     bought = run_report.bought(study, found)
     for sentence in (*bought, *run_report.quiet(found)):
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        say(console, sentence)
     if bought and not found.alarms:  # with warnings it is printed in any case
-        console.print(ON_TERMINAL, highlight=False, markup=False, soft_wrap=True)
+        say(console, ON_TERMINAL)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
     end_told([alarm.text for alarm in found.alarms], found.learnt)
 
@@ -159,7 +166,7 @@ def printing(console: Console) -> Callable[[str], None]:
 
     # `--json` quiets the console, but the reaction to Ctrl-C is always printed.
     shown = Console(stderr=True) if console.quiet else console
-    return lambda line: shown.print(line, highlight=False, markup=False, soft_wrap=True)
+    return lambda line: say(shown, line)
 
 
 def plain(text: str) -> Text:
@@ -171,7 +178,7 @@ def plain(text: str) -> Text:
 
 def end_stopped(interrupted: Interrupted, go_on: str) -> NoReturn:
     """End a stopped command: print the command that resumes it, and exit with the signal's code."""
-    click.echo(f"Stopped; finished rounds are kept. Go on with: {go_on}", err=True)
+    echo(f"Stopped; finished rounds are kept. Go on with: {go_on}", err=True)
     raise click.exceptions.Exit(interrupted.exit_code)
 
 
@@ -187,16 +194,16 @@ def warn(warnings: Iterable[str]) -> None:
 
     told = list(warnings)
     for text in told:
-        click.echo(escaped(f"Warning: {text}"), err=True)
+        echo(escaped(f"Warning: {text}"), err=True)
     if told:
-        click.echo(ON_TERMINAL, err=True)
+        echo(ON_TERMINAL, err=True)
 
 
 def end_told(warnings: Iterable[str], learnt: bool) -> None:
     """Print warnings, and end the command with `ExitCode.UNLEARNT` if an arm learnt nothing."""
     warn(warnings)
     if not learnt:
-        click.echo("An arm learnt nothing, or stopped early: the exit code is 4. See above.", err=True)
+        echo("An arm learnt nothing, or stopped early: the exit code is 4. See above.", err=True)
         raise click.exceptions.Exit(ExitCode.UNLEARNT)
 
 
@@ -211,9 +218,34 @@ def tell(
         said["private"] |= more()
         click.echo(json.dumps({**said, "report": str(page)}, indent=2))
         return
-    for sentence in filter(None, (*run_report.sentences(found), found.price, found.accounting)):
-        click.echo(sentence)
-    click.echo(f"Report: {page}")
+    for sentence in filter(None, (*run_report.sentences(found), found.price)):
+        echo(sentence)
+    if rows := run_report.measure_rows(found):
+        echo_measures(rows)
+    echo(found.accounting)
+    echo(f"Report: {page}")
+
+
+def echo_measures(rows: Sequence[MeasureRow]) -> None:
+    """Print the measures of the arms' models and of the observer's own, without those that nobody has."""
+    from securefl.report.pages import number_text
+    from securefl.study.observed import WHOSE
+
+    names = {
+        "accuracy": "accuracy",
+        "auc": "AUC",
+        "f1": "F1",
+        "ece": "ECE",
+        "r2": "R2",
+        "rmse": "RMSE",
+        "worst_decile": "worst 10%",
+    }
+    kept = [name for name in names if any(isfinite(getattr(row, name)) for row in rows)]
+    head = ["model", *(names[name] for name in kept)]
+    cells = [[row.name, *(number_text(getattr(row, name), 3) for name in kept)] for row in rows]
+    click.echo(terminal.table(head, cells, terminal.columns_of(sys.stdout)))
+    echo("Worst 10%: the tenth of the clients with the lowest accuracies, for the person at this machine.")
+    echo(WHOSE)
 
 
 def timestamped(name: str) -> Path:

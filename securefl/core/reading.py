@@ -16,6 +16,16 @@ from securefl.core.errors import ConfigError
 from securefl.core.renamed import new_name
 
 T = TypeVar("T")
+_WORDS = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid array": "a list such as [1, 2]",
+    "a valid string": "text in quotes",
+    "a valid boolean": "true or false",
+}
+"""The words of TOML for pydantic's names of types."""
+_NO_TEXT = re.compile(r"[-+.\d]+(e[-+]?\d+)?|inf|true|false|\[.*\]", re.IGNORECASE)
+"""A value that would be a number, a truth value or a list without quotes."""
 _NEAR = 0.59
 """A word is suggested only if its likeness exceeds this number."""
 
@@ -24,15 +34,20 @@ def convert(kind: type[T], table: Any, where: str) -> T:
     """Return `table` as the frozen dataclass `kind`. One ConfigError names the key of every error."""
     if not isinstance(table, dict):
         raise ConfigError(f"[{where}] Expected a table, got {table!r}.")
-    _known_keys(kind, table, where)
+    unknown = _unknown_keys(kind, table, where)
     text = _as_json(table, where)
     try:
         # Strict JSON takes lists for tuples and words for enums, but no text or truth value for a number.
-        return cast(T, _adapter(cast(Any, kind)).validate_json(text, strict=True))
+        found = cast(T, _adapter(cast(Any, kind)).validate_json(text, strict=True))
     except ConfigError as error:
-        raise ConfigError(f"[{where}] {error}") from None
+        if not unknown:
+            raise ConfigError(f"[{where}] {error}") from None
     except ValidationError as error:
-        raise ConfigError(_explain(kind, [dict(problem) for problem in error.errors()], where)) from None
+        wrong = _explained(kind, [dict(problem) for problem in error.errors()], where)
+        raise ConfigError(" ".join(_in_order(table, wrong, unknown))) from None
+    if unknown:
+        raise ConfigError(" ".join(unknown.values()))
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -49,19 +64,36 @@ def _as_json(table: Mapping[str, Any], where: str) -> str:
         raise ConfigError(f"[{where}] Expected text, numbers and lists, got a date or a time.") from None
 
 
-def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for an unknown key. pydantic would ignore it, and so a misspelt key."""
+def _unknown_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> dict[str, str]:
+    """A sentence for each unknown key, by its path. pydantic would ignore it, and so a misspelt key."""
     fields: Mapping[str, Any] = kind.__dataclass_fields__
+    found = {}
     for key, value in table.items():
         if (said := new_name(kind, key)) is not None:
-            raise ConfigError(f"[{where}] {said}")
-        if key not in fields:
-            raise ConfigError(
-                f"[{where}] Unknown key `{key}`{near(key, fields)}; known are {', '.join(fields)}."
-            )
-        nested = _dataclass_of(cast(Any, kind), key)
-        if nested is not None and isinstance(value, dict):
-            _known_keys(nested, value, f"{where}.{key}")
+            found[key] = f"[{where}] {said}"
+        elif key not in fields:
+            found[key] = f"[{where}] Unknown key `{key}`{near(key, fields)}; known are {', '.join(fields)}."
+        else:
+            nested = _dataclass_of(cast(Any, kind), key)
+            if nested is not None and isinstance(value, dict):
+                below = _unknown_keys(nested, value, f"{where}.{key}")
+                found |= {f"{key}.{name}": sentence for name, sentence in below.items()}
+    return found
+
+
+def _in_order(table: Mapping[str, Any], wrong: Mapping[str, str], unknown: Mapping[str, str]) -> list[str]:
+    """The sentences on keys in the order of the table, and then those on missing keys and the whole.
+
+    If a key is unknown, only those on keys of the table: what is missing may be what is misspelt.
+    """
+    places = {key: place for place, key in enumerate(table)}
+    both = {path: sentence for path, sentence in wrong.items() if not unknown or _top(path) in places}
+    both |= unknown
+    return [both[path] for path in sorted(both, key=lambda path: places.get(_top(path), len(places)))]
+
+
+def _top(path: str) -> str:
+    return path.partition(".")[0]
 
 
 @lru_cache(maxsize=1024)
@@ -72,12 +104,12 @@ def _dataclass_of(kind: type[Any], key: str) -> type[Any] | None:
     return found[0] if len(found) == 1 else None
 
 
-def _explain(kind: type[Any], problems: Sequence[Mapping[str, Any]], where: str) -> str:
-    """Return one sentence for each key. The types of a union share one sentence."""
+def _explained(kind: type[Any], problems: Sequence[Mapping[str, Any]], where: str) -> dict[str, str]:
+    """Return one sentence for each key, by its path. The types of a union share one sentence."""
     by_key: dict[str, list[Mapping[str, Any]]] = {}
     for problem in problems:
         by_key.setdefault(_path(kind, problem["loc"]), []).append(problem)
-    return " ".join(f"[{where}] {_sentence(path, own)}" for path, own in by_key.items())
+    return {path: f"[{where}] {_sentence(path, own)}" for path, own in by_key.items()}
 
 
 def _sentence(path: str, problems: Sequence[Mapping[str, Any]]) -> str:
@@ -86,10 +118,13 @@ def _sentence(path: str, problems: Sequence[Mapping[str, Any]]) -> str:
             return f"Missing key `{path}`; add it."
         case "value_error":
             return f"{path + ': ' if path else ''}{problems[0]['ctx']['error']}"
-    expected = " or ".join(dict.fromkeys(p["msg"].removeprefix("Input should be ") for p in problems))
+    wanted = dict.fromkeys(p["msg"].removeprefix("Input should be ") for p in problems)
+    expected = " or ".join(_WORDS.get(words, words) for words in wanted)
     came = problems[0]["input"]
     hint = near(came, re.findall("'([^']+)'", expected)) if isinstance(came, str) else ""
-    return f"`{path}`: Expected {expected}, got {came!r}{hint}."
+    quoted = isinstance(came, str) and any(w in expected for w in ("number", "true or false", "list"))
+    advice = " Leave out the quotes." if quoted and _NO_TEXT.fullmatch(came.strip()) else ""
+    return f"`{path}`: Expected {expected}, got {came!r}{hint}.{advice}"
 
 
 def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:

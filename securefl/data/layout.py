@@ -127,7 +127,7 @@ def features_of(frame: pd.DataFrame, layout: Layout, where: str) -> tuple[str, .
         if name not in names:
             raise DataError(
                 f"{where}: expected a column {name!r}, which the study names, got none{near(name, names)}. "
-                f"The columns are {_listed(names)}."
+                f"The columns are {_listed(names)}.{_headless(names)}"
             )
     apart = {*layout.target, *layout.ignore, *other}
     found = tuple(name for name in names if name not in apart)
@@ -185,6 +185,13 @@ def clients_of(values: pd.Series[Any], place: Place) -> NDArray[np.object_]:
     )
     words[gone] = ""
     return words
+
+
+def _headless(names: Sequence[str]) -> str:
+    """Advice if the names of the columns look like a record."""
+    if any(set(name) - set("0123456789.+-eE") for name in names):
+        return ""
+    return " They look like a record: write the names of the columns as the first line."
 
 
 def _listed(names: list[str]) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from securefl.published.table import Part, Table
+from securefl.report.terminal import say
 from securefl.study.config import Arm
+from securefl.study.progress import columns
 
 
 class Bar:
@@ -24,12 +26,9 @@ class Bar:
         cells = {part.name: len(part.study.arms) * len(part.study.study.seeds) for part in table.parts}
         self._cells, self._done = sum(cells.values()), 0
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("rounds, {task.fields[cells]} cells", markup=False),
-            TimeElapsedColumn(),
+            *columns("cells"),
             console=console,
+            expand=True,
             disable=not console.is_terminal,
         )
         total = sum(cells[name] * rounds for name, rounds in self._lengths.items())
@@ -37,7 +36,7 @@ class Bar:
 
     @property
     def _count(self) -> str:
-        return f"{self._done}/{self._cells}"
+        return f"{self._done}/{self._cells} cells"
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -53,4 +52,4 @@ class Bar:
         self._progress.update(self._task, advance=1, description=part.name, cells=self._count)
         if last and not self._console.is_terminal:
             line = f"{self._count}  {part.name}: {arm.name} #{seed}"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(self._console, line)

@@ -48,7 +48,9 @@ def run_table(
             study = part.study
             if workers is not None:
                 study = replace(study, runtime=replace(study.runtime, workers=workers))
-            found[part.name], _ = run_study(study, home(folder, part), _of(tell, part), stop=stop, say=say)
+            found[part.name], _ = run_study(
+                study, home(folder, part), _of(tell, part), stop=stop, say=say, baselines=False
+            )
             stop.check()
     return found
 

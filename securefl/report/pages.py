@@ -74,6 +74,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"figure": figure, "number": number_text, "epsilon": in_words, "swatch": swatch}
+    made.tests["known"] = math.isfinite
     made.globals["policy"] = POLICY
     return made
 

@@ -33,6 +33,8 @@ Floats = NDArray[np.float64]
 SHARE = "accuracy (share, 0 to 1)"
 _WHOSE = {"global": "one global model", "personal": "personal models"}
 _NOTE: Mapping[str, Any] = {"fontsize": 9.0, "loc": "left"}
+FLOOR = "one constant answer"
+"""The legend of the accuracy that a model has if it has learnt nothing from its inputs."""
 _MARKS = 10
 """About the number of marks of a curve of any length."""
 
@@ -53,7 +55,8 @@ def accuracy(
     a band of one deviation between `least` and 1. If there is a column models, arms of "global" and of
     "personal" models have a panel each: their accuracies do not compare. target: drawn as a line; the round
     at which each arm's (mean) curve first reaches it is marked, and named in the legend. label: of the axis.
-    width: in inches.
+    If there is a column floor, the accuracy of a constant answer is drawn as a line in each panel. width: in
+    inches.
     Raises DataError for missing columns or an empty frame.
     """
     # Dropped before arms are listed: a line through nan would have gaps, and an arm without values no line.
@@ -69,6 +72,7 @@ def accuracy(
             _draw(axes, curve, _label(arm, curve.reached, target), looks[arm], place, least)
         between = "; " if width >= WIDE else "\n"
         axes.set_title(between.join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
+        draw_floor(axes, part, labelled=axes is panels[0])
     for axes in panels:
         axes.set_xlabel("round")
         whole_numbers(axes.xaxis)
@@ -84,6 +88,17 @@ def accuracy(
     if arms:
         legend(figure, [_label(arm, None, target) for arm in arms])
     return figure
+
+
+def draw_floor(axes: Axes, data: pd.DataFrame, *, labelled: bool) -> None:
+    """Draw the accuracy of a constant answer, the mean of the column floor, if there is one.
+
+    labelled: whether the line has an entry in the legend.
+    """
+    height = float(data["floor"].mean()) if "floor" in data.columns else np.nan
+    if np.isfinite(height):
+        line: Mapping[str, Any] = {"color": "#8a8a8a", "linestyle": ":", "linewidth": 1.4, "zorder": 0}
+        axes.axhline(height, label=FLOOR if labelled else "_nolegend_", **line)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +167,7 @@ def bytes_and_time(
     (of this round, by the cost model) and, if there are several seeds, seed. Each round is averaged over the
     seeds. The costs are summed up here. If the arms differ more than twentyfold in a cost, its axis is
     logarithmic. If global and personal models are drawn together, curves of personal ones are dashed, and the
-    legend says so.
+    legend says so. A column floor is drawn as in `accuracy`.
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(metrics, ("arm", "round", "accuracy", "megabytes", "seconds"))
@@ -185,6 +200,9 @@ def bytes_and_time(
                 label=names[arm] if name == "megabytes" else "_nolegend_",
             )
             totals[name].append(float(total.iloc[-1]))
+    for axes in panels:
+        for models, part in parts.items():
+            draw_floor(axes, part, labelled=axes is panels[0] and models == next(iter(parts)))
     for axes, ends in zip(panels, totals.values(), strict=True):
         if min(ends) > 0 and max(ends) / min(ends) > 20:
             axes.set_xscale("log")

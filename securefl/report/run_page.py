@@ -6,6 +6,7 @@ A report may be mailed around and opened anywhere. All its sentences are derived
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,11 @@ from securefl.report.pages import APART, Picture, environment
 from securefl.storage.files import write as write_file
 
 _TEMPLATE = "run.html.j2"
+_FIGURES: Final = (
+    *(("auc", "AUC"), ("f1", "F1"), ("ece", "Calibration error")),
+    *(("r2", "R²"), ("rmse", "RMSE")),
+)
+"""The measures that not every task has, and their titles."""
 _PARTIES: Final = {
     SERVER: "The server",
     KEY_HOLDER: "The key holder",
@@ -46,7 +52,12 @@ class ArmSummary:
     together (1 MB = 1e6 bytes). seconds_model, watt_hours: of the whole run, by the cost model. wall_seconds:
     the time of the run here. epsilon: the cost of each party's view to a data holder, by party, inf if
     nothing protects it. sparse: whether sums were sent without their zeros. models: "global" or "personal",
-    the models that have this accuracy. Raises ConfigError for rounds to a target without a target.
+    the models that have this accuracy.
+
+    floor: the accuracy of the best constant answer. auc, f1, ece, r2, rmse: see `training.measures.Measures`.
+    worst_decile: the mean accuracy of the tenth of the clients with the lowest accuracies. pooled, alone: the
+    accuracy of the observer's own models on the same records (see `study.observed`).
+    Raises ConfigError for rounds to a target without a target.
     """
 
     name: str
@@ -64,6 +75,15 @@ class ArmSummary:
     epsilon: Mapping[str, float]
     sparse: bool = False
     models: str = "global"
+    floor: float = math.nan
+    auc: float = math.nan
+    f1: float = math.nan
+    ece: float = math.nan
+    r2: float = math.nan
+    rmse: float = math.nan
+    worst_decile: float = math.nan
+    pooled: float = math.nan
+    alone: float = math.nan
 
     def __post_init__(self) -> None:
         if self.rounds_to_target is not None and self.target is None:
@@ -100,6 +120,28 @@ class ReasonRow:
     told: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasureRow:
+    """The measures of a model after the last round, as means over the seeds; nan where it has none.
+
+    models: "global" or "personal", the models that are tested. at_clients, worst_decile: the mean accuracy on
+    test records like each client's own, and that of the tenth of the clients with the lowest accuracies.
+    private: whether no figure of the row is for publication. at_clients and worst_decile never are.
+    """
+
+    name: str
+    models: str
+    accuracy: float
+    auc: float
+    f1: float
+    ece: float
+    r2: float
+    rmse: float
+    at_clients: float
+    worst_decile: float
+    private: bool
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportData:
     """The contents of a report.
@@ -109,7 +151,8 @@ class ReportData:
     rounds the budgets bought, if they ended. quiet: sentences on rounds without a question. changes: the
     changes of private training in the model. ledgers: the head of each ledger's chain when its run ended, to
     note elsewhere. alarms: what a person must not overlook, in sentences. reasons: why parts of clients are
-    missing. measure: what "accuracy" is, in words. outside: what no epsilon covers, in sentences.
+    missing. measure: what "accuracy" is, in words. outside: what no epsilon covers, in sentences. measures:
+    of each arm's model and of the observer's own. observers: whose the observer's models are, in words.
 
     Alarms, reasons, `bought` and private figures are not for publication. The page says so beside each.
     """
@@ -132,6 +175,8 @@ class ReportData:
     reasons: Sequence[ReasonRow] = ()
     measure: str = ""
     outside: Sequence[str] = ()
+    measures: Sequence[MeasureRow] = ()
+    observers: str = ""
     price: str = ""
 
 
@@ -143,7 +188,7 @@ def write(path: Path, data: ReportData) -> None:
 def render(data: ReportData) -> str:
     """Return the report as one HTML text."""
     page = environment().get_template(_TEMPLATE)
-    return page.render(report=data, apart=APART, tested=TESTED, flow=_flow(data.privacy))
+    return page.render(report=data, apart=APART, tested=TESTED, flow=_flow(data.privacy), figures=_FIGURES)
 
 
 def _flow(card: Sequence[PrivacyRow]) -> list[tuple[str, list[tuple[str, str, list[str]]]]]:

@@ -65,7 +65,9 @@ def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tup
     several such groups, each sentence has one clause for each group. The arm that reaches the target accuracy
     first wins. If no arm reaches it, or there is no target, the arm with the highest final accuracy wins.
     subject: the protocol that the study is about. If none of its arms wins, the sentences say so and compare
-    its best arm with the winner. If one wins, it is compared with the best arm of another protocol.
+    its best arm with the winner. If one wins, it is compared with the best arm of another protocol. An arm
+    without another one beside it is compared with a constant answer and, if they are known, with the
+    observer's own models.
     Raises ConfigError for an empty summary.
     """
     if not summary:
@@ -80,7 +82,7 @@ def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tup
     ]
     return (
         _sentence(_who(race) for race in races),
-        _sentence(_by_how_much(race) for race in races),
+        _sentence([*(_by_how_much(race) for race in races), *_whose(races)]),
         _sentence(_at_what_cost(race) for race in races),
     )
 
@@ -198,10 +200,7 @@ def _result(arm: ArmSummary) -> str:
 def _by_how_much(race: _Race) -> str:
     one, other = race.pair
     if other is None:
-        best, last = _share(one.best_accuracy), _share(one.final_accuracy)
-        if best == last:
-            return f"{race.words} {one.name} ended at its highest accuracy, {best}"
-        return f"{race.words} {one.name} reached {best} in its best round, and ended at {last}"
+        return f"{race.words} {one.name} {_beside_no_arm(one)}"
     mine, theirs = one.rounds_to_target, other.rounds_to_target
     text = f"{race.words} {one.name} "
     if mine is not None and theirs is not None:
@@ -213,6 +212,39 @@ def _by_how_much(race: _Race) -> str:
     elif theirs is not None:
         text += f"never reached the target, for which {other.name} needed {_rounds(theirs)}, and "
     return text + _accuracy_gap(one, other)
+
+
+def _beside_no_arm(one: ArmSummary) -> str:
+    """The comparison of an arm that has no other arm beside it."""
+    beside = {
+        "all records in one place": one.pooled,
+        "each client alone": one.alone,
+        "one constant answer": one.floor,
+    }
+    known = {name: accuracy for name, accuracy in beside.items() if not math.isnan(accuracy)}
+    if not known or math.isnan(one.final_accuracy):
+        best, last = _share(one.best_accuracy), _share(one.final_accuracy)
+        if best == last:
+            return f"ended at its highest accuracy, {best}"
+        return f"reached {best} in its best round, and ended at {last}"
+    gaps = []
+    for name, accuracy in known.items():
+        points = 100 * (one.final_accuracy - accuracy)
+        gap = "level with" if abs(points) < 0.05 else f"{abs(points):.1f} points {_side(points)}"
+        gaps.append(f"{gap} {name} ({_share(accuracy)})")
+    return f"ended {_listed(gaps)}"
+
+
+def _whose(races: Sequence[_Race]) -> list[str]:
+    """A clause on the observer's own models, if an arm is compared with them."""
+    firsts = [race.pair[0] for race in races if race.pair[1] is None]
+    if all(math.isnan(arm.pooled) and math.isnan(arm.alone) for arm in firsts):
+        return []
+    return ["the models on all records and on one client's are the observer's: no party has them"]
+
+
+def _side(points: float) -> str:
+    return "above" if points > 0 else "below"
 
 
 def _accuracy_gap(one: ArmSummary, other: ArmSummary) -> str:

@@ -55,7 +55,8 @@ def toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(_too_deep()) from None
     except ValueError as error:  # a number of 5,000 digits is no TOMLDecodeError
-        raise ConfigError(f"Expected TOML, got: {error}. Mend the text.") from None
+        hint = " Text stands in quotes, numbers do not." if "Invalid value" in str(error) else ""
+        raise ConfigError(f"Expected TOML, got: {error}.{hint} Mend the text.") from None
     _check_tables(table)
     return table
 

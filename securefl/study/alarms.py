@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,6 @@ def alarms(runs: Sequence[ArmRun]) -> tuple[Alarm, ...]:
     return tuple(told)
 
 
-def is_personal(records: Records) -> bool:
-    """Whether an arm's accuracy is measured on its clients' own models."""
-    return any(record.get("personal") for record in records)
-
-
 def _more(others: int, seeds: int) -> str:
     return f", and alike under {others} more of {seeds} seeds" if others else f" of {seeds}"
 
@@ -104,7 +99,7 @@ def _divergence(run: ArmRun) -> _Found | None:
     if not bad:
         return None
     where = f"{len(bad)} of {len(tested)} tested rounds ({_listed([record['round'] for record in bad])})"
-    if _finite(tested[-1]) or tested[-1]["accuracy"] > _constant(run):
+    if _finite(tested[-1]) or tested[-1]["accuracy"] > floor(run):
         words = f"accuracy or loss is no finite number in {where}: the model diverged there."
         return _Found(kind="nan", words=words, learnt=True)
     words = f"the model diverged: accuracy or loss is no finite number in {where}, the last among them."
@@ -113,10 +108,10 @@ def _divergence(run: ArmRun) -> _Found | None:
 
 def _no_better(run: ArmRun) -> _Found | None:
     final = next((r["accuracy"] for r in reversed(run.records) if r["accuracy"] is not None), None)
-    if final is None or (constant := _constant(run)) < final:
+    if final is None or (constant := floor(run)) < final:
         return None
     one = "the targets' mean" if run.world.problem.kind == "regression" else "the most frequent class"
-    who = " to each client's test records" if is_personal(run.records) else ""
+    who = " to each client's test records" if run.personal else ""
     words = (
         f"accuracy {final:.3f} at the end is no better than the {constant:.3f} of one constant answer{who}, "
         f"{one}: nothing was learnt of the inputs, or noise outweighs it."
@@ -124,9 +119,12 @@ def _no_better(run: ArmRun) -> _Found | None:
     return _Found(kind="constant", words=words, learnt=True)
 
 
-def _constant(run: ArmRun) -> float:
+def floor(run: ArmRun) -> float:
+    """The accuracy of the best constant answer to the records that test the arm, or nan if there are none."""
     problem = run.world.problem
-    if not is_personal(run.records):
+    if not len(problem.server_y):
+        return nan
+    if not run.personal:
         return constant_accuracy(problem.server_y, problem.kind)
     # A client's own model may know its client's most frequent class, so each client has its own baseline.
     own = [y for _, y in run.world.tests if len(y)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,11 @@ def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
     return subfolder(home)
 
 
+def is_personal(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an arm's accuracy is measured on its clients' own models."""
+    return any(record.get("personal") for record in records)
+
+
 @dataclass(frozen=True)
 class ArmRun:
     """A finished arm under one seed, and the records of all its rounds (see `run.Turn`)."""
@@ -46,6 +51,11 @@ class ArmRun:
     arm: Arm
     world: World
     records: list[dict[str, Any]]
+
+    @property
+    def personal(self) -> bool:
+        """Whether the arm's accuracy is measured on its clients' own models."""
+        return is_personal(self.records)
 
 
 @dataclass(frozen=True, eq=False)

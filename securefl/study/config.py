@@ -39,6 +39,7 @@ from securefl.training.task import Problem
 _HOME: Final = "home.txt"
 """The file of a run folder that names the folder of its study's own files and modules."""
 MOST_ROUNDS = 10**6
+_MOST_PASSES = 10**4
 _LONGEST_NAME = 200
 """The longest name in bytes. Folders have these names, and file systems allow 255 bytes."""
 
@@ -69,10 +70,12 @@ class StudySection:
 
     def __post_init__(self) -> None:
         require_name(self.name)
-        if not 1 <= self.rounds <= MOST_ROUNDS or not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"Expected 1 to {MOST_ROUNDS:,} rounds and at least one seed, each once.")
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            raise ValueError(f"Expected rounds from 1 to {MOST_ROUNDS:,}, got {self.rounds}.")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"Expected seeds with at least one seed, each once, got {list(self.seeds)}.")
         if self.target is not None and not 0 < self.target <= 1:
-            raise ValueError(f"Expected 0 < target <= 1, got {self.target}.")
+            raise ValueError(f"Expected 0 < target <= 1, a share such as 0.8, got {self.target}.")
         if not 1 <= self.evaluate_every <= self.rounds:
             raise ValueError(
                 f"Expected evaluate_every from 1 to {self.rounds}, the number of rounds, got "
@@ -144,6 +147,28 @@ class RuntimeSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuresSection:
+    """The section [measures]: the models that an observer trains for comparison, beside the arms.
+
+    pooled: a model on the records of all clients together, without noise. alone: a model of each client on
+    its own records, without noise. By default a run has both, and a cell of a sweep neither.
+    passes: over the records; by default rounds x epochs, but at least 5 and at most 20.
+    """
+
+    pooled: bool | None = None
+    alone: bool | None = None
+    passes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.passes is not None and not 1 <= self.passes <= _MOST_PASSES:
+            raise ValueError(f"Expected passes from 1 to {_MOST_PASSES:,}, got {self.passes}.")
+
+    def over(self, rounds: int, local: LocalTraining) -> int:
+        """The passes over the records in a study of so many rounds."""
+        return self.passes or min(20, max(5, rounds * (local.epochs or 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arm:
     """One protocol with its options. Tables and plots show it under `name`."""
 
@@ -194,6 +219,7 @@ class Study:
     cost: CostSection = field(default_factory=CostSection)
     dpsgd: DPSGDSection | None = None
     runtime: RuntimeSection = field(default_factory=RuntimeSection)
+    measures: MeasuresSection = field(default_factory=MeasuresSection)
     text: str = ""
     file: str = ""
     home: Path | None = None
@@ -237,8 +263,9 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "cost": CostSection,
     "dpsgd": DPSGDSection,
     "runtime": RuntimeSection,
+    "measures": MeasuresSection,
 }
-_OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime")
+_OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures")
 
 
 def read(path: Path) -> Study:
@@ -264,27 +291,52 @@ def parse(
         to its digest. So it is read with the words of its time.
     """
     table = with_new_names(toml(text)) if begun else toml(text)
-    for key in table:
-        if key not in (*_SECTIONS, "arm"):
-            raise ConfigError(f"Unknown section [{key}]{near(key, (*_SECTIONS, 'arm'))}.")
     brought = brought or Brought()
     if brought.model is not None:
         table.setdefault("model", {})
     if brought.data is not None:
         table.setdefault("data", {})
-    missing = [name for name in (*_SECTIONS, "arm") if name not in table and name not in _OPTIONAL]
-    if missing:
-        raise ConfigError(f"Missing section {', '.join(f'[{name}]' for name in missing)}.")
-    kinds = dict(_SECTIONS)
-    if "model" in table:
-        kinds["model"], table["model"] = section_of(table["model"], brought=brought.model is not None)
-    _require_at_home(table, kinds)
     table = with_one_epsilon(table)
-    sections = {name: convert(kind, table[name], name) for name, kind in kinds.items() if name in table}
-    if brought.data is None:
-        require_source(sections["data"], home)
+    kinds, sections, arms = dict(_SECTIONS), dict[str, Any](), tuple[Arm, ...]()
+    # In the order of the text, so that the first error is the first that its author meets there.
+    for place, (name, own) in enumerate(table.items()):
+        with _before_unknown(list(table)[place + 1 :]):
+            if name == "arm":
+                arms = _arms(own)
+                continue
+            if name not in kinds:
+                raise ConfigError(_unknown_section(name))
+            if name == "model":
+                kinds[name], own = section_of(own, brought=brought.model is not None)
+            _require_at_home(name, own, kinds)
+            sections[name] = convert(kinds[name], own, name)
+            if name == "data" and brought.data is None:
+                require_source(sections[name], home)
+    missing = [name for name in (*kinds, "arm") if name not in table and name not in _OPTIONAL]
+    if missing:
+        raise ConfigError(
+            f"Missing section {', '.join(f'[{name}]' for name in missing)}. Add it; `securefl studies demo` "
+            "prints a study with every needed one."
+        )
     _require_one_target(sections["privacy"], sections.get("dpsgd"))
-    return Study(**sections, arms=_arms(table["arm"]), text=text, home=home, brought=brought)
+    return Study(**sections, arms=arms, text=text, home=home, brought=brought)
+
+
+def _unknown_section(name: str) -> str:
+    known = (*_SECTIONS, "arm")
+    return f"Unknown section [{name}]{near(name, known)}; known are {', '.join(known)}."
+
+
+@contextmanager
+def _before_unknown(later: Sequence[str]) -> Iterator[None]:
+    """A context that adds unknown sections below to a ConfigError: a misspelt one may be its cause."""
+    try:
+        yield
+    except ConfigError as error:
+        unknown = [_unknown_section(name) for name in later if name not in (*_SECTIONS, "arm")]
+        if not unknown:
+            raise
+        raise ConfigError(" ".join([str(error), *unknown])) from None
 
 
 def _require_one_target(privacy: PrivacySection, training: DPSGDSection | None) -> None:
@@ -322,14 +374,13 @@ def in_older_words(text: str, other: str) -> bool:
     return stored != now and with_new_names(stored) == now
 
 
-def _require_at_home(table: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> None:
+def _require_at_home(name: str, section: Any, kinds: Mapping[str, type[Any]]) -> None:
     """Raises ConfigError if a key stands in another section than its own. kinds: each section's class."""
-    for name, kind in kinds.items():
-        section = table.get(name)
-        for key in section if isinstance(section, dict) else ():
-            homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
-            if homes and new_name(kind, key) is None and key not in kind.__dataclass_fields__:
-                raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
+    kind = kinds[name]
+    for key in section if isinstance(section, dict) else ():
+        homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
+        if homes and new_name(kind, key) is None and key not in kind.__dataclass_fields__:
+            raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
 
 
 def _arms(tables: Any) -> tuple[Arm, ...]:
@@ -340,7 +391,10 @@ def _arms(tables: Any) -> tuple[Arm, ...]:
     # Compared as folder names: names that differ in capitals or signs alone would share a folder.
     names = [slug(arm.name) for arm in arms]
     if len(set(names)) < len(names):
-        raise ConfigError(f"[[arm]] Expected arms with different names, got {[arm.name for arm in arms]}.")
+        raise ConfigError(
+            f"[[arm]] Expected arms with different names, got {[arm.name for arm in arms]}: capitals and "
+            "signs do not count. Rename one."
+        )
     return arms
 
 

@@ -217,7 +217,8 @@ def require_source(section: DataSection, home: Path | None) -> None:
     is_word = _WORD.fullmatch(source) is not None
     if (home is None and is_word) or not path_of(source, home).exists():
         where = "" if home is None else f" (in {home.absolute()})"
+        beside = [] if home is None else [path.name for path in home.iterdir()]
         raise ConfigError(
             f"[data] Expected source among {', '.join(known)}, a function as `module:name`, or a file or "
-            f"folder beside the study{where}, got {source!r}{near(source, known)}."
+            f"folder beside the study{where}, got {source!r}{near(source, [*known, *beside])}."
         )

@@ -18,8 +18,7 @@ from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.study import split_key, world
 from securefl.study.accounted import sentence
-from securefl.study.alarms import is_personal
-from securefl.study.arm import Saved, arm_folder, opened
+from securefl.study.arm import Saved, arm_folder, is_personal, opened
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
 from securefl.study.folder import CONFIG, private_copy

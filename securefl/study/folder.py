@@ -46,19 +46,27 @@ def as_begun(study: Study, folder: Path) -> Study:
     return replace(study, text=text)
 
 
-def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
-    """Claim a run folder for a study. Raises ConfigError if the folder is another study's.
-
-    keeper: holds the key that splits the records. The folder keeps the key.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+def require_own(folder: Path, study: Study) -> None:
+    """Raises ConfigError if a folder is another study's. It writes nothing."""
     config = folder / CONFIG
-    note_home(folder, study.home)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"Expected a folder or nothing at {folder}, got a file. Choose another with --out.")
     if config.exists() and read_text(config) != study.text:
         raise ConfigError(
             f"{folder} holds a run of another configuration; choose another folder with --out, "
             f"or resume that run with: securefl run {config} --out {folder}"
         )
+
+
+def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
+    """Claim a run folder for a study. Raises ConfigError if the folder is another study's.
+
+    keeper: holds the key that splits the records. The folder keeps the key.
+    """
+    require_own(folder, study)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / CONFIG
+    note_home(folder, study.home)
     if keeper is not None:
         # Before the study's file: if a folder has a study and no key, its key is lost.
         keeper.keep(folder)

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 from securefl.core.errors import ConfigError
+from securefl.core.reading import near
 from securefl.storage.texts import read_text
+
+LISTED: Final = "List the packaged ones with: securefl studies"
 
 
 def packaged() -> Mapping[str, str]:
@@ -27,6 +31,22 @@ def text_of(study: str) -> str:
         return read_text(Path(study))
     if study in packaged():
         return packaged()[study]
-    raise ConfigError(
-        f"Expected a file or a packaged study, got {study!r}; packaged are {', '.join(packaged()) or 'none'}."
-    )
+    if Path(study).is_dir():
+        inside = sorted(path.name for path in Path(study).glob("*.toml"))
+        what = f"Name one in it: {', '.join(inside)}." if inside else LISTED
+        raise ConfigError(f"Expected a file or a packaged study, got the folder {study}. {what}")
+    raise ConfigError(f"Expected a file or a packaged study, got {study!r}{_near(study)}. {LISTED}")
+
+
+def require_packaged(name: str) -> str:
+    """The TOML of a packaged study. Raises ConfigError if there is none of this name."""
+    if name not in packaged():
+        raise ConfigError(f"Expected a packaged study, got {name!r}{near(name, packaged())}. {LISTED}")
+    return packaged()[name]
+
+
+def _near(study: str) -> str:
+    """A hint at the nearest packaged study, or at the nearest file beside the named one."""
+    path = Path(study)
+    files = {} if not path.parent.is_dir() else {str(file): file for file in path.parent.glob("*.toml")}
+    return near(study, [*packaged(), *files])

@@ -7,16 +7,67 @@ from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
 
 from securefl.accounting.figures import brief
+from securefl.report.terminal import say
 from securefl.study.config import Arm, Study
+
+_WIDE = 110
+"""From this width on, bars show bytes and seconds too."""
+_WORD = 17
+"""The room of the longest word of an epsilon, such as key-holder=123.45."""
 
 
 def draws(console: Console) -> bool:
     """Whether bars can be drawn: on a terminal, and in a notebook that has widgets."""
     # Without ipywidgets, rich warns at every redraw and draws nothing.
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+class TimeLeft(TimeRemainingColumn):
+    """The estimated time to the end, in words; at the end, the time that was taken."""
+
+    def __init__(self) -> None:
+        super().__init__(elapsed_when_finished=True, table_column=Column(no_wrap=True))
+
+    def render(self, task: Task) -> Text:
+        return Text("took " if task.finished else "left ").append_text(super().render(task))
+
+
+def columns(*figures: str) -> tuple[ProgressColumn, ...]:
+    """The columns of a bar: name, bar, finished of all, time left, and these fields of the task.
+
+    Names and the last field fold between words, and the bar takes the room that is left. All other columns
+    stay whole, so that a narrow terminal shows every figure.
+    """
+    whole = [
+        TextColumn(f"{{task.fields[{name}]}}", markup=False, table_column=Column(no_wrap=True))
+        for name in figures[:-1]
+    ]
+    return (
+        TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
+        BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeLeft(),
+        *whole,
+        TextColumn(
+            f"{{task.fields[{figures[-1]}]}}",
+            markup=False,
+            table_column=Column(min_width=_WORD, overflow="fold"),
+        ),
+    )
 
 
 class Bars:
@@ -30,13 +81,7 @@ class Bars:
         self._bytes: dict[str, int] = {}
         self._tasks: dict[str, TaskID] = {}
         self._progress = Progress(
-            TextColumn("{task.description:<18}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}", markup=False),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not self._draws,
+            *columns("accuracy", "spent"), console=console, disable=not self._draws, expand=True
         )
 
     def __enter__(self) -> Bars:
@@ -49,18 +94,26 @@ class Bars:
     def tell(self, arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
         """Show one finished round."""
         name = f"{arm.name} #{seed}" if self._several else arm.name
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=self._rounds, figures="")
         self._bytes[name] = self._bytes.get(name, 0) + record["bytes_up"] + record["bytes_down"]
-        figures = (
-            f"acc {_share(record['accuracy'])}  {self._bytes[name] / 1e6:7.2f} MB  "
-            f"{record['wall_seconds']:.2f} s  ε {_against(record['epsilon'])}"
-        )
-        self._progress.update(self._tasks[name], completed=record["round"], figures=figures)
+        accuracy, spent = f"acc {_share(record['accuracy'])}", f"ε {_against(record['epsilon'])}"
+        cost = f"{self._bytes[name] / 1e6:7.2f} MB  {record['wall_seconds']:.2f} s"
+        wide = f"{accuracy}  {cost}" if self._console.width >= _WIDE else accuracy
+        self._show(name, record["round"], self._rounds, wide, spent)
         last = record["round"] == self._rounds
         if not self._draws and (last or record["round"] % 10 == 0):
-            line = f"{name:<18} round {record['round']:>4}  {figures}"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            of = f"round {record['round']:>4} of {self._rounds}"
+            say(self._console, f"{name:<18} {of}  {accuracy}  {cost}  {spent}")
+
+    def observe(self, name: str, done: int, total: int) -> None:
+        """Show one finished pass of a training of the observer's own."""
+        self._show(name, done, total, "", "(the observer's)")
+        if not self._draws and done == total:
+            say(self._console, f"{name}: trained for comparison by the observer")
+
+    def _show(self, name: str, done: int, total: int, accuracy: str, spent: str) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=total, accuracy="", spent="")
+        self._progress.update(self._tasks[name], completed=done, accuracy=accuracy, spent=spent)
 
 
 def _share(accuracy: float | None) -> str:

@@ -19,7 +19,9 @@ ON_TERMINAL: Final = (
 )
 MEASURED: Final = ("seconds", "watt_hours", "wall_seconds", "answered", "survivors_lost")
 """Columns of the metrics that depend on clients' numbers of records, on their answers or on the clock."""
-ACCURACIES: Final = ("accuracy", "loss", "final_accuracy", "best_accuracy", "rounds_to_target")
+OF_CLIENTS: Final = ("at_clients", "worst_decile", "clients")
+"""Columns of the measures that depend on clients' own records."""
+ACCURACIES: Final = ("accuracy", "loss", "floor", "final_accuracy", "best_accuracy", "rounds_to_target")
 """Figures that are not for publication where models are personal."""
 
 
@@ -33,3 +35,12 @@ def public(table: pd.DataFrame) -> pd.DataFrame:
         own = [name for name in ACCURACIES if name in kept.columns]
         kept[own] = kept[own].mask(kept["models"] == PERSONAL)
     return kept
+
+
+def publishable(measures: pd.DataFrame) -> pd.DataFrame:
+    """The publishable part of a table of measures: those of global models of arms, and of a constant answer.
+
+    The observer's own models are not for publication, and no figure of single clients is.
+    """
+    kept = measures[measures["kind"].isin(("arm", "constant")) & (measures["models"] != PERSONAL)]
+    return kept.drop(columns=[name for name in OF_CLIENTS if name in kept.columns])

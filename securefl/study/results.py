@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,20 @@ from securefl.report import run_page
 from securefl.report.plots import evaluated
 from securefl.report.sentences import privacy_cost
 from securefl.study.accounted import sentence
-from securefl.study.alarms import Alarm, alarms, is_personal
+from securefl.study.alarms import Alarm, alarms, floor
 from securefl.study.arm import ArmRun, arm_folder
 from securefl.study.attended import presences
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
+from securefl.study.observed import ALONE, ARM, POOLED, Observed
 from securefl.study.seeded import World
 from securefl.training.evaluation import Task
 
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
 _ATTENDANCE = ("arm", "seed", "party", "reason", "since", "until", "rounds")
+_WHO = ("name", "kind", "seed", "models")
 _ABSTENTIONS = ("arm", "who", "what", "reason", "clients", "rounds", "times", "told")
+_MEASURES = ("accuracy", "auc", "f1", "ece", "r2", "rmse")
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _UNKNOWN = "no reason is on record: it was lost on the way, or is part of a sum that came to nothing"
 _Key = tuple[str, str, str, str]
@@ -48,7 +51,8 @@ class Results:
     metrics: arm, seed, round, accuracy and loss (nan if models were not tested in the round), bytes_up,
         bytes_down, megabytes, seconds, watt_hours, wall_seconds, asked (exchanges), answered (clients),
         survivors_lost (selected clients without an answer), models ("global", or "personal" if accuracy and
-        loss are those of each client's own model), and epsilon against each party.
+        loss are those of each client's own model), floor (the accuracy of the best constant answer to the
+        same records), and epsilon against each party.
     participation: arm, seed, client, quality, label (the most frequent of its records, empty if targets are
         not classes), selected and answered (rounds; a client that is drawn twice takes part once), retired
         (whether its budget allowed no further round at the end).
@@ -61,6 +65,11 @@ class Results:
         the party.
     abstentions: the reasons for missing contributions (see `abstentions`).
     alarms: the warnings about the arms.
+    measures: name, kind, seed, models, accuracy, auc, f1, ece, r2, rmse, at_clients, worst_decile and clients
+        of each arm's model at the end, and of the observer's own models (`observed.Observed`). Empty for a
+        run of an earlier version, and for one whose parties are on machines of their own.
+    confusion: name, kind, seed, models, true, predicted, records.
+    reliability: name, kind, seed, models, probability, right, records: a row for each bin of calibration.
     kind: the learning task, which decides what "accuracy" means (`MEASURES`).
     accounting: sentences on the runs that the epsilons cover: one alone, or all over the same records.
     price: what a finite epsilon cost in accuracy, in a sentence; empty if no arms tell.
@@ -74,6 +83,9 @@ class Results:
     attendance: pd.DataFrame
     abstentions: pd.DataFrame
     alarms: tuple[Alarm, ...]
+    measures: pd.DataFrame
+    confusion: pd.DataFrame
+    reliability: pd.DataFrame
     kind: Task
     accounting: str
     price: str
@@ -84,11 +96,11 @@ class Results:
         return all(alarm.learnt for alarm in self.alarms)
 
 
-def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
-    """The tables of these runs."""
+def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] = ()) -> Results:
+    """The tables of these runs, and of what the observer measured."""
     metrics = pd.DataFrame([row for run in runs for row in _metrics(run)])
     names = dict.fromkeys(run.arm.name for run in runs)
-    summary = tuple(_summary(study, name, metrics, runs) for name in names)
+    summary = tuple(_summary(study, name, metrics, runs, observed) for name in names)
     return Results(
         metrics,
         pd.concat([_participation(run) for run in runs], ignore_index=True),
@@ -98,10 +110,57 @@ def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
         attendance(runs),
         abstentions(runs),
         alarms(runs),
+        _measures(observed),
+        _confusion(observed),
+        _reliability(observed),
         runs[0].world.problem.kind,
         sentence(study),
         privacy_cost(summary, study.privacy.adversaries),
     )
+
+
+def _who(own: Observed) -> dict[str, Any]:
+    return {"name": own.name, "kind": own.kind, "seed": own.seed, "models": own.models}
+
+
+def _measures(observed: Sequence[Observed]) -> pd.DataFrame:
+    rows = [
+        {
+            **_who(own),
+            **{name: getattr(own.measures, name) for name in _MEASURES},
+            "at_clients": own.at_clients,
+            "worst_decile": own.worst,
+            "clients": len(own.clients),
+        }
+        for own in observed
+    ]
+    columns = [*_WHO, *_MEASURES, "at_clients", "worst_decile", "clients"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _confusion(observed: Sequence[Observed]) -> pd.DataFrame:
+    rows = [
+        {**_who(own), "true": true, "predicted": predicted, "records": records}
+        for own in observed
+        for true, row in enumerate(own.measures.confusion)
+        for predicted, records in enumerate(row)
+    ]
+    return pd.DataFrame(rows, columns=[*_WHO, "true", "predicted", "records"])
+
+
+def _reliability(observed: Sequence[Observed]) -> pd.DataFrame:
+    rows = [
+        {**_who(own), "probability": said, "right": held, "records": records}
+        for own in observed
+        for said, held, records in own.measures.reliability
+    ]
+    return pd.DataFrame(rows, columns=[*_WHO, "probability", "right", "records"])
+
+
+def _mean(values: Iterable[float]) -> float:
+    """The mean over the seeds, or nan if a seed has none."""
+    found = list(values)
+    return float(np.mean(found)) if found else math.nan
 
 
 def _ledger(run: ArmRun) -> run_page.LedgerRow:
@@ -110,11 +169,11 @@ def _ledger(run: ArmRun) -> run_page.LedgerRow:
 
 
 def _metrics(run: ArmRun) -> list[dict[str, Any]]:
-    models = "personal" if is_personal(run.records) else "global"
-    return [_metric(record, models) for record in run.records]
+    models, least = "personal" if run.personal else "global", floor(run)
+    return [_metric(record, models, least) for record in run.records]
 
 
-def _metric(record: dict[str, Any], models: str) -> dict[str, Any]:
+def _metric(record: dict[str, Any], models: str, least: float) -> dict[str, Any]:
     row = {name: record[name] for name in ("arm", "seed", "round")}
     row |= {name: math.nan if record[name] is None else record[name] for name in ("accuracy", "loss")}
     row |= {name: record[name] for name in ("bytes_up", "bytes_down", "seconds", "watt_hours")}
@@ -125,6 +184,7 @@ def _metric(record: dict[str, Any], models: str) -> dict[str, Any]:
     # A client that is drawn twice counts once.
     row["survivors_lost"] = len(set(record["selected"])) - len(record["answered"])
     row["models"] = models
+    row["floor"] = least
     return row | {f"epsilon_{party}": record["epsilon"][party] for party in PARTIES}
 
 
@@ -181,9 +241,12 @@ def rounds_to(target: float | None, metrics: pd.DataFrame) -> int | None:
     return int(reached[0]) if len(reached) else None
 
 
-def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmRun]) -> run_page.ArmSummary:
+def _summary(
+    study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmRun], observed: Sequence[Observed]
+) -> run_page.ArmSummary:
     own = metrics[metrics["arm"] == name]
     run = next(run for run in runs if run.arm.name == name)
+    mine = [seen for seen in observed if seen.kind == ARM and seen.name == name]
     mean = evaluated(own).groupby("round")["accuracy"].mean()
     last = own.groupby("seed")["accuracy"].apply(lambda ended: ended.iloc[-1])
     per_seed = own.groupby("seed")[["bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"]]
@@ -205,6 +268,18 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
         wall_seconds=float(totals["wall_seconds"]),
         epsilon={party: float(own[f"epsilon_{party}"].max()) for party in PARTIES},
         sparse=study.privacy.sum == CLEAR and _packs(run),
+        floor=float(own["floor"].mean()),
+        **{figure: _mean(getattr(seen.measures, figure) for seen in mine) for figure in _MEASURES[1:]},
+        worst_decile=_mean(seen.worst for seen in mine),
+        pooled=_beside(observed, POOLED, run),
+        alone=_beside(observed, ALONE, run),
+    )
+
+
+def _beside(observed: Sequence[Observed], kind: str, run: ArmRun) -> float:
+    """The accuracy of the observer's own models on the records that the arm of this run is tested on."""
+    return _mean(
+        seen.at_clients if run.personal else seen.measures.accuracy for seen in observed if seen.kind == kind
     )
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
-from securefl.report import client_plots, plots, privacy_plots, run_page
+from securefl.report import client_plots, measure_plots, plots, privacy_plots, run_page
 from securefl.report import sentences as wording
 from securefl.report.client_plots import embedding
 from securefl.report.pages import Picture
@@ -27,13 +28,17 @@ from securefl.report.tables import write_png, write_table
 from securefl.storage import files
 from securefl.storage.private_folder import FIELD, NOTICE, json_text, private_folder
 from securefl.study.config import Study
-from securefl.study.publication import PERSONAL, public
+from securefl.study.observed import WHOSE
+from securefl.study.publication import PERSONAL, public, publishable
 from securefl.study.results import Results
 from securefl.training.evaluation import MEASURES
 
-_PRIVATE = ("seconds_model", "watt_hours", "wall_seconds")
+_PRIVATE = ("seconds_model", "watt_hours", "wall_seconds", "worst_decile", "pooled", "alone")
 """Figures of an arm that are not for publication."""
-_TESTED = ("final_accuracy", "best_accuracy", "rounds_to_target")
+_TESTED = (
+    *("final_accuracy", "best_accuracy", "rounds_to_target"),
+    *("floor", "auc", "f1", "ece", "r2", "rmse"),
+)
 _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
 
 
@@ -75,6 +80,8 @@ def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -
             ),
         )
     )
+    if len(results.confusion):
+        made += _of_measures(results, of_arm)
     return made
 
 
@@ -138,6 +145,45 @@ def _of_clients(study: Study, results: Results) -> list[Picture]:
     return made
 
 
+def _of_measures(results: Results, of_arm: Mapping[str, Look]) -> list[Picture]:
+    """The pictures of classifiers beside their accuracy, those of the observer's own models among them."""
+    return [
+        Picture(
+            name="calibration",
+            title="Calibration",
+            caption="The share of right classes against the probability that the model gave them, in ten "
+            f"bins, after the last round. {WHOSE}",
+            private=True,
+            draw=lambda width: measure_plots.calibration(results.reliability, looks=of_arm, width=width),
+        ),
+        Picture(
+            name="confusion",
+            title="Confusion",
+            caption="The share of each class's test records by predicted class, after the last round, over "
+            f"all seeds: the darker, the larger. {WHOSE}",
+            private=True,
+            draw=lambda width: measure_plots.confusion(results.confusion, width=width),
+        ),
+    ]
+
+
+def measure_rows(results: Results) -> list[run_page.MeasureRow]:
+    """The measures of each model, as means over the seeds, in the order of arms, and then the observer's."""
+    rows = []
+    by = ["name", "kind", "models"]
+    for (name, kind, models), own in results.measures.groupby(by, sort=False):
+        means = own.drop(columns=[*by, "seed", "clients"]).mean(skipna=False)
+        rows.append(
+            run_page.MeasureRow(
+                name=str(name),
+                models=str(models),
+                private=kind not in ("arm", "constant") or models == PERSONAL,
+                **{str(column): float(value) for column, value in means.items()},
+            )
+        )
+    return rows
+
+
 def _whose(results: Results) -> str:
     """The models and records of the accuracy in a plot, in words."""
     kinds = set(results.metrics["models"])
@@ -190,12 +236,18 @@ def write(
     conditions = {**versions(), "device": device, **(own or {})}
     private = private_folder(folder)
     write_table(folder / "metrics.csv", public(results.metrics))
+    for name in ("measures", "confusion", "reliability"):
+        if len(shown := publishable(getattr(results, name))):
+            write_table(folder / f"{name}.csv", shown)
     tables = {
         "metrics": results.metrics,
         "participation": results.participation,
         "figures": results.figures,
         "attendance": results.attendance,
         "abstentions": results.abstentions,
+        "measures": results.measures,
+        "confusion": results.confusion,
+        "reliability": results.reliability,
     }
     for name, table in tables.items():
         write_table(private / f"{name}.csv", table, NOTICE)
@@ -229,6 +281,8 @@ def write(
         alarms=[alarm.text for alarm in results.alarms],
         reasons=[run_page.ReasonRow(**row) for row in _rows(results.abstentions)],
         measure=MEASURES[results.kind].words,
+        measures=measure_rows(results),
+        observers=WHOSE if len(results.measures) else "",
         outside=[results.accounting, *outside],
     )
     run_page.write(folder / "report.html", page)
@@ -276,13 +330,17 @@ def as_json(results: Results) -> dict[str, Any]:
         epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
         arms.append({**known, "epsilon": epsilon, "rounds": rounds})
-    tested = [arm for arm in results.summary if arm.models != PERSONAL]
+    # Without the observer's own models, which are not for publication.
+    tested = [
+        replace(arm, pooled=math.nan, alone=math.nan) for arm in results.summary if arm.models != PERSONAL
+    ]
     return {
         "arms": arms,
         "sentences": list(wording.sentences(tested)) if tested else [],
         "privacy_cost": results.price or None,
         "accuracy": MEASURES[results.kind].words,
         "tested": TESTED,
+        "measures": _rows(publishable(results.measures)),
         "accounting": results.accounting,
         "ledgers": [vars(ledger) for ledger in results.ledgers],
     }
@@ -293,7 +351,8 @@ def private_json(results: Results) -> dict[str, Any]:
 
     `arms` has figures that depend on records and that no ledger counts: times, energy, the number of retired
     clients, and accuracies of personal models. `sentences` compare all arms. `warnings` has each alarm with
-    `arm`, `text` and `learnt`. `abstentions` has the reasons why contributions of clients are missing.
+    `arm`, `text` and `learnt`. `measures` has the observer's own models, of which `observer` says whose they
+    are. `abstentions` has the reasons why contributions of clients are missing.
     """
     arms = []
     for arm in results.summary:
@@ -305,6 +364,8 @@ def private_json(results: Results) -> dict[str, Any]:
     return {
         "arms": arms,
         "sentences": list(sentences(results)),
+        "measures": _rows(results.measures),
+        "observer": WHOSE if len(results.measures) else "",
         "warnings": [vars(alarm) for alarm in results.alarms],
         "abstentions": _rows(results.abstentions),
     }

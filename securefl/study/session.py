@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
 from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import require_layout
-from securefl.study import results, run_report, split_key, world
+from securefl.study import observed, results, run_report, split_key, world
 from securefl.study.accounted import reserve_all, sentence
 from securefl.study.arm import ARMS, ArmRun, made_folder
 from securefl.study.backends import Backend
@@ -28,6 +28,7 @@ from securefl.study.folder import (
     hardware_of,
     note_device,
     private_copy,
+    require_own,
     study_of,
 )
 from securefl.study.interruption import Interruption, Stop
@@ -53,6 +54,8 @@ def run_study(
     stop: Stop | None = None,
     say: Callable[[str], None] = to_stderr,
     backend: Backend | None = None,
+    baselines: bool = True,
+    watch: observed.Watch = lambda what, done, total: None,
 ) -> tuple[results.Results, Path]:
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
@@ -62,12 +65,17 @@ def run_study(
     stop: asked after each round; it raises `Interrupted` if a request to stop came. The next call resumes
         with the next round.
     say: prints a line for a person, such as a notice that a dead process's lock was taken over.
-    backend: the backend that runs the parties of each arm, by default all of them in this process.
+    backend: the backend that runs the parties of each arm, by default all of them in this process. With
+        another one this process has no client's records, and nothing is observed.
+    baselines: whether the observer trains its own models if [measures] does not say (see `observed`).
+    watch: called with (name, finished, all) for each pass of these trainings.
     Raises ConfigError if another process runs in the folder, before anything is written or charged.
     """
     stop, say = stop or Interruption(), logged(say)
     require_layout(folder)
     study = as_begun(study, folder)
+    # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
+    require_own(folder, study)
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
     # With a backend, parties on their own machines have their own keys. This process holds no client records.
     began = (folder / CONFIG).exists()
@@ -80,8 +88,12 @@ def run_study(
         lanes = study.runtime.lanes(len(_unfinished(study, folder))) if hardware.gpu is None else 1
         telling = told(study, folder, tell, fresh)
         runs = _played(study, folder, made, telling, stop, lanes=lanes, backend=backend)
+        seen: tuple[observed.Observed, ...] = ()
+        if backend is None:
+            with stop.finishing("this pass"):
+                seen = observed.observed(study, runs, folder, baselines=baselines, stop=stop, watch=watch)
         with stop.finishing("the report"):
-            return _written(study, runs, made, folder, folder)
+            return _written(study, runs, made, folder, folder, seen)
 
 
 @dataclass(frozen=True)
@@ -217,7 +229,7 @@ def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[result
     # No round runs here: all are on record, and only read.
     made = _prepared(study, Hardware(), split_key.of_run(study, folder, began=True))
     runs = _played(study, home, made, lambda arm, seed, record: None, Interruption())
-    return _written(study, runs, made, folder, out)
+    return _written(study, runs, made, folder, out, observed.stored(study, folder) or ())
 
 
 def _for(tell: Tell, arm: Arm, seed: int) -> Callable[[Mapping[str, Any]], None]:
@@ -225,9 +237,14 @@ def _for(tell: Tell, arm: Arm, seed: int) -> Callable[[Mapping[str, Any]], None]
 
 
 def _written(
-    study: Study, runs: list[ArmRun], made: _Prepared, folder: Path, out: Path
+    study: Study,
+    runs: list[ArmRun],
+    made: _Prepared,
+    folder: Path,
+    out: Path,
+    seen: Sequence[observed.Observed],
 ) -> tuple[results.Results, Path]:
-    collected = replace(results.collect(study, runs), accounting=sentence(study, folder))
+    collected = replace(results.collect(study, runs, seen), accounting=sentence(study, folder))
     card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))

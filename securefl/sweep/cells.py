@@ -224,18 +224,23 @@ def as_begun(sweep: Sweep, out: Path) -> Sweep:
     return replace(parse_sweep(text, home=sweep.own_folder, brought=brought, begun=True), file=sweep.file)
 
 
-def claim(out: Path, sweep: Sweep) -> None:
-    """Claim a folder for this sweep. Raises ConfigError if the folder is another sweep's."""
+def require_own(out: Path, sweep: Sweep) -> None:
+    """Raises ConfigError if a folder is another sweep's. It writes nothing."""
     config = out / CONFIG
-    note_home(out, sweep.own_folder)
     # Compared as text, not by meaning: the folder's file must be the one from which its cells were made.
     if config.exists() and read_text(config) != sweep.text:
         raise ConfigError(
             f"Expected a free folder or this sweep's own, but {out} holds a sweep of another configuration; "
             f"choose another folder with --out, or resume that one with: securefl sweep {config} --out {out}"
         )
-    if not config.exists():
-        write(config, sweep.text)
+
+
+def claim(out: Path, sweep: Sweep) -> None:
+    """Claim a folder for this sweep. Raises ConfigError if the folder is another sweep's."""
+    require_own(out, sweep)
+    note_home(out, sweep.own_folder)
+    if not (out / CONFIG).exists():
+        write(out / CONFIG, sweep.text)
 
 
 def in_force(cell: Cell, key: str, arm: Arm) -> Any:

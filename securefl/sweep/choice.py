@@ -133,7 +133,7 @@ def choose(
         study = _alone(sweep.cells[place].study)
         home = _home(out, number)
         share_key(out, study, home)
-        found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop)
+        found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop, baselines=False)
         own = found.summary[0].final_accuracy
         # Of equal scores the first wins: trials are identically distributed, so this prefers no cell.
         if own > score:  # false for nan, the score of a diverged run

@@ -245,7 +245,7 @@ def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Sto
         done += 1
         count(done)
 
-    found, _ = run_study(study, folder, tell, stop=stop, say=_quiet)
+    found, _ = run_study(study, folder, tell, stop=stop, say=_quiet, baselines=False)
     # On the CPU: from here on no model is trained.
     first = world.build(study, study.study.seeds[0], Hardware())
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from securefl.core.errors import SecureFLError
+from securefl.report.terminal import say
 from securefl.study.accounted import begun
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.own_code import told
@@ -21,9 +22,9 @@ from securefl.sweep.run import Watch, finished, run_cell, run_cells, share_key
 if TYPE_CHECKING:
     from rich.console import Console
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
-from securefl.study.progress import draws
+from securefl.study.progress import columns, draws
 from securefl.sweep.cells import Cell
 
 
@@ -37,12 +38,9 @@ class Bars:
         self._console, self._count, self._done = console, len(sweep.cells), done
         self._draws = draws(console)
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}", markup=False),
-            TimeElapsedColumn(),
+            *columns("figures"),
             console=console,
+            expand=True,
             # In a log file bars cannot redraw themselves. `ended` prints lines instead.
             disable=not self._draws,
         )
@@ -75,7 +73,7 @@ class Bars:
         if error is not None or not self._draws:
             what = "finished" if error is None else f"failed: {error}"
             line = f"{self._done}/{self._count}  {cell.name}: {what}"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(self._console, line)
 
 
 def own_code(sweep: Sweep) -> list[str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm.clients import Evaluation
+from securefl.algorithm.queries import Floats
 from securefl.core.errors import DataError
 from securefl.training.devices import computed, device_of, full_precision, in_mode
 from securefl.training.losses import Loss, criterion_of, records
@@ -146,6 +147,12 @@ def constant_accuracy(y: NDArray[Any], task: Task) -> float:
         return float(np.bincount(known, minlength=1).max() / len(y))
     targets = torch.as_tensor(y).double()
     return relative_accuracy(targets.mean(dim=0).expand_as(targets), targets)
+
+
+def outputs_on(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> Floats:
+    """A model's outputs (n, k), float64, for n >= 1 records in evaluation mode. Errors as of `evaluate`."""
+    found, _ = _outputs(model, x, y, "cross_entropy" if task == "classification" else "mse")
+    return found.double().numpy()
 
 
 def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tensor]:

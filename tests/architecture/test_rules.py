@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -169,7 +170,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 @pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda value: str(value))
 def test_every_command_helps_with_an_example(name: str, command: click.Command) -> None:
     assert command.help, name
-    assert f"Example:  securefl {name.split()[0]}" in (command.epilog or "")
+    assert re.search(rf"Examples?:\s+securefl {name.split()[0]}", command.epilog or "")
 
 
 def circle(imports: Mapping[str, set[str]]) -> set[str]:

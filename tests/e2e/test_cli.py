@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def test_every_command_has_help_with_an_example(
     code, out, err = securefl(capfd, *command, "--help")
     assert (code, err) == (0, "")
     assert "Usage: " in out
-    assert f"Example:  securefl {' '.join(command)}".strip() in out
+    assert re.search(rf"Examples?:\s+{' '.join(('securefl', *command))}", out)
 
 
 def test_help_names_all_commands(capfd: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +103,7 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     assert (code, err) == (0, "")
     found = json.loads(out, parse_constant=refuse)
     assert set(found) == {
-        *("arms", "sentences", "privacy_cost", "accuracy", "tested", "accounting", "ledgers"),
+        *("arms", "sentences", "privacy_cost", "accuracy", "tested", "measures", "accounting", "ledgers"),
         *("private", "report"),
     }
     assert [arm["name"] for arm in found["arms"]] == ["FedAvg", "FedProf"]
@@ -115,8 +116,15 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
 
     code, out, err = securefl(capfd, "run", toml, "--out", out_folder)
     assert code == 0
-    assert len(out.splitlines()) == 5
-    assert out.splitlines()[:3] == found["sentences"]
+    said, table = out.splitlines()[:3], out.splitlines()[3:]
+    assert all(sentence.startswith("With full aggregation ") for sentence in said)
+    assert table[0].split()[:3] == ["model", "accuracy", "AUC"]
+    assert [line.split("  ")[0] for line in table[1:6]] == [
+        *("FedAvg", "FedProf", "all records in one place", "each client alone", "one constant answer")
+    ]
+    assert table[-2].startswith("Accounted alone")
+    assert table[-1].startswith("Report: ")
+    assert said == found["private"]["sentences"]
     assert f"Going on with the run in {out_folder}." in err.splitlines()
 
     code, out, err = securefl(capfd, "report", out_folder)
@@ -196,7 +204,7 @@ def test_unknown_studies_and_folders(tmp_path: Path, capfd: pytest.CaptureFixtur
     code, _, err = securefl(capfd, "run", tmp_path / "none.toml")
     assert code == 1
     assert "none.toml" in error_line(err)
-    assert "packaged are" in err
+    assert "List the packaged ones with: securefl studies" in err
     code, _, err = securefl(capfd, "report", tmp_path)
     assert code == 1
     assert "Expected a run folder" in error_line(err)

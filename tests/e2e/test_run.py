@@ -21,6 +21,8 @@ from securefl.study.seeded import World
 from securefl.study.session import reopen, run_study
 from securefl.study.world import build
 
+PICTURES = ("participation", "cost", "divergence")
+MEASURED = ("measures", "confusion", "reliability")
 SPOILT = '[corruption]\nirrelevant = 0.2\nirrelevant_source = "photographs"\nblurred = 0.2\npixel = 0.2\n'
 ARMS = [f'[[arm]]\nname = "{name}"\nprotocol = "{name}"\nfraction = 0.5\n' for name in ("fedavg", "fedprof")]
 
@@ -47,12 +49,14 @@ def test_a_run_folder_holds_everything(finished: Path) -> None:
     }
     expected |= {"versions.json", "seeds.json", "report.html"}
     tables = {
-        f"private/{name}" for name in ("metrics", "participation", "figures", "attendance", "abstentions")
+        f"private/{name}"
+        for name in ("metrics", "participation", "figures", "attendance", "abstentions", *MEASURED)
     }
-    expected |= {f"{name}.csv" for name in tables}
+    expected |= {"private/measures.json"}
+    expected |= {f"{name}.csv" for name in (*tables, *MEASURED)}
     if find_spec("pyarrow") is not None:
-        expected |= {f"{name}.parquet" for name in (*tables, "metrics")}
-    expected |= {f"private/plots/{name}.png" for name in ("participation", "cost", "divergence")}
+        expected |= {f"{name}.parquet" for name in (*tables, *MEASURED, "metrics")}
+    expected |= {f"private/plots/{name}.png" for name in (*PICTURES, "confusion", "calibration")}
     expected |= {"plots/accuracy.png"}
     for arm in ("fedavg", "fedprof"):
         for seed in (3, 4):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from securefl.commands.flower.check import check
+from securefl.commands.printing import Group
 
 
-@click.group(epilog="Example:  securefl flower check examples/flower_secure_grid")
+@click.group(cls=Group, epilog="Example:  securefl flower check examples/flower_secure_grid")
 def flower() -> None:
     """Check a Flower app before it runs on secure sums.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.exit_codes import ExitCode
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
 
@@ -37,7 +38,7 @@ def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> Non
     from securefl.flower.rehearsal import rehearse
 
     if not as_json:
-        click.echo(f"Running the code of {app} on this machine, to the start of its strategy.", err=True)
+        echo(f"Running the code of {app} on this machine, to the start of its strategy.", err=True)
     with redirect_stdout(sys.stderr):  # the app may print, and this command's own output is for programs
         found = rehearse(app, nodes=nodes, training=not no_training)
     if as_json:
@@ -46,9 +47,9 @@ def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> Non
     else:
         # The texts may quote the app's own names and errors, which may have control characters.
         for one in found.refused:
-            click.echo(escaped(f"refused ({one.where}): {one.what}"))
+            echo(escaped(f"refused ({one.where}): {one.what}"))
         for note in found.notes:
-            click.echo(escaped(f"note: {note}"))
-        click.echo(f"{len(found.refused) or 'Nothing'} would be refused.")
+            echo(escaped(f"note: {note}"))
+        echo(f"{len(found.refused) or 'Nothing'} would be refused.")
     if found.refused:
         sys.exit(ExitCode.REFUSED)

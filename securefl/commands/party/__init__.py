@@ -12,9 +12,10 @@ from securefl.commands.party.recount import recount
 from securefl.commands.party.rotate import rotate
 from securefl.commands.party.serve import serve
 from securefl.commands.party.status import status
+from securefl.commands.printing import Group
 
 
-@click.group(epilog="Example:  securefl party init P study.toml --client 0")
+@click.group(cls=Group, epilog="Example:  securefl party init P study.toml --client 0")
 def party() -> None:
     """Deploy a party on a machine of its own: a client, the key holder or the server.
 

@@ -16,6 +16,7 @@ import click
 
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
 from securefl.commands.telling import play_and_tell
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
@@ -161,8 +162,8 @@ def _require_run_folder(home: Path) -> None:
 
 
 def _stopped(error: Exception, again: str) -> None:
-    click.echo(escaped(f"securefl: {error}"), err=True)
-    click.echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
+    echo(escaped(f"securefl: {error}"), err=True)
+    echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
 
 
 def _is_lost(error: Exception) -> bool:

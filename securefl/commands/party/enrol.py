@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
 
 
 @click.command(epilog="Example:  securefl party enrol P >> roster.jsonl")
@@ -23,4 +24,4 @@ def enrol(folder: Path) -> None:
 
     own = newest_keys(folder, plan_file.read(folder)).member()
     click.echo(line_of(own))
-    click.echo(f"{own.name}: fingerprint {fingerprint(own)}", err=True)
+    echo(f"{own.name}: fingerprint {fingerprint(own)}", err=True)

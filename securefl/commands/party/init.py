@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.party.agreeing import agreed
+from securefl.commands.printing import echo
 from securefl.commands.telling import find
 
 if TYPE_CHECKING:
@@ -85,12 +86,12 @@ def init(
     if client is not None:
         _agree(made.plan, stated, yes)
     content = (folders.renew if again else folders.init)(folder, made, part)
-    click.echo(f"{folder / 'party.toml'}: {content.name} of {found.study.name}, {content.arm}.")
+    echo(f"{folder / 'party.toml'}: {content.name} of {found.study.name}, {content.arm}.")
     if client is not None:
-        click.echo(_records(client, records))
-    click.echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
+        echo(_records(client, records))
+    echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
     if not content.roster:
-        click.echo(f"Next: securefl party enrol {folder}")
+        echo(f"Next: securefl party enrol {folder}")
 
 
 def _records(client: int, records: Path | None) -> str:
@@ -120,6 +121,6 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
         return
     words = ", ".join(f"{name} {value}" for name, value in terms.items())
     without = f" {', '.join(plan.non_private)} leave without noise." if plan.non_private else ""
-    click.echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
+    echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
     if not agreed("The ledger keeps these terms for ever, in every study. Agree?"):
         raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")

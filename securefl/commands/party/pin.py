@@ -8,6 +8,7 @@ import click
 
 from securefl.commands.party.agreeing import agreed
 from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
 
 
 @click.command(epilog="Example:  securefl party pin P roster.jsonl")
@@ -36,9 +37,9 @@ def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:
             "fewer than 16 digits. Ask the maker of the roster."
         )
     for member in pinned.members.values():
-        click.echo(f"{member.name}  {fingerprint(member)}", err=True)
+        echo(f"{member.name}  {fingerprint(member)}", err=True)
     known = yes or digest is not None
     if not known and not agreed(f"The digest is {found}. Do the other parties have the same?"):
         raise ConfigError("Expected a digest that all have, got none: nothing was pinned.")
     content = pinning.pin(folder, pinned, text)
-    click.echo(f"{content.name}: pinned {len(pinned.members)} parties, digest {found}")
+    echo(f"{content.name}: pinned {len(pinned.members)} parties, digest {found}")

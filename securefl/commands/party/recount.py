@@ -8,6 +8,7 @@ import click
 
 from securefl.commands.party.agreeing import agreed
 from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
 
 
 @click.command(epilog="Example:  securefl party recount P")
@@ -26,4 +27,4 @@ def recount(folder: Path, yes: bool) -> None:
     ask = "Is this folder the newest state of the party, never restored from a backup?"
     if not yes and not agreed(ask):
         raise ConfigError("Expected your word that the folder is the newest, got none: nothing was changed.")
-    click.echo(f"The counter begins anew: {folders.recount(folder)}")
+    echo(f"The counter begins anew: {folders.recount(folder)}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
 
 
 @click.command(epilog="Example:  securefl party rotate P")
@@ -22,7 +23,7 @@ def rotate(folder: Path) -> None:
 
     own = pinning.rotate(folder).member()
     click.echo(line_of(own))
-    click.echo(
+    echo(
         f"{own.name}: fingerprint {fingerprint(own)}. Have the old line replaced by this one, and pin the "
         "new roster.",
         err=True,

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 
 
@@ -46,7 +47,7 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
     path = (socket or folder / folders.SOCKET).absolute()
 
     def ready(name: str) -> None:
-        click.echo(f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it.")
+        echo(f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it.")
 
     try:
         with Interruption():

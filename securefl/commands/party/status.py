@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from securefl.commands.party.folder_argument import party_folder
+from securefl.commands.printing import echo
 from securefl.core.text_safety import escaped
 
 
@@ -32,8 +33,8 @@ def status(folder: Path, as_json: bool) -> None:
         return
     # A study's name and a server's plan come from others, and may have control characters.
     for line in _lines(said):
-        click.echo(escaped(line))
-    click.echo("This is for the person at this machine: no epsilon covers it.", err=True)
+        echo(escaped(line))
+    echo("This is for the person at this machine: no epsilon covers it.", err=True)
 
 
 def _lines(said: dict[str, Any]) -> list[str]:

@@ -162,7 +162,7 @@ def test_progress_is_printed_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     securefl.run(ONE, out=tmp_path, progress=True)
-    assert "FedAvg             round    2  acc" in capsys.readouterr().err
+    assert "FedAvg             round    2 of 2  acc" in capsys.readouterr().err
 
 
 def test_a_callback_is_told_each_round_once_over_several_runs(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a misspelt table": ({**MASKED, "securefl.plam.budget": 1}, r"`plan`"),
     "a missing file": ({"securefl.terms": "other.toml"}, r"a file other\.toml beside the app"),
     "a number for a set": ({"securefl.terms": 3}, r"got 3"),
-    "a text for a number": ({**MASKED, "securefl.plan.budget": "x"}, r"`budget`: Expected a valid number"),
+    "a text for a number": ({**MASKED, "securefl.plan.budget": "x"}, r"`budget`: Expected a number"),
     "a value for the table": ({**MASKED, "securefl.plan": 3}, r"a table \[plan\]"),
     "both": ({**MASKED, "securefl.plan.weights": 1, "securefl.plan.weights.update": "counts"}, "got both"),
     "both the other way": (

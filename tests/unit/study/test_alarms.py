@@ -235,8 +235,8 @@ def test_its_report_ends_alike(ended: tuple[Path, Result], tmp_path: Path) -> No
 def test_global_and_personal_models_are_told_apart(ended: tuple[Path, Result]) -> None:
     out, _ = ended
     page = (out / "report.html").read_text()
-    assert "<td>global</td>" in page
-    assert "<td>personal</td>" in page
+    assert ">global</td>" in page
+    assert ">personal</td>" in page
     assert "Accuracy is the share of test records whose class is right." in page
     lines = (out / "metrics.csv").read_text().splitlines()
     assert "models" in lines[0].split(",")

@@ -122,7 +122,7 @@ def test_whole_numbers_do_for_floats() -> None:
     [
         ("fraction = 0.5", "fraction = 1.5", "[arm 1] Expected 0 < fraction <= 1, got 1.5"),
         ("fraction = 0.5", "fraction = nan", "[arm 1] Expected 0 < fraction <= 1, got nan"),
-        ("rounds = 2", "rounds = 0", "[study] Expected 1 to 1,000,000 rounds"),
+        ("rounds = 2", "rounds = 0", "[study] Expected rounds from 1 to 1,000,000"),
         ("seeds = [3]", "seeds = []", "at least one seed"),
         ("seeds = [3]", "seeds = [3, 3]", "each once"),
         ("target = 0.2", "target = 1.2", "[study] Expected 0 < target <= 1"),
@@ -219,7 +219,7 @@ def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("rounds = 2", "rounds = 1_000_001", "Expected 1 to 1,000,000 rounds"),
+        ("rounds = 2", "rounds = 1_000_001", "Expected rounds from 1 to 1,000,000"),
         (
             'kind = "iid"',
             'kind = "normal", mean = 1e300, deviation = 1.0',

@@ -1,0 +1,64 @@
+"""What commands print: lines for a person, and help, neither of which breaks a word on a terminal."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+
+import click
+
+from securefl.report import terminal
+from securefl.report.terminal import filled, wrapped, wrapped_line
+
+SENTENCE = 120
+"""The longest help sentence that a list of commands shows whole."""
+
+
+def echo(text: object, *, err: bool = False) -> None:
+    """Print a text for a person on stdout or stderr. JSON and other text for programs needs `click.echo`."""
+    click.echo(terminal.wrapped(str(text), terminal.columns_of(sys.stderr if err else sys.stdout)), err=err)
+
+
+class Help(click.HelpFormatter):
+    """Lays out the help of a command. Unlike click's own, it breaks no word, not even at a hyphen."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        head = f"{' ' * self.current_indent}{'Usage: ' if prefix is None else prefix}{prog} "
+        self.write(filled(args, self.width, head, " " * min(len(head), 8)) or head.rstrip())
+        self.write("\n")
+
+    def write_text(self, text: str) -> None:
+        indent = " " * self.current_indent
+        blocks = []
+        for block in re.split(r"\n\s*\n", text):
+            # click's mark of lines that are not to be joined
+            first, *lines = block.lstrip().split("\n")
+            if first.strip() == "\b":
+                blocks.append("\n".join(wrapped_line(f"{indent}{line}", self.width, 4) for line in lines))
+            else:
+                blocks.append(
+                    filled(" ".join(line.strip() for line in block.split("\n")), self.width, indent, indent)
+                )
+        self.write("\n\n".join(blocks) + "\n")
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        listed = list(rows)
+        start = min(max(len(name) for name, _ in listed), col_max) + col_spacing
+        margin = " " * self.current_indent
+        for name, text in listed:
+            beside = len(name) <= start - col_spacing
+            head = f"{margin}{name:<{start}}" if beside else " " * (len(margin) + start)
+            if not beside:
+                self.write(wrapped(f"{margin}{name}", self.width) + "\n")
+            folded = filled(text, self.width, head, " " * (len(margin) + start))
+            self.write((folded or f"{margin}{name}").rstrip() + "\n")
+
+
+class Group(click.Group):
+    """A group of commands, whose help has the whole first sentence of each."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(SENTENCE)) for name in names])

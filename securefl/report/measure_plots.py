@@ -1,0 +1,79 @@
+"""Figures of a classifier beside its accuracy: confusion matrices and reliability diagrams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from securefl.report import style
+from securefl.report.style import WIDE, Look, blank, checked, legend, light_frame
+
+_ACROSS = 3
+"""Matrices side by side."""
+
+
+def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
+    """A matrix for each model: the share of a class's records (row) by predicted class (column), in shades.
+
+    table: columns name, true, predicted, records; records are summed over seeds.
+    Raises DataError for missing columns or an empty frame.
+    """
+    data = checked(table, ("name", "true", "predicted", "records"))
+    names = list(dict.fromkeys(data["name"]))
+    across = min(len(names), _ACROSS if width >= WIDE else 1)
+    rows = ceil(len(names) / across)
+    figure = blank(height=0.4 + 3.1 * rows, width=width)
+    panels = figure.subplots(rows, across, squeeze=False).flat
+    for axes in panels:
+        axes.set_visible(False)
+    for axes, name in zip(figure.axes, names, strict=False):
+        axes.set_visible(True)
+        own = data[data["name"] == name]
+        counts = own.pivot_table(index="true", columns="predicted", values="records", aggfunc="sum")
+        matrix = counts.to_numpy(dtype=float)
+        # A class without test records has a row of zeros.
+        share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+        axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.set_xlabel("predicted class")
+        axes.set_ylabel("class")
+        axes.set_title(name, fontsize=10, loc="left")
+    return figure
+
+
+def calibration(
+    table: pd.DataFrame, *, looks: Mapping[str, Look] | None = None, width: float = WIDE
+) -> Figure:
+    """Reliability diagram: the share of right classes against the probability that the model gave them.
+
+    table: columns name, probability, right, records: a row for each model, seed and bin. Bins of several
+    seeds are drawn as points. On the diagonal a probability is as good as it says.
+    Raises DataError for missing columns or an empty frame.
+    """
+    data = checked(table, ("name", "probability", "right", "records"))
+    names = list(dict.fromkeys(data["name"]))
+    given = dict(looks or {})
+    more = [name for name in names if name not in given]
+    shown = given | {name: style.look(len(given) + place) for place, name in enumerate(more)}
+    figure = blank(height=4.2, width=width)
+    axes = figure.subplots()
+    light_frame(axes)
+    axes.plot([0, 1], [0, 1], color="#8a8a8a", linestyle=":", linewidth=1.4, label="as good as it says")
+    several = "seed" in data.columns and data["seed"].nunique() > 1
+    for name in names:
+        own = data[data["name"] == name].sort_values("probability")
+        line = "" if several else "-"
+        look = shown[name]
+        axes.plot(own["probability"], own["right"], line, color=look.colour, marker=look.marker, label=name)
+    axes.set_xlabel("probability of the predicted class")
+    axes.set_ylabel("share of right classes")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    legend(figure, names)
+    return figure

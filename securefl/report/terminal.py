@@ -1,0 +1,114 @@
+"""Text on a terminal: lines wrap between words, and rows of a table fold by column.
+
+A pipe, a file or a notebook gets each line as it is, so that scripts read whole lines.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import textwrap
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_GAP = 2
+"""Spaces between the columns of a table."""
+_LEAST = 16
+"""The narrowest that a folded column becomes. Below, a row's cells stand under each other."""
+
+
+def columns_of(stream: IO[Any]) -> int | None:
+    """The width of a terminal in characters; None if the stream is none."""
+    if not stream.isatty():
+        return None
+    if (said := os.environ.get("COLUMNS", "")).isdecimal() and int(said) > 0:
+        return int(said)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return shutil.get_terminal_size().columns
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """The text with each longer line wrapped between words, under its own indent.
+
+    A word that is longer than the line, such as a path, stays whole.
+    """
+    if width is None:
+        return text
+    return "\n".join(wrapped_line(line, width) for line in text.split("\n"))
+
+
+def wrapped_line(line: str, width: int, hang: int = 0) -> str:
+    """The line, wrapped. hang: further spaces before all lines but the first."""
+    if len(line) <= width:
+        return line
+    under = line[: len(line) - len(line.lstrip())]
+    return "\n".join(
+        textwrap.wrap(
+            line.strip(),
+            width,
+            initial_indent=under,
+            subsequent_indent=under + " " * hang,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def say(console: Console, line: object) -> None:
+    """Print a line for a person on a console, above its progress bars."""
+    # Wrapped here, and left alone by rich, which would break a word that is longer than the line.
+    whole = wrapped(str(line), console.width if console.is_terminal else None)
+    console.print(whole, highlight=False, markup=False, soft_wrap=True)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
+    """A table of text. If it is wider than the terminal, its widest column folds between words.
+
+    If that column would become too narrow, each row's cells stand under each other, behind their names.
+    """
+    sizes = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    over = 0 if width is None else sum(sizes) + _GAP * (len(sizes) - 1) - width
+    if over > 0:
+        widest = sizes.index(max(sizes))
+        words = max(len(word) for row in (head, *rows) for word in row[widest].split() or [""])
+        if sizes[widest] - over < max(words, min(_LEAST, sizes[widest])):
+            return "\n".join(wrapped(line, width) for row in rows for line in _stacked(head, row))
+        sizes[widest] -= over
+    return "\n".join(line for row in (head, *rows) for line in _folded(row, sizes))
+
+
+def _folded(row: Sequence[str], sizes: Sequence[int]) -> list[str]:
+    cells = [
+        textwrap.wrap(cell, size, break_long_words=False, break_on_hyphens=False)
+        if len(cell) > size
+        else [cell]
+        for cell, size in zip(row, sizes, strict=True)
+    ]
+    return [
+        (" " * _GAP).join(f"{part:<{size}}" for part, size in zip(line, sizes, strict=True)).rstrip()
+        for line in zip_longest(*cells, fillvalue="")
+    ]
+
+
+def _stacked(head: Sequence[str], row: Sequence[str]) -> list[str]:
+    return [row[0], *(f"  {name} {cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell)]
+
+
+def filled(text: str, width: int, first: str = "", under: str = "") -> str:
+    """The text as lines of at most this width, broken between words, behind `first` and then `under`."""
+    if len(first) + len(text) <= width:
+        return first + text
+    return textwrap.fill(
+        text,
+        max(width, len(first) + 10),
+        initial_indent=first,
+        subsequent_indent=under,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,118 @@
+"""Measures of a model's outputs beside its accuracy: AUC, F1, confusion and calibration, or R2 and RMSE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, nan
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from securefl.algorithm.queries import Floats
+from securefl.training.evaluation import Task, relative_accuracy
+
+BINS = 10
+"""Groups of equal width, by the probability of the predicted class, for calibration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """How well outputs fit targets. A measure that the task does not have, or that is not defined, is nan.
+
+    accuracy: as `evaluate` has it. auc: the area under the ROC curve of each class against all others, mean
+    over the classes that occur. f1: the mean of the classes' F1. ece: the expected calibration error (Guo et
+    al., ICML 2017), over `BINS` bins. r2: the coefficient of determination, mean over targets. rmse: the root
+    of the mean squared error, in units of the targets.
+    confusion: the number of records by class (rows) and predicted class (columns); empty for regressions.
+    reliability: for each bin with records, the mean probability of the predicted class, the share of records
+    whose class is right, and the number of records.
+    """
+
+    accuracy: float = nan
+    auc: float = nan
+    f1: float = nan
+    ece: float = nan
+    r2: float = nan
+    rmse: float = nan
+    confusion: Sequence[Sequence[int]] = ()
+    reliability: Sequence[tuple[float, float, int]] = ()
+
+
+def measured(outputs: Floats, targets: NDArray[Any], task: Task) -> Measures:
+    """The measures of outputs (n, k) for int64 classes (n,), or float targets (n, k), n >= 1.
+
+    For classes, the softmax of the outputs is their probabilities. All measures of outputs that are not
+    finite are nan.
+    """
+    if not np.isfinite(outputs).all():
+        return Measures()
+    return _of_classes(outputs, targets) if task == "classification" else _of_numbers(outputs, targets)
+
+
+def accuracy_of(outputs: Floats, targets: NDArray[Any], task: Task) -> float:
+    """The accuracy alone, for one of many clients: the other measures take a hundred times longer."""
+    if not np.isfinite(outputs).all():
+        return nan
+    if task == "classification":
+        return float((outputs.argmax(axis=1) == targets).mean())
+    return relative_accuracy(torch.as_tensor(outputs), torch.as_tensor(targets))
+
+
+def worst_decile(accuracies: Sequence[float]) -> float:
+    """The mean over the tenth of the clients, at least one, whose accuracy is lowest. nan without clients."""
+    if not len(accuracies):
+        return nan
+    return float(np.sort(np.asarray(accuracies))[: ceil(len(accuracies) / 10)].mean())
+
+
+def _of_classes(outputs: Floats, targets: NDArray[Any]) -> Measures:
+    from scipy.special import softmax
+    from sklearn.metrics import confusion_matrix, f1_score
+
+    share = softmax(outputs, axis=1)
+    predicted = outputs.argmax(axis=1)
+    right, confidence = predicted == targets, share.max(axis=1)
+    classes = np.unique(targets)
+    reliability = _reliability(right, confidence)
+    return Measures(
+        accuracy=accuracy_of(outputs, targets, "classification"),
+        auc=_area(share, targets, classes),
+        f1=float(f1_score(targets, predicted, labels=classes, average="macro", zero_division=0)),
+        ece=float(sum(abs(said - held) * count for said, held, count in reliability) / len(right)),
+        confusion=confusion_matrix(targets, predicted, labels=np.arange(outputs.shape[1])).tolist(),
+        reliability=reliability,
+    )
+
+
+def _area(share: Floats, targets: NDArray[Any], classes: NDArray[Any]) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    if len(classes) < 2:
+        return nan  # no record to be ranked below the others
+    if share.shape[1] == 2:
+        return float(roc_auc_score(targets, share[:, 1]))
+    return float(np.mean([roc_auc_score(targets == k, share[:, k]) for k in classes]))
+
+
+def _reliability(right: NDArray[np.bool_], confidence: Floats) -> list[tuple[float, float, int]]:
+    from sklearn.calibration import calibration_curve
+
+    # The same edges as scikit-learn's, which leaves out empty bins and does not give the numbers.
+    places = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], confidence)
+    counts = np.bincount(places, minlength=BINS)
+    held, said = calibration_curve(right, confidence, n_bins=BINS)
+    kept = counts[counts > 0].tolist()
+    return [(float(s), float(h), c) for s, h, c in zip(said, held, kept, strict=True)]
+
+
+def _of_numbers(outputs: Floats, targets: NDArray[Any]) -> Measures:
+    from sklearn.metrics import r2_score, root_mean_squared_error
+
+    return Measures(
+        accuracy=accuracy_of(outputs, targets, "regression"),
+        r2=float(r2_score(targets, outputs)) if len(targets) > 1 else nan,
+        rmse=float(root_mean_squared_error(targets, outputs)),
+    )

@@ -1,0 +1,64 @@
+"""Typical mistakes: the message says what was expected, what came and what to do, and no file changes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import mistakes
+import pytest
+from support.command_line import securefl
+
+from securefl.storage.folder_lock import alone
+
+ALL = mistakes.mistakes()
+
+
+def files_of(folder: Path) -> dict[str, bytes | None]:
+    """The content of each file, and None for each folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mistake", ALL, ids=[f"{place}-{own.area}" for place, own in enumerate(ALL)])
+def test_a_mistake_gets_its_message_and_changes_no_file(
+    mistake: mistakes.Mistake, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, content in mistake.contents().items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_bytes(content)
+    before = files_of(here)
+    code, out, err = securefl(capfd, *shlex.split(mistake.typed))
+    assert mistake.message(here) in err
+    assert (code, out) == (mistake.code, "")
+    assert err.startswith("securefl: " if code == 1 else "Usage: "), "nothing comes before a refusal"
+    assert files_of(here) == before
+
+
+def test_there_are_many() -> None:
+    assert len(ALL) >= 60
+    made = [(own.typed, own.old, own.new, *own.files.values(), *own.latin.values()) for own in ALL]
+    assert len(set(made)) == len(made), "each is another mistake"
+
+
+def test_two_commands_in_one_folder(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "study.toml").write_text(mistakes.STUDY)
+    with alone(here / "out"):
+        before = files_of(here)
+        code, out, err = securefl(capfd, "run", "study.toml", "--out", "out")
+        assert (code, out) == (1, "")
+        assert "Expected a folder that no process uses" in err
+        assert files_of(here) == before
+
+
+def test_the_page_has_them() -> None:
+    """If this fails, run `python tools/mistakes.py --write`."""
+    assert mistakes.PAGE.read_text(encoding="utf-8") == mistakes.page()

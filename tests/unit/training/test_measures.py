@@ -1,0 +1,80 @@
+"""Measures beside accuracy, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from securefl.training import ModelConfig, evaluate
+from securefl.training.evaluation import outputs_on
+from securefl.training.measures import Measures, measured, worst_decile
+
+
+def logits(probabilities: list[list[float]]) -> np.ndarray:
+    return np.log(np.array(probabilities))
+
+
+def test_two_classes_by_hand() -> None:
+    # Class 1 gets 0.9, 0.6, 0.4, 0.3. Of the four pairs of a 1 and a 0, three are ranked right.
+    outputs = logits([[0.1, 0.9], [0.4, 0.6], [0.6, 0.4], [0.7, 0.3]])
+    found = measured(outputs, np.array([1, 0, 1, 0]), "classification")
+    assert (found.accuracy, found.auc) == (0.5, 0.75)
+    assert found.confusion == [[1, 1], [1, 1]]
+    assert found.f1 == pytest.approx(0.5)
+    # Confidences 0.9, 0.6, 0.6, 0.7 in the bins up to 0.9 (right), 0.6 (both wrong) and 0.7 (right).
+    assert found.ece == pytest.approx((0.1 + 2 * 0.6 + 0.3) / 4)
+    assert sum(count for _, _, count in found.reliability) == 4
+    assert math.isnan(found.r2)
+    assert math.isnan(found.rmse)
+
+
+def test_the_best_model() -> None:
+    y = np.array([0, 1, 2, 2])
+    found = measured(50 * np.eye(3)[y], y, "classification")
+    assert (found.accuracy, found.auc, found.f1) == (1, 1, 1)
+    assert found.ece == pytest.approx(0, abs=1e-9)
+    assert found.confusion == [[1, 0, 0], [0, 1, 0], [0, 0, 2]]
+
+
+def test_f1_is_a_mean_over_classes_that_occur() -> None:
+    # Class 2 has no test record. Class 1 is never predicted: F1 0. Class 0: 2 * 3 / (2 * 3 + 1).
+    outputs = np.array([[1.0, 0, 0]] * 4)
+    found = measured(outputs, np.array([0, 0, 0, 1]), "classification")
+    assert found.f1 == pytest.approx((6 / 7 + 0) / 2)
+    assert found.auc == 0.5
+
+
+def test_one_class_has_no_area() -> None:
+    assert math.isnan(measured(np.zeros((3, 2)), np.zeros(3, np.int64), "classification").auc)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_diverged_model_has_no_measure(bad: float) -> None:
+    assert repr(measured(np.array([[bad, 0.0]]), np.array([0]), "classification")) == repr(Measures())
+
+
+def test_regression_by_hand() -> None:
+    y, found = np.array([[0.0], [1.0], [2.0]]), np.array([[0.0], [1.0], [1.0]])
+    measures = measured(found, y, "regression")
+    assert measures.r2 == pytest.approx(1 - 1 / 2)
+    assert measures.rmse == pytest.approx(math.sqrt(1 / 3))
+    assert measures.confusion == ()
+    assert math.isnan(measures.auc)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_accuracy_is_that_of_evaluate(task: str) -> None:
+    rng = np.random.default_rng(0)
+    model = ModelConfig(kind="mlp", hidden=(4,)).build((3,), 2, seed=0)
+    x = rng.normal(size=(300, 3)).astype(np.float32)
+    y = rng.integers(2, size=300) if task == "classification" else rng.random((300, 2), np.float32)
+    found = measured(outputs_on(model, x, y, task), y, task)  # type: ignore[arg-type]
+    assert found.accuracy == evaluate(model, x, y, task).accuracy  # type: ignore[arg-type]
+
+
+def test_the_worst_tenth() -> None:
+    assert worst_decile([k / 100 for k in range(25)]) == pytest.approx(0.01)  # three of 25
+    assert worst_decile([0.7, 0.2]) == 0.2
+    assert math.isnan(worst_decile([]))
