@@ -72,6 +72,7 @@ ALONE = {
     "securefl.training.kinks": "one attack, which needs Opacus: `audits` imports it when it is used",
     "securefl.study.lying": "what a simulation's liars send, beside the parties that it gives to the engine",
     "securefl.training.model_card": "a stranger's card is parsed here, apart from the model of it",
+    "securefl.training.stack": "layers as mathematics, without fits or privacy; `cohorts` is as long again",
 }
 FLOORS = {"study": 8, "training": 8, "sweep": 8}
 
