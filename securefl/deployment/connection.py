@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
-from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.deployment.framing import MOST, Connection, refusal
+from securefl.core.errors import ConfigError
+from securefl.deployment.framing import MOST, Connection, PeerSilent, refusal
 from securefl.deployment.peers import owner_of, peer_of, require_platform
 
 _FULL = 0.05
@@ -88,13 +88,8 @@ def _may_not(path: Path) -> Exception:
     )
 
 
-class NobodyListens(RemoteProtocolError):
-    """Raised if no party runs at a path: its process has not started, or has ended."""
-
-
 def _nobody(path: Path, error: OSError) -> Exception:
-    text = f"Expected a party at {path}, got: {error}. Start it: securefl party serve."
-    return NobodyListens(text, sender="peer", phase="line")
+    return PeerSilent(f"Expected a party at {path}, got: {error}. Start it: securefl party serve.")
 
 
 def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) -> bytes:
@@ -125,5 +120,5 @@ def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) 
         line.send(request)
         reply = line.receive()
     if reply is None:
-        raise refusal(f"Expected a reply from the party at {path}, got the end of the connection.")
+        raise PeerSilent(f"Expected a reply from the party at {path}, got the end of the connection.")
     return reply

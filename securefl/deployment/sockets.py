@@ -13,8 +13,8 @@ from typing import Final
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.deployment.connection import NobodyListens, send
-from securefl.deployment.framing import MOST
+from securefl.deployment.connection import send
+from securefl.deployment.framing import MOST, PeerSilent
 
 _log = logger(__name__)
 ENTERING: Final = 10.0
@@ -35,8 +35,8 @@ class SocketExchange:
         entering: the same for a request to enter, at most `deadline`. A party that trains for an earlier
             request answers later, and is asked again.
         most: the longest reply in bytes.
-        say: prints why a party cannot be reached, for the person who runs the server: once, until the reason
-            is another. It is not called for a party that does not run.
+        say: prints why a party's socket is not used, such as another user who listens: once, until the reason
+            is another. It is not called for a party that is merely silent.
 
     Raises:
         ValueError: a deadline is not positive and finite.
@@ -77,7 +77,7 @@ class SocketExchange:
     def _sent(self, name: str, request: bytes, seconds: float) -> bytes | None:
         try:
             reply = send(self._sockets[name], request, timeout=seconds, most=self._most)
-        except NobodyListens as error:
+        except PeerSilent as error:
             _log.info("%s: no reply: %s", name, error)
             self._told.pop(name, None)
             return None

@@ -155,9 +155,10 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
     """A row per finished cell, arm and seed.
 
     Columns: cell, one per swept key, arm, protocol, seed, rounds (fewer than planned if budgets ran out
-    before), models (of the accuracies, "global" or "personal"), final_accuracy, best_accuracy, target,
-    rounds_to_target (empty if it was not reached), bytes_up and bytes_down (of the whole run), epsilon
-    against each party, epsilon_true (the largest of those against the parties of `adversaries`), asked (the
+    before), models (of the accuracies, "global" or "personal"), final_accuracy, best_accuracy, floor (the
+    accuracy of a constant answer), target, rounds_to_target (empty if it was not reached),
+    bytes_up and bytes_down (of the whole run), epsilon against each party,
+    epsilon_true (the largest of those against the parties of `adversaries`), asked (the
     epsilon that the noise is calibrated for; if noise was given instead, the true one, inf if that is
     infinite), unit, adjacency, delta, against, endless
     (the reason why epsilon_true is infinite).
@@ -206,6 +207,8 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
         "models": own["models"].iloc[0],
         "final_accuracy": own["accuracy"].iloc[-1],
         "best_accuracy": own["accuracy"].max(),
+        # Cells of earlier versions have none.
+        "floor": own["floor"].mean() if "floor" in own.columns else nan,
         "target": target,
         "rounds_to_target": rounds_to(target, own),
         "bytes_up": own["bytes_up"].sum(),

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from securefl.report.plots import draw_floor
 from securefl.report.style import FEW_SEEDS, NARROW, WIDE, light_frame, look, plain_logarithmic
 from securefl.sweep.tradeoff import Point, Series
 from securefl.training.evaluation import MEASURES, Measure
@@ -90,6 +91,7 @@ def accuracy_against_epsilon(series: Sequence[Series], measure: Measure, narrow:
     for own in series:
         points = [p for p in own.points("final_accuracy") if not isnan(p.mean)]
         draw(axes[own.panel], own, place, points, Range(measure.least, 1.0))
+    floor_words = _floors(axes, series)
     return Drawing(
         name="accuracy_epsilon",
         title="Accuracy against the true epsilon",
@@ -97,7 +99,8 @@ def accuracy_against_epsilon(series: Sequence[Series], measure: Measure, narrow:
         f"(Student's t); fewer than {FEW_SEEDS} seeds are drawn as points. The axis is the largest epsilon "
         "that a client's ledger states against the adversaries after the run, whatever made it finite: noise "
         "on statistics or updates, or private training. On the right: no finite epsilon. Open marks and "
-        f"dashed lines: noise was added, and epsilon is infinite all the same.{_personal(series)}",
+        "dashed lines: noise was added, and epsilon is infinite all the same."
+        f"{_personal(series)}{floor_words}",
         figure=figure,
         legend=_looks(series),
     )
@@ -116,14 +119,24 @@ def accuracy_against_key(series: Sequence[Series], measure: Measure, narrow: boo
             axes.set_xscale("log")
             plain_logarithmic(axes.xaxis)
     along(made, key)
+    floor_words = _floors(made, series)
     return Drawing(
         name=f"accuracy_{key.replace('.', '_')}",
         title=f"Accuracy against {key}",
         caption=f"Accuracy after the last round: {measure.words}. Each line is an arm at fixed values of all "
-        f"other swept keys.{_personal(series)}",
+        f"other swept keys.{_personal(series)}{floor_words}",
         figure=figure,
         legend=_looks(series),
     )
+
+
+def _floors(made: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
+    """Draw the accuracy of a constant answer in each panel. Returns the sentence of a caption on it."""
+    known = [own for own in series if "floor" in own.rows.columns and own.rows["floor"].notna().any()]
+    for own in known:
+        # Series over the same records have the same floor: their lines are one.
+        draw_floor(made[own.panel], own.rows, labelled=False)
+    return " Grey dots: the accuracy of one constant answer." if known else ""
 
 
 def _personal(series: Sequence[Series]) -> str:
@@ -210,12 +223,13 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure, narrow: b
         elif min(xs) == max(xs):
             axes.set_xlim(0, 2 * max(xs) or 1)
     along(made, "sent and received in the whole run, all clients (MB)")
+    floor_words = _floors(made, series)
     return Drawing(
         name="accuracy_bytes",
         title="Accuracy against bytes",
         caption="Accuracy after the last round and megabytes on the wire, both directions, means over the "
         "seeds. Each cell has a mark, which grows with its epsilon; an infinite one has the largest."
-        f"{_personal(series)}",
+        f"{_personal(series)}{floor_words}",
         figure=figure,
         legend=_looks(series),
     )

@@ -88,7 +88,8 @@ def test_a_sweep_folder_holds_everything(done: tuple[Path, Path, Result]) -> Non
     for cell in cells:
         assert (out / "cells" / cell / "report.html").is_file()
     plots = {path.name for path in (out / "plots").iterdir()}
-    assert plots == {"accuracy_epsilon.png", "rounds_epsilon.png", "accuracy_bytes.png"}
+    names = ("accuracy_epsilon", "rounds_epsilon", "accuracy_study_rounds", "accuracy_bytes")
+    assert plots == {f"{name}.png" for name in names}
 
     results = pd.read_csv(out / "results.csv")
     assert len(results) == 2 * 2 * (1 + 2)
@@ -138,7 +139,9 @@ def test_another_configuration_is_refused(done: tuple[Path, Path, Result], tmp_p
 def test_nothing_runs_where_a_cell_would_be_refused(tmp_path: Path) -> None:
     bad = swept(written(tmp_path, NOISED + GRID.replace("[1, 2]", "[1, 0]")), tmp_path / "out")
     assert bad.exit_code == 1
-    assert "In the cell epsilon = 8, rounds = 0: [study] Expected 1 to 1,000,000 rounds" in str(bad.exception)
+    assert "In the cell epsilon = 8, rounds = 0: [study] Expected rounds from 1 to 1,000,000" in str(
+        bad.exception
+    )
     assert not (tmp_path / "out").exists()
 
 

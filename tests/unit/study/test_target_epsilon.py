@@ -177,7 +177,7 @@ def test_the_part_of_training_can_be_fixed_instead() -> None:
             r"\[dpsgd\] Expected a finite epsilon > 0, got inf.*leave \[dpsgd\] out",
         ),
         ({"epsilon = 2.0": "epsilon = nan"}, r"\[dpsgd\] Expected a finite epsilon > 0, got nan"),
-        ({"epsilon = 2.0": 'epsilon = "two"'}, r"\[dpsgd\] `epsilon`: Expected a valid number"),
+        ({"epsilon = 2.0": 'epsilon = "two"'}, r"\[dpsgd\] `epsilon`: Expected a number"),
         ({"epsilon = 2.0": ""}, r"\[dpsgd\] Expected `epsilon`.*or `noise_multiplier`, got neither"),
         (
             {"epsilon = 2.0": "epsilon = 2.0\nnoise_multiplier = 1.0"},

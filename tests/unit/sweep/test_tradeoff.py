@@ -6,8 +6,10 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
@@ -20,6 +22,7 @@ from securefl.sweep.report import as_json
 from securefl.sweep.run import FACTS, METRICS
 from securefl.sweep.tradeoff import (
     Point,
+    Series,
     filters,
     other_axes,
     results_table,
@@ -270,3 +273,20 @@ def test_another_axis_has_lines_of_its_own(tmp_path: Path) -> None:
     assert len(numbers) == 4, "a box of the page hides no line over another axis"
     names = [own.name for own in drawings(series_of(found, summary), legend=False, others=[over])]
     assert names[2:] == ["accuracy_dpsgd_noise_multiplier", "accuracy_bytes"]
+
+
+def test_a_constant_answer_is_drawn_once_in_each_panel_and_said() -> None:
+    rows = pd.DataFrame({"asked": [1.0, 2.0], "epsilon_true": [1.0, 2.0], "models": "global", "floor": 0.1})
+    rows = rows.assign(final_accuracy=[0.5, 0.6], bytes_up=1e6, bytes_down=1e6, target=np.nan)
+    made = Series(number=0, label="a", values={}, rows=rows, panel=(), line="a", look=0)
+    for own in (made, replace(made, rows=rows.drop(columns="floor"))):
+        known = "floor" in own.rows.columns
+        for drawing in drawings([own], legend=False):
+            heights = [
+                line.get_ydata()[0]
+                for axes in drawing.figure.axes
+                for line in axes.lines
+                if line.get_linestyle() == ":"
+            ]
+            assert heights == ([0.1] if known else [])
+            assert ("one constant answer" in drawing.caption) is known
