@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from random import SystemRandom
 
 import numpy as np
 import pytest
 
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.signing import SIGNATURE_BYTES, seal, unseal
 from securefl.he import gate
 from securefl.he.openings import Openings
 from securefl.he.ring import Ring
 from securefl.linear import addressed_checked, checked
+from securefl.linear.checks import packed
 from securefl.matching import (
     ClientKey,
     ClientPublic,
@@ -238,6 +240,32 @@ def test_unchecked_requests_under_a_checked_key_are_not_read() -> None:
     signature = evaluator.signing.sign(Document("encrypted-scores", header, body).signed_part())
     with pytest.raises(DataError, match="scores of a declared baseline under --params compact"):
         holder.reveal(Scores(header, body + signature.raw), evaluator.public, clients=GIVEN)
+
+
+def test_weights_of_no_baseline_are_not_read_though_they_were_declared() -> None:
+    """One entry alone: the evaluator declared it, and the client signed its digest."""
+    holder, evaluator = parties()
+    context = checks_context(holder.public.session, evaluator.public.fingerprint)
+    checks = COMPACT.checks(3, holder.public.openings, context)
+    p, ring = checks.terms.parameters, Ring(checks.terms.parameters)
+    whole = ring.encoded(np.eye(7)[0], p.weight_scale)[0].astype(np.int64)
+    weights = np.where(whole > p.primes[0] // 2, whole - p.primes[0], whole)[None, :]
+    raw = packed(weights, checks)
+    told = checked.commitment(checks, addressed_checked.QUERY, bytes(32), raw)
+    bad = checked.Declared(told, bytes(32), raw, checked._transformed(weights, p, ring))
+    options = replace(COMPACT, declared=told.hex())
+    one, key = sealed(options), holder.public.of(p).session
+    question = checked.Question(checks=checks, key=key, name="p1", told=told)
+    message = unseal(evaluator.agreement, one.body, one.context())
+    item = addressed_checked.addressed(message, question, bad, 0.0, SystemRandom(), sender="p1")
+    names = {"session": holder.public.session, "evaluator": evaluator.public.fingerprint}
+    header = {**names, "labels": ["p1"], **options.to_header(3)}
+    body = seal(holder.public.agreement, bytes(32) + raw + item, requests_context(header))
+    signature = evaluator.signing.sign(Document("encrypted-scores", header, body).signed_part())
+    with pytest.raises(DataError, match="Expected weights 3 to 5 from"):
+        holder.reveal(Scores(header, body + signature.raw), evaluator.public, clients=GIVEN)
+    with pytest.raises(RemoteProtocolError, match="scores could wrap"):
+        addressed_checked.addressed(message, question, bad, 1e9, SystemRandom(), sender="p1")
 
 
 def test_with_one_client_the_evaluator_has_an_entry_of_another_profile_read() -> None:
