@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-data slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare sweeps docs clean
+.PHONY: demo test test-data slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -95,6 +95,10 @@ $(NVFLARE)/.installed: pyproject.toml constraints.txt examples/nvflare/requireme
 nvflare: $(NVFLARE)/.installed  ## NVFlare's simulator: its own FedAvg, and the same model from masked sums
 	rm -rf $(NVFLARE_OUT)
 	$(NVFLARE)/bin/python examples/nvflare/simulate.py --out $(NVFLARE_OUT)
+
+pictures: $(VENV)/.tested  ## docs/*.png, anew from benchmarks/results
+	$(BIN)/python benchmarks/pictures.py
+	$(BIN)/python benchmarks/who_adds_noise.py
 
 sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
 	$(BIN)/securefl sweep fedlog_tradeoff

@@ -18,6 +18,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from securefl.report import client_plots, plots
 from securefl.report.style import blank, legend, light_frame, look, plain_logarithmic
@@ -88,7 +89,7 @@ def bodies(name: str) -> Figure:
         for column, value in setting.items():
             rows = rows[rows[column] == value] if column in rows else rows
         if len(rows):
-            found.append(series(len(found), line, rows.assign(unit="record", delta=1e-5)))
+            found.append(series([*BODIES].index(line), line, rows.assign(unit="record", delta=1e-5)))
     drawing = accuracy_against_epsilon(found, MEASURES["classification"])
     add_legend(drawing)
     return with_deviations(drawing, found)
@@ -106,17 +107,19 @@ def client_level() -> Figure:
 
 
 def heads() -> Figure:
-    """Heads by epsilon; panels by partition and clients (across) and records (down)."""
+    """Heads by epsilon, with a panel for each number of records.
+
+    Clients (20 or 100) and partition move a mean by 0.009 at most, except with 3,000 records at epsilon
+    0.25: by 0.087. So a point is the mean over them and the seeds, and they have no panels of their own.
+    """
     table = read("heads_twin.csv")
     table = table[table["privacy.noise"] == "distributed"]
-    arms, found = list(dict.fromkeys(table["arm"])), []
-    for keys, rows in table.groupby(["data.partition", "data.clients", "data.records", "arm"], sort=False):
-        partition, clients, records, arm = keys
-        words = (
-            f"{clients} clients, {partition.removeprefix('kind ').replace('per_client ', '')}",
-            f"{records:,} records",
-        )
-        found.append(series(arms.index(arm), arm, rows, words))
+    found = []
+    for number, arm in enumerate(dict.fromkeys(table["arm"])):
+        for records, rows in table[table["arm"] == arm].groupby("data.records"):
+            found.append(
+                series(number, arm, rows.assign(unit="record", delta=1e-5), (f"{records:,} records",))
+            )
     drawing = accuracy_against_epsilon(found, MEASURES["classification"])
     add_legend(drawing)
     return drawing.figure
@@ -165,6 +168,7 @@ def _labelled(axes: Axes, across: str, up: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
     for axis in (axes.xaxis, axes.yaxis):
         plain_logarithmic(axis)
+    axes.xaxis.set_major_locator(LogLocator())  # five decades have no room for 2 and 5
 
 
 def _curves(name: str) -> Callable[[], Figure]:

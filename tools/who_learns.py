@@ -78,6 +78,8 @@ _COHORT = {
 }
 _NOISED = {"adjacency": '"add-remove"', "epsilon": "2.0"}
 _PER_CLIENT = {"unit": '"client"', "adjacency": '"zero-out"', "epsilon": "2.0", "noise": '"local"'}
+_TRUST = 'protocol = "fltrust"\nfraction = 0.5'
+_MODE_E = {"parameters": '"strong-encrypted"'}
 _LOSS = 'protocol = "active_fl"\nfraction = 0.5'
 _PROFILE = 'protocol = "fedprof"\nfraction = 0.5\naggregation = "partial"'
 
@@ -164,11 +166,13 @@ CASES = (
     _profile('profile, `scores = "clear"`', '"clear"'),
     _profile('profile, `scores = "ckks"`', '"ckks"'),
     replace(_profile("the same, mean-only", '"ckks"', 'variant = "mean-only"'), pages=_MODEL),
+    replace(_profile('the same, `parameters = "strong-encrypted"`', '"ckks"', **_MODE_E), pages=_MODEL),
     _profile('profile, `scores = "batches"`', '"batches"'),
     _profile('profile, `scores = "pads"`', '"pads"'),
     replace(_profile('profile, `scores = "dealt-pads"`', '"dealt-pads"'), pages=_MODEL),
     replace(_profile("profile, clear, noise", '"clear"', _CLIP, noise='"local"', **_NOISED), pages=_MODEL),
     replace(_profile("profile, pads, noise", '"pads"', _CLIP, noise='"local"', **_NOISED), pages=_MODEL),
+    Case('direction (FLTrust), `scores = "pads"`', "direction", _TRUST, {"scores": '"pads"'}, _MODEL),
     _statistic("statistic, local noise", noise='"local"'),
     _statistic("statistic, masked, distributed noise", sum=_MASKED, noise='"distributed"'),
     _statistic("statistic, clear, distributed noise", _MODEL, noise='"distributed"'),
@@ -214,13 +218,13 @@ def _world() -> World:
 def composed(case: Case) -> tuple[Plan, ValueSpec]:
     """The plan of a case, and the spec of its value. Every value may leave without noise."""
     study, base = parse(case.text()), _world().problem
-    section = replace(study.privacy, non_private=("update", "map", "profile", "loss", "size", "statistic"))
+    open_values = ("update", "map", "profile", "direction", "loss", "size", "statistic")
+    section = replace(study.privacy, non_private=open_values)
 
     def planned(specs: object) -> Plan:
         return section.plan(2, list(specs), records=base.records, clients=base.clients)  # type: ignore[call-overload]
 
-    private = None if study.dpsgd is None else study.dpsgd.sized(study.dpsgd.noise_multiplier or 0.0)
-    problem = replace(base, local=study.local, private=private, planned=planned)
+    problem = replace(base, local=study.local, private=study.private, planned=planned)
     specs = [own.spec for own in study.arms[0].options.build(problem).contributions]
     (spec,) = [own for own in specs if own.name == case.value]
     return planned(specs), spec

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="""\b
-Examples:
-  securefl calibrate --epsilon 1 --delta 1e-5 --releases 100 --features 85 --bound 1
-  securefl calibrate --epsilon 2 --delta 1e-5 --batch 50 --records 1000 --epochs 1 --rounds 20
-  securefl calibrate --noise-multiplier 1.2 --delta 1e-5 --sampling-rate 0.05 --steps 30 --rounds 20"""
+Example:  securefl calibrate --epsilon 2 --delta 1e-5 --batch 50 --records 1000 --epochs 1 --rounds 20
+And back: securefl calibrate --noise-multiplier 1.2 --delta 1e-5 --sampling-rate 0.05 --steps 30 --rounds 20
+FedLog:   securefl calibrate --epsilon 1 --delta 1e-5 --releases 100 --features 85 --bound 1"""
 )
 @click.option("--epsilon", type=float, help="The target: prints the noise.")
 @click.option("--noise-multiplier", type=float, help="The noise over the sensitivity: prints the epsilon.")

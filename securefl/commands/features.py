@@ -272,9 +272,9 @@ def _write(part: Part, network: Network, path: Path, records: int | None) -> Non
             rows = read if network.tokens is None else network.tokens(read)
             found.append(network.features(rows, cache_folder() / "features", lambda done: None))
             bars.update(bar, completed=start + len(rows))
-    y = {} if part.y is None else {"y": part.y[:count]}
+    arrays = {"x": np.concatenate(found)} | ({} if part.y is None else {"y": part.y[:count]})
     with replacing(path) as target:
-        np.savez(target, x=np.concatenate(found), **y, network=np.array(network.about))
+        np.savez(target, allow_pickle=False, **arrays, network=np.array(network.about))
     click.echo(path)
 
 

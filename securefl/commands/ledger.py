@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -22,7 +23,10 @@ def _ledger(context: click.Context, parameter: click.Parameter, path: Path) -> P
     """The path, if it is a file that this user may read. Not by click, which knows no remedy."""
     from securefl.storage.inputs import opened, shown
 
-    if path.is_dir():
+    is_folder = False
+    with suppress(OSError):  # `opened` says the reason
+        is_folder = path.is_dir()
+    if is_folder:
         found = sorted(str(one) for one in path.rglob("ledger.sqlite"))[:3]
         there = f" There is {' and '.join(found)}." if found else ""
         raise DataError(f"Expected a ledger's file, got the folder {path}. Name the file in it.{there}")
@@ -43,7 +47,7 @@ def ledger() -> None:
 
 
 @ledger.command(epilog="Example:  securefl ledger show ledger.sqlite --holder client-0003")
-@click.argument("path", type=click.Path(path_type=Path), callback=_ledger)
+@click.argument("path", type=click.Path(path_type=Path, readable=False), callback=_ledger)
 @click.option("--holder", help="Show one data holder only. Each epsilon is of one holder anyway.")
 @click.option(
     "--party",
@@ -86,7 +90,7 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
 
 
 @ledger.command(epilog="Example:  securefl ledger runs people.ledger --json")
-@click.argument("path", type=click.Path(path_type=Path), callback=_ledger)
+@click.argument("path", type=click.Path(path_type=Path, readable=False), callback=_ledger)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def runs(path: Path, as_json: bool) -> None:
     """Show the epsilon that several runs over the same records have spent together, in their shared ledger.

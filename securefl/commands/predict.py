@@ -13,6 +13,7 @@ import click
 
 from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.text_safety import escaped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +86,7 @@ def predict(
         click.echo(json.dumps(told, indent=2))
         return
     for line in _lines(told):
-        echo(line)
+        echo(escaped(line))  # a stranger may have chosen the labels
 
 
 def _require_out(out: Path, force: bool, sources: tuple[Path, ...]) -> None:

@@ -64,12 +64,13 @@ def _of_table(
         raise DataError(f"{path}: expected records to describe, got none.")
     notes, ignored, columns = [], [], {}
     for name in names:
-        if name in (target, client_column):
+        if name == target:
             continue
-        found, note = _column(frame[name], Place(str(path), name))
-        if found is None:
+        described = _clients if name == client_column else _column
+        found, note = described(frame[name], Place(str(path), name))
+        if found is None and name != client_column:
             ignored.append(name)
-        else:
+        elif found is not None:
             columns[name] = found
         notes += [f"{name}: {note}"] if note else []
     if target is None:
@@ -80,6 +81,14 @@ def _of_table(
         columns |= {target: scale} if scale else {}
     kept: dict[str, Any] = {"ignore": ignored} if ignored else {}
     return {**section, **kept, "columns": columns}, notes
+
+
+def _clients(values: pd.Series[Any], place: Place) -> tuple[dict[str, Any] | None, str]:
+    """Propose the declaration of the clients' names. Without it an epsilon could not cover who they are."""
+    words = sorted({word_of(one) for one in values.dropna()} - {""})
+    if len(words) > MOST_WORDS:
+        return None, f"{len(words)} clients. A finite epsilon needs their names as categories."
+    return {"categories": words}, ""
 
 
 def _column(values: pd.Series[Any], place: Place) -> tuple[dict[str, Any] | None, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from securefl.core.errors import ConfigError
-from securefl.deployment.framing import MOST, Connection, refusal
+from securefl.deployment.framing import MOST, Connection, PeerSilent, refusal
 from securefl.deployment.peers import owner_of, peer_of, require_platform
 
 _FULL = 0.05
@@ -89,7 +89,7 @@ def _may_not(path: Path) -> Exception:
 
 
 def _nobody(path: Path, error: OSError) -> Exception:
-    return refusal(f"Expected a party at {path}, got: {error}. Start it: securefl party serve.")
+    return PeerSilent(f"Expected a party at {path}, got: {error}. Start it: securefl party serve.")
 
 
 def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) -> bytes:
@@ -120,5 +120,5 @@ def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) 
         line.send(request)
         reply = line.receive()
     if reply is None:
-        raise refusal(f"Expected a reply from the party at {path}, got the end of the connection.")
+        raise PeerSilent(f"Expected a reply from the party at {path}, got the end of the connection.")
     return reply

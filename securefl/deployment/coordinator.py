@@ -23,7 +23,7 @@ from securefl.deployment import spending as spendings
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.folder import STUDY
 from securefl.deployment.gathering import AT_ONCE, Patience, some
-from securefl.deployment.party_setup import work_of
+from securefl.deployment.party_setup import changed_plan, work_of
 from securefl.deployment.pinning import pinned_of
 from securefl.deployment.plan_file import PlanFile
 from securefl.deployment.roster import PinnedRoster
@@ -50,6 +50,7 @@ class OwnMachines:
     """A backend whose parties run on machines of their own. `exchange` carries requests to them.
 
     Args:
+        agreed: the plan that the server's owner agreed to.
         pinned: the server's roster.
         identity: the server's long-term keys, as the roster lists them.
         exchange: see `deployment.transport`.
@@ -58,12 +59,13 @@ class OwnMachines:
 
     def __init__(
         self,
+        agreed: Plan,
         pinned: PinnedRoster,
         identity: Identity,
         exchange: SendAndReceive,
         patience: Patience = AT_ONCE,
     ) -> None:
-        self._pinned, self._identity, self._exchange = pinned, identity, exchange
+        self._agreed, self._pinned, self._identity, self._exchange = agreed, pinned, identity, exchange
         self._patience = patience
         self._context: ArmContext | None = None
         self._fewest = 0
@@ -75,9 +77,11 @@ class OwnMachines:
     def engine(self, arm_context: ArmContext) -> RemoteEngine:
         """The engine of this arm.
 
-        Raises ConfigError if the study has simulated network faults or lying clients, or the roster another
-        number of clients.
+        Raises ConfigError if the study has simulated network faults or lying clients, another plan than the
+        one agreed to, or the roster another number of clients.
         """
+        if arm_context.plan != self._agreed:
+            raise changed_plan()
         if arm_context.study.network != Faults():
             raise ConfigError(
                 "Expected no [network] if parties run on machines of their own, got one: its faults are "
@@ -249,7 +253,7 @@ def run_deployed(
     with alone(folder, say):
         pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
         patience = Patience(seconds=wait, say=say, stop=stop, clock=clock, pause=pause)
-        backend = OwnMachines(pinned, identity, exchange, patience)
+        backend = OwnMachines(content.plan, pinned, identity, exchange, patience)
         records: list[Mapping[str, Any]] = []
         followed, newest = Followed(), dict[int, str]()
 

@@ -36,6 +36,13 @@ def claimed(head: bytes, most: int) -> int:
     return int(length)
 
 
+class PeerSilent(RemoteProtocolError):
+    """Raised if the other side is not there, has ended, or takes too long. It says nothing of its intent."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, sender="peer", phase="line")
+
+
 def refusal(text: str) -> RemoteProtocolError:
     """The error for an invalid or broken connection."""
     return RemoteProtocolError(text, sender="peer", phase="line")
@@ -43,13 +50,13 @@ def refusal(text: str) -> RemoteProtocolError:
 
 def cut(count: int, came: int) -> RemoteProtocolError:
     """The error for a frame whose sender ended the connection in its middle."""
-    return refusal(f"Expected {count} more bytes of a frame, got {came} and the end.")
+    return PeerSilent(f"Expected {count} more bytes of a frame, got {came} and the end.")
 
 
 def lost(error: OSError) -> RemoteProtocolError:
     """The error for a connection that broke, or took too long."""
     # A TimeoutError of asyncio has no text.
-    return refusal(f"Expected a whole frame in time, got: {str(error) or 'it took too long'}.")
+    return PeerSilent(f"Expected a whole frame in time, got: {str(error) or 'it took too long'}.")
 
 
 class Connection:

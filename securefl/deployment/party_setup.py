@@ -136,11 +136,16 @@ class Made:
     def require(self, content: PlanFile) -> None:
         """Raises ConfigError unless the study still gives the plan that the party's owner agreed to."""
         if self.plan != content.plan:
-            raise ConfigError(
-                "Expected the plan of party.toml from study.toml, got another: one of the files was changed, "
-                "or this release of securefl computes another plan. Check the study, and agree to it again: "
-                "securefl party init --again."
-            )
+            raise changed_plan()
+
+
+def changed_plan() -> ConfigError:
+    """The error if a party's study does not give the plan that its owner agreed to."""
+    return ConfigError(
+        "Expected the plan of party.toml from study.toml, got another: one of the files was changed, "
+        "or this release of securefl computes another plan. Check the study, and agree to it again: "
+        "securefl party init --again."
+    )
 
 
 # Records ----------------------------------------------------------------------------------------

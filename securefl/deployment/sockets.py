@@ -6,7 +6,7 @@ A party of another machine has its socket here if an SSH connection forwards it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from typing import Final
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.logs import logger
 from securefl.deployment.connection import send
-from securefl.deployment.framing import MOST
+from securefl.deployment.framing import MOST, PeerSilent
 
 _log = logger(__name__)
 ENTERING: Final = 10.0
@@ -35,6 +35,8 @@ class SocketExchange:
         entering: the same for a request to enter, at most `deadline`. A party that trains for an earlier
             request answers later, and is asked again.
         most: the longest reply in bytes.
+        say: prints why a party's socket is not used, such as another user who listens: once, until the reason
+            is another. It is not called for a party that is merely silent.
 
     Raises:
         ValueError: a deadline is not positive and finite.
@@ -47,12 +49,14 @@ class SocketExchange:
         deadline: float,
         entering: float = ENTERING,
         most: int = MOST,
+        say: Callable[[str], None] = _log.warning,
     ) -> None:
         for seconds in (deadline, entering):
             if not 0 < seconds < float("inf"):
                 raise ValueError(f"Expected a deadline of some seconds for each request, got {seconds}.")
         self._sockets, self._most = dict(sockets), most
         self._deadline, self._entering = deadline, min(entering, deadline)
+        self._say, self._told = say, dict[str, str]()
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """The replies to these requests, by party."""
@@ -72,7 +76,15 @@ class SocketExchange:
 
     def _sent(self, name: str, request: bytes, seconds: float) -> bytes | None:
         try:
-            return send(self._sockets[name], request, timeout=seconds, most=self._most)
-        except RemoteProtocolError as error:
+            reply = send(self._sockets[name], request, timeout=seconds, most=self._most)
+        except PeerSilent as error:
             _log.info("%s: no reply: %s", name, error)
+            self._told.pop(name, None)
             return None
+        except RemoteProtocolError as error:
+            if self._told.get(name) != str(error):
+                self._told[name] = str(error)
+                self._say(f"{name}: {error}")
+            return None
+        self._told.pop(name, None)
+        return reply

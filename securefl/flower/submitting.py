@@ -18,6 +18,7 @@ import tomli_w
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
 from securefl.flower.carrier import SOCKET, Submitted
+from securefl.storage.files import write
 
 APP: Final = Path(__file__).parent / "study_app"
 _OFFLINE: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -64,7 +65,7 @@ def submit(superlink: str, path: Path, *, flwr: Flwr = flwr) -> Submitted:
     with tempfile.TemporaryDirectory() as folder:
         # A file, because a path may have characters that `flwr run` cannot quote.
         config = Path(folder) / "run.toml"
-        config.write_text(tomli_w.dumps({SOCKET: str(path.absolute())}))
+        write(config, tomli_w.dumps({SOCKET: str(path.absolute())}), secret=True)
         said = flwr("run", str(APP), superlink, "--run-config", str(config))
     number = str(said["run-id"])
     return Submitted(

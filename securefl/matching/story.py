@@ -15,17 +15,22 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import SIGNATURE_BYTES, unseal
 from securefl.linear import words
+from securefl.linear.addressed_checked import head_bytes
 from securefl.linear.addressed_pads import TAG, item_bytes, message_bytes, received
 from securefl.linear.dealt_pads import pad_and_last
 from securefl.linear.pad_terms import KEY, PadTerms
 from securefl.linear.pads import rounded, weights_of
+from securefl.matching.clients import ClientKey
 from securefl.matching.evaluator import Evaluator
 from securefl.matching.key_holder import KeyHolder, Revealed
-from securefl.matching.keys import pads_context, pads_key
+from securefl.matching.keys import checks_context, pads_context, pads_key
 from securefl.matching.matchers import requests_context
 from securefl.matching.options import Options
 from securefl.matching.profiles import divergence
-from securefl.matching.sealed import Profile, Scores
+from securefl.matching.sealed import Profile, Scores, Sealed
+
+_OPENINGS = 100
+"""The openings that the keys of a story allow."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,7 +79,8 @@ class Client:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Story:
     """A match of several clients with one baseline. weights: of the baseline, (2q + 1,). public_key: of the
-    key holder, in bytes. scores_file: what the evaluator sends to the key holder, as on the way. bound:
+    key holder, in bytes. declaration: the evaluator's file with the digest of its weights, which clients wait
+    for; None under pads. scores_file: what the evaluator sends to the key holder, as on the way. bound:
     |score - truth| is at most this."""
 
     options: Options
@@ -82,6 +88,7 @@ class Story:
     weights: Floats
     clients: Sequence[Client]
     public_key: int
+    declaration: bytes | None
     scores_file: bytes
     bound: float
 
@@ -89,6 +96,7 @@ class Story:
 def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options) -> Story:
     """Play a match of these profiles, by label, with a baseline, under fresh keys.
 
+    Under ciphertexts the evaluator declares its baseline first, and the key holder checks every opening.
     Raises ConfigError or DataError for profiles, labels or a baseline that the matching refuses under these
     options, and for options with a declared baseline or a plaintext part: the story has neither.
     """
@@ -100,16 +108,24 @@ def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options)
     if not profiles:
         raise DataError("Expected at least one profile to match, got none.")
     parameters = options.parameters if options.padded else None
-    holder, evaluator = KeyHolder.generate(openings=100, parameters=parameters), Evaluator.generate()
-    sealed = {
-        label: own.encrypt(holder.public, evaluator.public, label=label, options=options)
-        for label, own in profiles.items()
-    }
+    holder, evaluator = KeyHolder.generate(openings=_OPENINGS, parameters=parameters), Evaluator.generate()
+    declaration = None
+    if not options.padded:
+        declaration = evaluator.declare(holder.public, baseline, options=options)
+        options = declaration.checked(holder.public, evaluator.public)
+    keys = {label: ClientKey.generate() for label in profiles}
+
+    def encrypted(label: str) -> Sealed:
+        signing = None if options.padded else keys[label]
+        own = profiles[label]
+        return own.encrypt(holder.public, evaluator.public, label=label, options=options, own=signing)
+
+    sealed = {label: encrypted(label) for label in profiles}
     scores = evaluator.match(holder.public, baseline, list(sealed.values()), options=options)
     if scores.refused:
         raise DataError(f"{scores.refused[0].label}: {scores.refused[0].why}")
-    revealed = holder.reveal(scores, evaluator.public)
-    requests = _requests(holder, scores)
+    revealed = holder.reveal(scores, evaluator.public, clients=[own.public for own in keys.values()])
+    requests = _requests(holder, evaluator, scores, len(baseline.plain))
     linear = options.query(baseline.plain).linear(options.variant, options.bounds)
     terms = None
     if options.padded:
@@ -118,7 +134,7 @@ def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options)
     clients = []
     for (label, own), request in zip(profiles.items(), requests, strict=True):
         sent = sealed[label]
-        again = own.encrypt(holder.public, evaluator.public, label=label, options=options)
+        again = encrypted(label)
         message = unseal(evaluator.agreement, sent.body, sent.context())
         features = options.features(own.plain).split(options.variant).hidden
         clients.append(
@@ -144,6 +160,7 @@ def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options)
         weights=linear.hidden,
         clients=clients,
         public_key=len(holder.public.to_document().to_bytes()),
+        declaration=None if declaration is None else declaration.to_document().to_bytes(),
         scores_file=scores.to_document().to_bytes(),
         bound=revealed.error_bound,
     )
@@ -155,11 +172,13 @@ def _score(revealed: Revealed, label: str) -> float:
     return revealed.scores[label]
 
 
-def _requests(holder: KeyHolder, scores: Scores) -> list[bytes]:
+def _requests(holder: KeyHolder, evaluator: Evaluator, scores: Scores, length: int) -> list[bytes]:
     """The part of each client in what the key holder opens."""
-    body = scores.body[:-SIGNATURE_BYTES]
-    if Options.from_header(scores.header)[0].padded:
-        body = unseal(pads_key(holder.signing), body, requests_context(scores.header))
+    body = unseal(pads_key(holder.signing), scores.body[:-SIGNATURE_BYTES], requests_context(scores.header))
+    options = Options.from_header(scores.header)[0]
+    if not options.padded:  # the weights stand before the requests
+        context = checks_context(holder.public.session, evaluator.public.fingerprint)
+        body = body[head_bytes(options.checks(length, _OPENINGS, context)) :]
     size = len(body) // len(scores.labels)
     return [body[at * size : (at + 1) * size] for at in range(len(scores.labels))]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -83,7 +83,7 @@ def _heading(story: Story) -> str:
     """What hides the numbers, and its word on the command line."""
     if story.options.padded:
         return f"Under pads (--params {story.options.parameters}): no key to steal"
-    return f"Under CKKS ciphertexts (--params {story.options.parameters})"
+    return f"Under CKKS ciphertexts, with checked openings (--params {story.options.parameters})"
 
 
 def _answer(story: Story) -> str:
@@ -247,18 +247,36 @@ def _masked_steps(story: Story, own: Client) -> list[Step]:
 
 
 def _encrypted_steps(story: Story, own: Client) -> list[Step]:
-    count = len(own.features)
+    count, digest = len(own.features), story.options.declared or ""
+    declared = Exhibit(
+        party="Client", kind="bytes", what=f"the digest, {_bytes(len(digest) // 2)}", values=[_spaced(digest)]
+    )
     return [
         Step(
-            title="The client encrypts its numbers",
+            title="The evaluator commits to its baseline",
+            says="It tells everybody the digest of its weights, before any client encrypts. Later it can be "
+            "scored with these weights and no others.",
+            new=[
+                declared,
+                replace(declared, party="Key holder"),
+                Exhibit(
+                    party="Eavesdropper",
+                    kind="note",
+                    what=f"the declaration, {_bytes(len(story.declaration or b''))}, with the same digest",
+                ),
+            ],
+        ),
+        Step(
+            title="The client encrypts and signs its numbers",
             says=f"It puts {count} numbers, the means, their squares with the variances, and the sum of the "
-            "logarithms, into one ciphertext under the key holder's public key.",
+            "logarithms, into one ciphertext under the key holder's public key. It signs the ciphertext "
+            "together with the digest.",
             new=[
                 Exhibit(party="Client", kind="plain", what=f"{count} numbers", values=_numbers(own.features)),
                 Exhibit(
                     party="Client",
                     kind="bytes",
-                    what=f"one ciphertext, {_bytes(len(own.message))}",
+                    what=f"one ciphertext with its signature, {_bytes(len(own.message))}",
                     values=[_hex(own.message)],
                 ),
             ],
@@ -278,13 +296,22 @@ def _encrypted_steps(story: Story, own: Client) -> list[Step]:
             ],
         ),
         Step(
-            title="The evaluator multiplies the ciphertext with its baseline",
-            says="The product is an encrypted score. The evaluator cannot open it, and sends it on.",
+            title="The evaluator multiplies half of the ciphertext with its baseline",
+            says="It sends the key holder one integer of this product, the other half of the "
+            "ciphertext, the client's signature, and its weights. The key holder checks that the client "
+            "signed this ciphertext for weights of this digest. So it learns the weights, and nothing that "
+            "the client did not sign is opened.",
             new=[
                 Exhibit(
                     party="Evaluator",
                     kind="plain",
                     what=f"{count} weights of the baseline",
+                    values=_numbers(story.weights),
+                ),
+                Exhibit(
+                    party="Key holder",
+                    kind="plain",
+                    what=f"the same {count} weights",
                     values=_numbers(story.weights),
                 ),
                 Exhibit(
@@ -317,7 +344,7 @@ def _read(story: Story) -> Step:
             Exhibit(
                 party="Key holder",
                 kind="score",
-                what=f"{own.label}, within {story.bound:.1g}",
+                what=f"{own.label}, within {_small(story.bound)}",
                 values=[f"{own.score:.6g}"],
             )
             for own in story.clients
@@ -329,7 +356,7 @@ def _checked(story: Story) -> Step:
     worst = max(abs(own.score - own.truth) for own in story.clients)
     says = (
         "This page knows the plain profiles, as no party of a match does. Computed from them, the largest "
-        f"difference from a score is {worst:.1g}; the stated bound is {story.bound:.1g}."
+        f"difference from a score is {_small(worst)}; the stated bound is {_small(story.bound)}."
     )
     regained = [own.words.regained for own in story.clients if own.words is not None]
     if regained:
@@ -337,7 +364,8 @@ def _checked(story: Story) -> Step:
             " Evaluator and key holder must not join: together they take the pads off, and the largest "
             f"difference from a client's integers is then {max(regained)}."
         )
-    return Step(title="Is it right, and what breaks it?", says=says, new=[])
+    title = "Is it right, and what breaks it?" if regained else "Is it right?"
+    return Step(title=title, says=says, new=[])
 
 
 def _picture(story: Story, name: str) -> Picture:
@@ -397,8 +425,17 @@ def _integers(values: Sequence[int]) -> list[str]:
     return [*shown, "…"] if len(values) > _SHOWN else shown
 
 
+def _small(value: float) -> str:
+    """One digit of a small number, without an exponent."""
+    return np.format_float_positional(float(f"{value:.1g}"), trim="-")
+
+
 def _hex(raw: bytes) -> str:
     return raw[:_HEX].hex(" ", 4) + (" …" if len(raw) > _HEX else "")
+
+
+def _spaced(digits: str) -> str:
+    return _hex(bytes.fromhex(digits))
 
 
 def _bytes(count: int) -> str:

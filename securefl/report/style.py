@@ -134,7 +134,7 @@ def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:
 
     share: the part of the figure's width that the panel has, without the labels of its axis.
     """
-    figure = axes.get_figure()
+    figure = axes.get_figure(root=True)
     inches = WIDE if figure is None else figure.get_figwidth()
     letters = max(16, int(_LETTERS_PER_INCH * inches * share) - 12)
     axes.set_title(fill(words, letters), fontsize=11, loc="left")

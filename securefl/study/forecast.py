@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,14 @@ class Forecast:
     clients: int
     learns: dict[str, str]
     epsilon: dict[str, float]
-    by_round: dict[int, float]
-    takes: tuple[Part, ...]
-    noise: str
     affordable: int | None
     bytes_up: tuple[int, int]
     bytes_down: tuple[int, int]
     seconds: tuple[float, float]
     changes: tuple[str, ...]
+    by_round: dict[int, float] = field(default_factory=dict)
+    takes: tuple[Part, ...] = ()
+    noise: str = ""
     alone: str = ""
     apart: str = ""
 

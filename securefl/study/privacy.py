@@ -81,19 +81,19 @@ class DPSGDSection:
     """The section [dpsgd]: private training by a given noise, or by the epsilon that it may cost.
 
     Attributes:
-        noise_multiplier: z, the deviation of the noise over `clip_norm`.
+        clip_norm: C, the largest L2 norm of a record's clipped gradient.
+        noise_multiplier: z. The noise on the sum of clipped gradients has deviation z C in every coordinate.
         epsilon: the target in place of `noise_multiplier`: what all that a client releases in a run may cost.
             Each arm's noise follows from it, the schedule, and the other noised values (`training_of`).
-        clip_norm: C, the largest L2 norm of a record's clipped gradient.
-        sampling_rate: q in (0, 1]. Each record enters each step with this probability. It is public.
-        expected_batch: the divisor of the noised sum, such as q times a declared size of a client. It is
-            public, and must not be computed from the records.
-        steps: noised steps in a round. Each one is charged.
-        optimizer: "sgd" or "adam", on the noised gradient.
-        learning_rate: of every step.
+        sampling_rate: q in (0, 1]. Each record enters each step with this probability, independently.
+        expected_batch: the divisor of the noised sum, such as q times a declared nominal size of a client. It
+            and q are public, and must not be computed from the records.
+        steps: noised steps in a round. Each one is charged, even with an empty batch.
+        optimizer: "sgd" or "adam" (betas 0.9 and 0.999), on the noised gradient.
+        learning_rate: the learning rate of every step.
         momentum: of SGD.
-        weight_decay: the weight of |w|^2 / 2.
-        proximal: FedProx's mu, the weight of |w - w_global|^2 / 2.
+        weight_decay: the weight of |w|^2 / 2, which reads no records and costs no privacy.
+        proximal: FedProx's mu, the weight of |w - w_global|^2 / 2, which costs no privacy either.
         chunk: the public number of rows whose gradients are computed at a time, a multiple of 32. By default
             it follows from `expected_batch`.
     """

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from importlib.resources import files
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from securefl.accounting.figures import asked_for, says_infinite, short, with_reason
-from securefl.report import run_page, style
+from securefl.report import pages, run_page, style
 from securefl.report.inline import inline_svg
 from securefl.report.pages import APART, number_text
 from securefl.storage.files import write as write_file
@@ -35,6 +34,16 @@ from securefl.sweep.tradeoff_plots import Drawing, Ink, drawings
 from securefl.training.evaluation import MEASURES, Measure
 
 _TEMPLATE = "sweep.html.j2"
+_COLUMNS: Final = (
+    "Final accuracy",
+    "Best accuracy",
+    "Rounds run",
+    "Rounds to target",
+    "Up MB",
+    "Down MB",
+    "Seeds",
+)
+"""Of the table of numbers, beside which each number stands on a narrow screen."""
 SCRIPT = """
 const boxes = [...document.querySelectorAll("#filters input")];
 function show() {
@@ -112,11 +121,7 @@ def render(
 ) -> str:
     """The page as one HTML text."""
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
-    # Names come from files of unknown authors, so all text is escaped. StrictUndefined raises an error if the
-    # template uses a variable that does not exist.
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = pages.environment()
     environment.filters["swatch"] = swatch
     source = files("securefl.sweep").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     choices = filters(sweep, series)
@@ -143,6 +148,7 @@ def render(
         headline=headline(series),
         figures=_figures(series, others, measure_of(sweep, out)),
         cards=cards(sweep, out),
+        columns=_COLUMNS,
         versions=run_report.versions(),
         config=sweep.text,
         reproduce=reproduce,

@@ -84,7 +84,8 @@ def test_what_encryption_adds() -> None:
 def test_matching() -> None:
     kept = json.loads((RESULTS / "matching.json").read_text(encoding="utf-8"))["rows"]
     kept = [row for row in kept if row["q"] == 84 and row["clients"] == 500]
-    said = cells("Encrypted matching")
+    # The section's other table has no ratio: its openings were measured in a run of their own.
+    said = [row for row in cells("Encrypted matching") if len(row) == 9]
     assert len(said) == len(kept)
     for (_, *numbers, ratio), row in zip(said, kept, strict=True):
         up, between, error = numbers[4:]

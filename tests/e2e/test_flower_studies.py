@@ -108,7 +108,7 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
 
     def run(rounds: int) -> ArmRun:
         exchange = GridExchange(grid, parties.nodes, deadline=5, clock=grid.clock, pause=grid.pause)
-        backend = OwnMachines(parties.pinned, parties.keys[SERVER], exchange)
+        backend = OwnMachines(parties.made.plan, parties.pinned, parties.keys[SERVER], exchange)
         return run_arm(made.study, made.arm, made.world, tmp_path, print, rounds=rounds, backend=backend)
 
     assert len(run(1).records) == 1
@@ -130,6 +130,6 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
 def test_what_only_a_simulation_has_is_refused(section: str, said: str, tmp_path: Path) -> None:
     parties = Parties(text(FEDAVG, clients=CLIENTS, rounds=1, extra=section))
     made = parties.made
-    backend = OwnMachines(parties.pinned, parties.keys[SERVER], lambda requests: {})
+    backend = OwnMachines(parties.made.plan, parties.pinned, parties.keys[SERVER], lambda requests: {})
     with pytest.raises(ConfigError, match=said):
         run_arm(made.study, made.arm, made.world, tmp_path, print, backend=backend)

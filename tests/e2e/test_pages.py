@@ -22,6 +22,8 @@ ELSEWHERE = {
     "how-to/lost-disk.md": "tests/e2e/test_three_machines.py",
 }
 """Pages whose blocks another test runs, and the file of that test."""
+SLOW = {"tutorials/own-csv.md"}
+"""Pages that compute for longer than ten seconds."""
 RUN = {"console", "py", "pycon"}
 
 
@@ -59,7 +61,14 @@ def _name(page: Path) -> str:
     return f"{page.parent.name}/{page.name}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _name(page) not in ELSEWHERE], ids=_name)
+def _pages() -> Iterator[object]:
+    for page in PAGES:
+        marks = [pytest.mark.slow] if _name(page) in SLOW else []
+        if _name(page) not in ELSEWHERE:
+            yield pytest.param(page, marks=marks, id=_name(page))
+
+
+@pytest.mark.parametrize("page", list(_pages()))
 def test_each_block_does_what_the_page_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

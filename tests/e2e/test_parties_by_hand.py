@@ -65,7 +65,7 @@ class Here:
 
         with self._patch.context() as patch:
             patch.setattr(coordinator, "run_deployed", watched)
-            patch.setattr(sockets, "SocketExchange", lambda paths, deadline: self.own.exchange)
+            patch.setattr(sockets, "SocketExchange", lambda paths, **_: self.own.exchange)
             done = CliRunner().invoke(cli, words)
         if isinstance(done.exception, SecureFLError):  # as `main` prints it
             return done.stdout, done.output + f"securefl: {done.exception}\n", 1

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
+from support.exported_cards import CARD, RECORDS, values
 from support.own_study import NET, people, written
 from support.tiny_study import FEDAVG
 
@@ -18,6 +19,7 @@ import securefl
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.study import run_report
+from securefl.training.exported import save
 
 OWN = '[model]\nkind = "net:Net"\noptions = { width = 7 }\n'
 LINEAR = '[model]\nkind = "mlp"\nhidden = []\n'
@@ -244,6 +246,15 @@ def test_onnx_by_its_ending_gives_the_same_outputs(whole: Path, here: Path) -> N
     assert "Expected model.onnx as safetensors" in refused(
         "predict", "model.onnx", "people.csv", "-o", "p.csv"
     )
+
+
+def test_labels_of_a_strangers_card_do_not_control_the_terminal(tmp_path: Path) -> None:
+    card = {**CARD, "records": {**RECORDS, "labels": ["\x1b[2Ja", "\x1b[2Jb", "\x1b[2Jc"]}}
+    save(tmp_path / "m.safetensors", values(), card)
+    np.save(tmp_path / "x.npy", np.zeros((2, 6), np.float32))
+    printed = done("predict", tmp_path / "m.safetensors", tmp_path / "x.npy", "-o", tmp_path / "out.csv")
+    assert "records   2: " in printed
+    assert "\x1b" not in printed
 
 
 def test_a_regression_in_the_tables_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

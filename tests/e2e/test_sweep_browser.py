@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support import browser
 from support.tiny_study import text
 
 from securefl.commands.sweep import sweep
@@ -42,7 +43,8 @@ const seen = () => [0, 1, 2, 3].map(n =>
   [...document.querySelectorAll(`[id^="series-${n}-"], [data-series="${n}"]`)]
     .filter(part => part.getClientRects().length > 0).length);
 const look = () => {
-  const figures = [...document.querySelectorAll("figure > svg")];
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
+  const figures = [...document.querySelectorAll("figure .on-wide > svg")];
   const told = {figures: figures.map(svg => svg.getBoundingClientRect().width)};
   told.filters = document.getElementById("filters").getClientRects().length;
   told.all = seen();
@@ -119,3 +121,14 @@ def test_without_the_script_all_series_are_seen_and_no_check_box_is(source: str,
     assert told["filters"] == 0
     assert len(told["wrong"]) == 1
     assert told["wrong"][0].startswith("script-src")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [420, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_nothing_to_stumble_over(source: str, tmp_path: Path, width: int, dark: bool) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(source, encoding="utf-8")
+    seen = browser.look(page, width=width, dark=dark)
+    assert seen.faults == {}
+    assert len(seen.text) > 1000, "the page was there"

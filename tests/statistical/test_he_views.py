@@ -11,6 +11,9 @@ from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG, Parameters
+from securefl.he.ring import Ring
+from securefl.linear.checked import Halves, key_factors, share_of
+from securefl.linear.checks import Checks, encoded
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import Arrived, LinearEvaluator
 from securefl.linear.opener import Opener
@@ -251,3 +254,21 @@ def fftconvolve_mod(row: NDArray[np.uint64], secret: NDArray[np.int64], prime: i
         folded[: n - 1] -= whole[n:]
         total = (total + folded.astype(object) * (1 << shift)) % prime
     return total.astype(np.float64)
+
+
+def test_the_half_that_is_checked_says_nothing_of_the_vector() -> None:
+    """The key holder gets c1 and the weights: c1 is uniform, and so is its product with them and the key."""
+    pair, made, ring = keys(COMPACT), terms(COMPACT), Ring(COMPACT)
+    checks = Checks(terms=made, context=b"here")
+    weights = encoded(linear_query(SMALL, ANCHOR, BOUNDS), checks, ring)
+    factors, halves, opened = key_factors(weights, pair, checks, ring), [], []
+    hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
+    encryptor = Encryptor(pair.public, made)
+    for _ in range(320):
+        half = Halves.of(encryptor.encrypt(hidden), checks).c1
+        halves.append(gate.unpack(half, 1, COMPACT.primes, COMPACT.poly_modulus_degree, sender="test")[0])
+        opened.append(share_of(factors, [halves[-1]], made, Quiet()) / COMPACT.modulus)
+    assert uniformity(np.array(opened), 16) > ALARM
+    sizes = np.array(COMPACT.primes, dtype=np.float64)[:, None]
+    for row in np.concatenate([half / sizes for half in halves[:20]], axis=1):
+        assert uniformity(row, 64) > ALARM

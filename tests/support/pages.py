@@ -89,7 +89,9 @@ def shell(command: str) -> str:
     before = set(sys.modules)
     done_here = CliRunner().invoke(cli, words[1:])
     for name in set(sys.modules) - before:  # the next command reads the reader's modules again
-        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(Path.cwd())):
+        own = vars(sys.modules[name])  # a package without __init__.py has no file
+        places = [own.get("__file__"), *own.get("__path__", ())]
+        if any(str(place).startswith(str(Path.cwd())) for place in places):
             del sys.modules[name]
     if isinstance(done_here.exception, SecureFLError):  # as `main` prints it
         return done_here.output + f"securefl: {done_here.exception}\n"

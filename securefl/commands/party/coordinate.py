@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,16 @@ Reach = Callable[["Interruption", Say], AbstractContextManager["SendAndReceive"]
 """Makes the way to the parties, for this `Stop` and with this printer of lines."""
 
 
+class _Seconds(click.FloatRange):
+    """A number of seconds. click's own range takes nan, for which no wait would ever end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if isnan(found):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return found
+
+
 @click.command(
     epilog="""\b
 Example:  securefl party coordinate server --out runs/hospitals
@@ -41,10 +52,14 @@ Example:  securefl party coordinate server --out runs/hospitals
           securefl party coordinate server --flower here"""
 )
 @party_folder
-@click.option("--out", type=click.Path(path_type=Path), help="Run folder; default runs/<name of the study>.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, readable=False),
+    help="Run folder; default runs/<name of the study>.",
+)
 @click.option(
     "--parties",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="A folder with the parties' folders by name, such as PARTIES/client-0000; default: beside FOLDER.",
 )
 @click.option(
@@ -61,13 +76,13 @@ Example:  securefl party coordinate server --out runs/hospitals
 )
 @click.option(
     "--wait",
-    type=click.FloatRange(0, 10**7),
+    type=_Seconds(0, 10**7),
     help="Seconds to wait: at the start for all parties, later only if too few are present; default "
     f"{_WAIT:g}, with --flower {_WAIT_FLOWER:g}.",
 )
 @click.option(
     "--deadline",
-    type=click.FloatRange(0.1, 10**7),
+    type=_Seconds(0.1, 10**7),
     default=3600.0,
     show_default=True,
     help="Seconds for one reply of a party. One of them includes its training.",
@@ -117,6 +132,7 @@ def coordinate(
     seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
     study = config.read(folder / STUDY)
     home = out or Path("runs") / slug(study.study.name)
+    _require_run_folder(home)
 
     def play(bars: Bars, stop: Interruption, say: Say) -> tuple[Results, Path]:
         with reach(stop, say) as exchange:
@@ -134,6 +150,15 @@ def coordinate(
             raise
         _stopped(error, again)
         raise click.exceptions.Exit(ExitCode.ERROR) from None
+
+
+def _require_run_folder(home: Path) -> None:
+    """Raise ConfigError for a file, and for a party's folder, which also has a study."""
+    from securefl.deployment.plan_file import NAME
+
+    found = "a party's folder" if (home / NAME).exists() else "a file"
+    if (home / NAME).exists() or (home.exists() and not home.is_dir()):
+        raise ConfigError(f"Expected a run folder, got {home}, which is {found}. Choose another with --out.")
 
 
 def _stopped(error: Exception, again: str) -> None:
@@ -171,8 +196,7 @@ def _spent(home: Path) -> dict[str, Any]:
 def _over_sockets(paths: Mapping[str, Path], deadline: float) -> Reach:
     from securefl.deployment.sockets import SocketExchange
 
-    exchange = SocketExchange(paths, deadline=deadline)
-    return lambda stop, say: nullcontext(exchange)
+    return lambda stop, say: nullcontext(SocketExchange(paths, deadline=deadline, say=say))
 
 
 def _over_flower(folder: Path, superlink: str, deadline: float) -> Reach:
@@ -204,9 +228,12 @@ def _paths(
     found = {name: beside / name / SOCKET for name in names}
     for text in sockets:
         name, equals, path = text.partition("=")
-        if not equals or not path or name not in found:
+        if not equals or not path or not name:
+            raise click.BadParameter(f"Expected NAME=PATH, got {text!r}.", param_hint="--socket")
+        if name not in found:
             raise ConfigError(
-                f"Expected --socket NAME=PATH with a party of the roster ({', '.join(names)}), got {text!r}."
+                f"Expected --socket with a party of the roster ({', '.join(names)}), got {name!r}. Name one "
+                "of them, or pin a roster that has it."
             )
         found[name] = Path(path)
     return found

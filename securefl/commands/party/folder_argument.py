@@ -41,4 +41,6 @@ def _checked(context: click.Context, parameter: click.Parameter, folder: Path) -
 
 def party_folder(command: F) -> F:
     """Add the argument FOLDER to a command. It raises ConfigError unless it is a folder to use."""
-    return click.argument("folder", type=click.Path(path_type=Path), callback=_checked)(command)
+    return click.argument("folder", type=click.Path(path_type=Path, readable=False), callback=_checked)(
+        command
+    )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example:  securefl party init P study.toml --client 0 --budget 8 --delta 1e-5")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path, readable=False))
 @click.argument("study")
 @click.option("--client", type=click.IntRange(0), help="The client's number in the study.")
 @click.option("--key-holder", is_flag=True, help="The study's key holder.")
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 @click.option("--budget", type=float, help="The holder's term: the largest epsilon ever; inf for no limit.")
 @click.option(
     "--records",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="The client's own records, .npz with x and y; by default its part of the study's data.",
 )
 @click.option(
     "--counter",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="A folder that stores the party's progress, outside any backup of FOLDER.",
 )
 @click.option("--again", is_flag=True, help="Give the party in FOLDER another plan. Ledger and keys stay.")

@@ -13,7 +13,7 @@ from securefl.commands.printing import echo
 
 @click.command(epilog="Example:  securefl party pin P roster.jsonl")
 @party_folder
-@click.argument("roster", type=click.Path(path_type=Path))
+@click.argument("roster", type=click.Path(path_type=Path, readable=False))
 @click.option("--digest", help="The roster's digest, or its first 16 digits, as others have it.")
 @click.option("--yes", is_flag=True, help="Pin it without being asked.")
 def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:

@@ -15,7 +15,9 @@ from securefl.core.errors import ConfigError
 @click.command(epilog="Example:  securefl party serve P --allow flower")
 @party_folder
 @click.option(
-    "--socket", type=click.Path(path_type=Path), help="The socket; by default FOLDER/run/party.sock."
+    "--socket",
+    type=click.Path(path_type=Path, readable=False),
+    help="The socket; by default FOLDER/run/party.sock.",
 )
 @click.option(
     "--allow",

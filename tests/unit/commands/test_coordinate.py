@@ -25,7 +25,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]
     own = Federation(tmp_path, MASKED)
     asked: list[Any] = []
 
-    def exchange(paths: Any, deadline: float) -> Any:
+    def exchange(paths: Any, **options: Any) -> Any:
         asked.append(paths)
         return own.exchange
 
@@ -82,13 +82,57 @@ def test_json_has_what_ledgers_are_asked_for_and_nothing_else_on_stdout(own: Fed
     assert "answered; " not in done.stdout
 
 
-@pytest.mark.parametrize("text", ["client-0001", "client-0001=", "client-0009=/srv/x.sock", "=/srv/x.sock"])
-def test_a_socket_of_nobody_is_wrong_usage(text: str, own: Federation) -> None:
+@pytest.mark.parametrize("text", ["client-0001", "client-0001=", "=/srv/x.sock"])
+def test_a_socket_without_name_or_path_is_wrong_usage(text: str, own: Federation) -> None:
     done = call("server", "--socket", text)
     assert done.exit_code == 2
-    assert (
-        "Expected NAME=PATH with a party of the roster (client-0000, client-0001, client-0002)" in done.stderr
-    )
+    assert "Expected NAME=PATH, got" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--wait", "--deadline"])
+def test_no_number_of_seconds_is_wrong_usage(option: str, own: Federation) -> None:
+    """For nan no wait ever ended."""
+    done = call("server", option, "nan")
+    assert done.exit_code == 2
+    assert "'nan' is no number of seconds" in done.stderr
+
+
+def test_sockets_beside_a_superlink_are_wrong_usage(own: Federation) -> None:
+    done = call("server", "--flower", "here", "--socket", "client-0001=/srv/x.sock")
+    assert done.exit_code == 2
+    assert "Name sockets (--parties, --socket) or a SuperLink (--flower), not both." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--socket", "client-0009=/srv/x.sock"),
+            "Expected --socket with a party of the roster (client-0000, ",
+        ),
+        (
+            ("--parties", "nowhere"),
+            "Expected a folder with the parties' folders, got nowhere, which is none.",
+        ),
+        (("--out", "roster.jsonl"), "Expected a run folder, got roster.jsonl, which is a file."),
+        (("--out", "client-0000"), "Expected a run folder, got client-0000, which is a party's folder."),
+    ],
+)
+def test_legal_words_that_do_not_fit_are_our_errors(
+    words: tuple[str, str], said: str, own: Federation, tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert str(call("server", *words).exception).startswith(said)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_study_that_was_changed_after_its_plan_was_agreed_to(own: Federation, tmp_path: Path) -> None:
+    """Each party refused it, and nobody told the operator why."""
+    study = tmp_path / "server" / "study.toml"
+    study.write_text(study.read_text().replace("max_retries = 2", "max_retries = 3"))
+    own.start()
+    done = call("server", "--out", "run")
+    assert str(done.exception).startswith("Expected the plan of party.toml from study.toml, got another")
 
 
 def test_a_clients_folder_is_refused(own: Federation) -> None:

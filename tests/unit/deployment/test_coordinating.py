@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -204,6 +205,26 @@ def test_a_socket_that_takes_a_request_to_enter_and_never_answers(tmp_path: Path
         assert exchange.enter({"client-0000": b"a request"}) == {}
 
 
+def test_why_a_socket_is_not_used_is_said_once_and_a_silent_party_is_only_silent(tmp_path: Path) -> None:
+    said: list[str] = []
+    open_to_all = tmp_path / "open" / "party.sock"
+    open_to_all.parent.mkdir()
+    paths = {"client-0000": open_to_all, "client-0001": tmp_path / "none" / "party.sock"}
+    exchange = SocketExchange(paths, deadline=0.2, say=said.append)
+    requests = dict.fromkeys(paths, b"a request")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(open_to_all))
+        listener.listen()
+        assert exchange(requests) == {}
+        assert said == [], "one hangs, the other one does not run"
+        open_to_all.parent.chmod(0o777)  # another user could have put a socket there
+        assert exchange(requests) == {}
+        assert exchange.enter(requests) == {}
+    (line,) = said
+    assert line.startswith("client-0000: ")
+    assert f"chmod go-w {open_to_all.parent}" in line
+
+
 def test_a_party_that_hangs_later_is_named_from_that_round_on(tmp_path: Path) -> None:
     enrolled(tmp_path)
     with federation(tmp_path) as own:
@@ -268,7 +289,7 @@ BUDGETED = client_level(rounds=4, budget="6.0").text.replace("clients = 6", "cli
 def typed(own: Federation, *words: str) -> Result:
     """`securefl party coordinate`, with the parties of this process in place of sockets."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sockets, "SocketExchange", lambda paths, deadline: own.exchange)
+        patch.setattr(sockets, "SocketExchange", lambda paths, **_: own.exchange)
         return CliRunner().invoke(cli, ["party", "coordinate", str(own.root / SERVER), *words])
 
 

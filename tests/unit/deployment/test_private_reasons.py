@@ -76,12 +76,15 @@ def session(
     pinned = PinnedRoster({name: own.member() for name, own in keys.items()})
     with ExitStack() as stack:
         parties = {}
-        for name in NAMES:
+
+        def start(name: str) -> None:
             (root / name).mkdir(exist_ok=True)
-            parties[name] = UpdateParty(
-                name, plan, updates, pinned, keys[name], root / name, root / "counters" / name
-            )
-            stack.callback(parties[name].close)
+            counter = root / "counters" / name
+            parties[name] = UpdateParty(name, plan, updates, pinned, keys[name], root / name, counter)
+
+        for name in NAMES:
+            start(name)
+            stack.callback(lambda name=name: parties[name].close())
 
         def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
             return {
@@ -104,6 +107,11 @@ def session(
             answers, _ = asking.query(query, asking.at(number))
             return answers, asking.server.seen, asking.attended(number, range(3))
 
+        def restart(name: str) -> None:
+            parties[name].close()
+            start(name)
+
+        ask.engine, ask.restart = asking, restart  # type: ignore[attr-defined]
         yield ask
 
 
@@ -194,6 +202,28 @@ def test_the_server_learns_no_more_of_one_reason_than_of_another(tmp_path: Path)
     assert seen == [seen[0]] * len(reasons)
     said = {status(tmp_path / name / "client-0001")["missing"][0]["why"] for name in reasons}
     assert len(said) == len(reasons)
+
+
+def test_an_apps_session_books_its_clients_charges_like_a_studys(tmp_path: Path) -> None:
+    with session(tmp_path, {"client-0001": lambda: None}) as ask:
+        books = ask.engine.books  # type: ignore[attr-defined]
+        assert books.worst(SERVER) == 0
+        ask(1)
+        ask(2)
+        # Reserved, also for the client without a value: the server cannot know what its ledger counts.
+        session_ = ask.engine.session  # type: ignore[attr-defined]
+        assert [books.newest(session_, name) for name in NAMES] == [2, 2, 2]
+        assert books.worst(SERVER) == np.inf
+
+
+def test_a_restarted_party_of_an_app_misses_a_round_and_enters_before_the_next(tmp_path: Path) -> None:
+    with session(tmp_path, {}) as ask:
+        assert ask(1)[0].survivors == (0, 1, 2)
+        ask.restart("client-0001")  # type: ignore[attr-defined]
+        answers, _, presence = ask(2)
+        assert answers.survivors == (0, 2)
+        assert presence.line() == "round 2: 2 of 3 answered; client-0001 refused the order since round 2"
+        assert ask(3)[0].survivors == (0, 1, 2)
 
 
 def test_the_command_shows_a_party_of_an_app(tmp_path: Path) -> None:

@@ -244,14 +244,15 @@ def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any,
     ],
     ids=["none", "two", "short", "empty", "one name twice"],
 )
-def test_a_client_takes_one_digest_for_each_query(wrong: Any, said: str) -> None:
-    whole, party = engine(replace(OPEN, scores="pads"))
+@pytest.mark.parametrize("how", ["pads", "ckks"])
+def test_a_client_takes_one_digest_for_each_query(how: Any, wrong: Any, said: str) -> None:
+    whole, party = engine(replace(OPEN, scores=how))
     key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, scores()))
     with pytest.raises(RemoteProtocolError, match=said):
         party.call(["client-0000"], encode_call(PLACE, scores(key=key, **wrong)))
 
 
-@pytest.mark.parametrize("how", ["pads", "dealt-pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads", "dealt-pads"])
 def test_neither_party_takes_one_name_twice(how: Any) -> None:
     """Two queries of one name would be two requests, or two digests, of one vector."""
     whole, party = engine(replace(OPEN, scores=how))
@@ -262,7 +263,7 @@ def test_neither_party_takes_one_name_twice(how: Any) -> None:
             one.call([name], encode_call(replace(PLACE, round=2), twice))
 
 
-@pytest.mark.parametrize("how", ["pads", "dealt-pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads", "dealt-pads"])
 def test_a_key_holder_that_enters_again_has_another_key(how: Any) -> None:
     """It forgets what it answered, so the pads of before must be gone too."""
     whole, _ = engine(replace(OPEN, scores=how))

@@ -353,6 +353,25 @@ def test_what_no_client_signed_is_not_opened(forge: Forge) -> None:
     assert parties.holder._openings.opened == 0
 
 
+def test_a_statement_counts_for_its_own_client_though_two_have_one_key() -> None:
+    """A roster has no key twice. If one had, one ciphertext would be opened under two names."""
+    parties = Parties()
+    names = (NAME, "another")
+    parties.holder = CheckedKeyHolder(
+        parties.pair,
+        parties.checks,
+        names,
+        COHORT,
+        SERVER.public,
+        lambda number: (client(number), CLIENTS[0].public),
+        Openings(),
+        parties.ring,
+    )
+    entry = parties.entry(0)
+    found = parties.open(parties.request([entry, replace(entry, number=1)]))
+    assert [share is None for share in found] == [False, True]
+
+
 def test_a_forged_entry_costs_no_other_client_its_share() -> None:
     parties = Parties()
     forged = replace(parties.entry(1), c1=junk(parties))

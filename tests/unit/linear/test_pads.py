@@ -22,7 +22,7 @@ from securefl.linear import words
 from securefl.linear.opener import Score
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.padded import OpensPads
-from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask
+from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask, rounded
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()
@@ -182,11 +182,15 @@ def test_between_the_servers_a_client_costs_a_key_and_a_word() -> None:
 
 
 def other_sums(parties: Parties, masked: Masked, request: bytes) -> bool:
-    """Whether this request opens nothing of a client's vector: the sum is of an unrelated pad."""
+    """Whether this request opens nothing of the vector of `profile(1, 10)`, by an unrelated pad."""
     reply = parties.holder.open(request)
-    whole = words.product(words.unpacked(masked.words, 64), words.unpacked(request[36 : 36 + 8 * 21], 64))
+    weights = words.unpacked(request[36 : 36 + 8 * 21], 64)
+    whole = words.product(words.unpacked(masked.words, 64), weights)
     opened = words.centred((whole - int.from_bytes(reply, "little")) % 2**64, 64)
-    return abs(opened) > 2**50
+    own = features(profile(1, 10), parties.anchor, BOUNDS).split(parties.variant).hidden
+    meant = words.centred(words.product(rounded(own, parties.terms), weights), 64)
+    # Of an unrelated pad the difference is uniform, so it is as small as this in one of 2^23 runs.
+    return abs(opened - meant) > 2**40
 
 
 def test_other_weights_get_the_sum_of_an_unrelated_pad() -> None:

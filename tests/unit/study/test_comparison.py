@@ -114,6 +114,20 @@ def test_six_pairs_of_two_arms_have_no_power_together(tmp_path: Path) -> None:
     ]
 
 
+def test_an_arm_that_cannot_be_tested_costs_the_others_nothing(tmp_path: Path) -> None:
+    config, arms = text(FEDAVG, FEDPROF), ("FedAvg", "FedProf")
+    runs = []
+    for name, gap in (("a", 0.0), ("b", 0.1)):
+        run = finished(tmp_path / name, config=config, finals=[0.3 + 0.01 * k for k in range(6)], arms=arms)
+        table = pd.read_csv(run / "metrics.csv")
+        table["accuracy"] += gap * (1 + table["seed"] / 10) * (table["arm"] == "FedAvg")
+        table.to_csv(run / "metrics.csv", index=False)
+        runs.append(run)
+    first, second = compared(runs).gaps
+    assert first.p == pytest.approx(2 / 2**6)
+    assert (second.p, second.points) == (None, 0.0)
+
+
 def test_differences_are_listed_by_key_and_arm(tmp_path: Path) -> None:
     other = text(FEDAVG.replace("0.5", "0.25"), FEDPROF).replace("learning_rate = 0.2", "learning_rate = 0.1")
     found = compared(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pandas as pd
@@ -13,27 +14,35 @@ from matplotlib.figure import Figure
 from support.private_studies import private
 from support.tiny_study import FEDPROF, run, study, world
 
+from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import DataError
+from securefl.core.messages import client_name
 from securefl.report.privacy_plots import epsilon, finite_parties
 from securefl.study import spent as spending
-from securefl.study.arm import ArmRun
+from securefl.study.arm import ArmRun, arm_folder
 from securefl.study.composition import composition
 from securefl.study.spent import spent
 
-Played = tuple[ArmRun, Mapping[str, tuple[Algorithm, Plan]]]
+Played = tuple[ArmRun, Mapping[str, tuple[Algorithm, Plan]], Sequence[float]]
+"""A run, its arms, and each client's epsilon against the server by its ledger."""
 
 
 @pytest.fixture(scope="module")
 def noised(tmp_path_factory: pytest.TempPathFactory) -> Played:
     of = private("fedavg", 'fraction = 0.5\naggregation = "partial"', rounds=3)
-    played = run(of, tmp_path_factory.mktemp("noised"))
-    return played, {played.arm.name: composition(of, played.arm, world(of))}
+    folder = tmp_path_factory.mktemp("noised")
+    played = run(of, folder)
+    arms = {played.arm.name: composition(of, played.arm, world(of))}
+    terms = arms[played.arm.name][1].terms()
+    with Ledger(arm_folder(folder, played.arm, played.world.seed) / "ledger.sqlite", terms) as ledger:
+        filed = [ledger.epsilon(client_name(k), "server") for k in range(played.world.problem.clients)]
+    return played, arms, filed
 
 
 def test_the_largest_epsilon_is_the_ledgers(noised: Played) -> None:
-    played, arms = noised
+    played, arms, _ = noised
     table = spent([played], arms)
     assert set(table["party"]) == {"server", "key-holder", "others"}
     for record in played.records:
@@ -46,8 +55,17 @@ def test_the_largest_epsilon_is_the_ledgers(noised: Played) -> None:
     assert (server["least"] < server["most"]).any(), "half of the clients take part in a round"
 
 
+def test_the_spread_is_that_of_all_clients_ledgers(noised: Played) -> None:
+    played, arms, filed = noised
+    table = spent([played], arms)
+    last = table[table["party"] == "server"].iloc[-1]
+    assert len(set(filed)) > 1
+    expected = [min(filed), median(filed), max(filed)]
+    assert last[["least", "median", "most"]].tolist() == pytest.approx(expected)
+
+
 def test_a_long_run_has_few_rounds_with_the_last(noised: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    played, arms = noised
+    played, arms, _ = noised
     monkeypatch.setattr(spending, "_MOST_POINTS", 2)
     assert sorted(set(spent([played], arms)["round"])) == [1, 3]
 
@@ -57,7 +75,7 @@ def lines(figure: Figure) -> list[list[float]]:
 
 
 def test_infinite_lies_above_finite_and_the_budget_is_drawn(noised: Played) -> None:
-    played, arms = noised
+    played, arms, _ = noised
     table = spent([played], arms)
     other = table.assign(arm="without", least=inf, median=inf, most=inf)
     both = pd.concat([table, other])
@@ -82,6 +100,6 @@ def test_a_run_without_noise_spends_an_infinite_epsilon(tmp_path: Path) -> None:
 
 
 def test_a_table_without_a_column_is_refused(noised: Played) -> None:
-    played, arms = noised
+    played, arms, _ = noised
     with pytest.raises(DataError, match="without most"):
         epsilon(spent([played], arms).drop(columns="most"))

@@ -71,6 +71,8 @@ def test_a_ledger_states_the_target_and_never_more(name: str, tmp_path: Path) ->
     # A client that is in every round, with all retries: this is what the noise is sized for.
     worst: Counter[DpEvent] = Counter()
     for spec in (own.spec for own in algorithm.contributions):
+        retries = plan.max_retries if spec.reduction == "sum" else 0
+        assert plan.max_releases[spec.name] == spec.asked(3) + retries
         often = plan.max_releases[spec.name] - spec.initial_queries
         worst[charge_of(plan, spec).others] += often
         worst[charge_of(plan, spec, trained=False).others] += spec.initial_queries
@@ -175,7 +177,7 @@ def test_the_part_of_training_can_be_fixed_instead() -> None:
             r"\[dpsgd\] Expected a finite epsilon > 0, got inf.*leave \[dpsgd\] out",
         ),
         ({"epsilon = 2.0": "epsilon = nan"}, r"\[dpsgd\] Expected a finite epsilon > 0, got nan"),
-        ({"epsilon = 2.0": 'epsilon = "two"'}, r"\[dpsgd\] `epsilon`: Expected a valid number"),
+        ({"epsilon = 2.0": 'epsilon = "two"'}, r"\[dpsgd\] `epsilon`: Expected a number"),
         ({"epsilon = 2.0": ""}, r"\[dpsgd\] Expected `epsilon`.*or `noise_multiplier`, got neither"),
         (
             {"epsilon = 2.0": "epsilon = 2.0\nnoise_multiplier = 1.0"},
@@ -204,6 +206,16 @@ def test_a_bad_target_is_explained(changes: dict[str, str], said: str) -> None:
         whole = whole.replace(old, new, 1)
     with pytest.raises(ConfigError, match=said):
         parse(whole)
+
+
+def test_the_first_error_is_the_first_one_typed() -> None:
+    whole = written("fedavg", AVERAGING["fedavg"], extra="").replace("delta = 1e-4", "delta = 2.0")
+    bad = TARGET.replace("epsilon = 2.0", "epsilon = 0.0")
+    with pytest.raises(ConfigError, match=r"\[dpsgd\] Expected a finite epsilon"):
+        parse(bad + whole)
+    head, arms = whole.split("[[arm]]")
+    with pytest.raises(ConfigError, match=r"\[privacy\] Expected .*delta"):
+        parse(f"{head}{bad}\n[[arm]]{arms}")
 
 
 @pytest.mark.parametrize(

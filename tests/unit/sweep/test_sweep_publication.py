@@ -67,7 +67,7 @@ def test_the_page_says_so_beside_each(done: tuple[Path, bool]) -> None:
     out, personal = done
     page = (out / "sweep.html").read_text().replace("&#39;", "'")
     assert page.count(TESTED) == 2
-    boxes = [box for box in page.split('class="failed">')[1:] if MARK in box]
+    boxes = [box for box in page.split('class="alarms">')[1:] if MARK in box]
     assert len(boxes) == 2
     assert all(APART in box[: box.index(MARK)] for box in boxes)
     assert page.count("†</td>") == (3 * 6 if personal else 0)

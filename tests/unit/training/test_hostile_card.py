@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.exported_cards import CARD, MODEL, values
+from support.exported_cards import CARD, MODEL, RECORDS, values
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.training.exported import save
@@ -36,6 +36,9 @@ def write(path: Path, card: dict[str, Any]) -> Path:
         {"task": "x"},
         {"reads_text": "no"},
         {"changes": "x"},
+        {"options": []},
+        {"code": 3},
+        {"records": {}},
         {"features": []},
         {"features": {"kind": "x", "bound": 1.0}},
         {"features": {"kind": "clip-l2", "bound": "x"}},
@@ -59,6 +62,41 @@ def test_a_card_of_a_strangers_making_is_refused_shortly(told: dict[str, Any], t
     with pytest.raises(DataError, match="the whole card of a model") as refused:
         load(file)
     assert len(str(refused.value)) < 700
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"columns": [{"name": f"f{place}", "range": [1, 0]} for place in range(6)]},
+        {"columns": [{"name": "f", "categories": list("abcdea")}]},
+        {"columns": [{"name": "f"}] * 6},
+        {"shape": [5]},
+        {"labels": ["no", "yes"]},
+        {"labels": ["no", "yes", "no"]},
+        {"labels": ["\x1b[2J"] * 3},
+        {"features": {"word": "net:Net", "name": "a\nb", "about": ""}},
+        {"network": 3},
+        {"strange": 1},
+    ],
+    ids=lambda told: str(told)[:60],
+)
+def test_records_that_no_export_describes_are_refused(told: dict[str, Any], tmp_path: Path) -> None:
+    file = write(tmp_path, {**CARD, "records": {**RECORDS, **told}})
+    with pytest.raises(DataError, match="the whole card of a model") as refused:
+        load(file)
+    assert len(str(refused.value)) < 700
+
+
+def test_an_edited_card_is_noticed(tmp_path: Path) -> None:
+    """A digest binds card and values: one letter of a category is enough."""
+    columns = [{"name": "f", "categories": list("abcdef")}]
+    file = write(tmp_path, {**CARD, "records": {**RECORDS, "columns": columns}})
+    load(file)
+    raw = file.read_bytes()
+    assert raw.count(b'\\"e\\"') == 1
+    file.write_bytes(raw.replace(b'\\"e\\"', b'\\"x\\"'))
+    with pytest.raises(DataError, match="unchanged, got other values or another card"):
+        load(file)
 
 
 @pytest.mark.parametrize(
