@@ -28,6 +28,10 @@ _WIDE = 110
 """From this width on, bars show bytes and seconds too."""
 _WORD = 17
 """The room of the longest word of an epsilon, such as key-holder=123.45."""
+_EPSILONS = 40
+"""The room of all epsilons in one line."""
+_REST = 49
+"""The room of a name of 18 characters and of all other columns."""
 
 
 def draws(console: Console) -> bool:
@@ -46,11 +50,12 @@ class TimeLeft(TimeRemainingColumn):
         return Text("took " if task.finished else "left ").append_text(super().render(task))
 
 
-def columns(*figures: str) -> tuple[ProgressColumn, ...]:
+def columns(*figures: str, last: int | None = None) -> tuple[ProgressColumn, ...]:
     """The columns of a bar: name, bar, finished of all, time left, and these fields of the task.
 
     Names and the last field fold between words, and the bar takes the room that is left. All other columns
-    stay whole, so that a narrow terminal shows every figure.
+    stay whole, so that a narrow terminal shows every figure. last: the width of the last field, if its words
+    must stay whole.
     """
     whole = [
         TextColumn(f"{{task.fields[{name}]}}", markup=False, table_column=Column(no_wrap=True))
@@ -65,7 +70,7 @@ def columns(*figures: str) -> tuple[ProgressColumn, ...]:
         TextColumn(
             f"{{task.fields[{figures[-1]}]}}",
             markup=False,
-            table_column=Column(min_width=_WORD, overflow="fold"),
+            table_column=Column(width=last, overflow="fold"),
         ),
     )
 
@@ -81,7 +86,10 @@ class Bars:
         self._bytes: dict[str, int] = {}
         self._tasks: dict[str, TaskID] = {}
         self._progress = Progress(
-            *columns("accuracy", "spent"), console=console, disable=not self._draws, expand=True
+            *columns("accuracy", "spent", last=max(_WORD, min(_EPSILONS, console.width - _REST))),
+            console=console,
+            disable=not self._draws,
+            expand=True,
         )
 
     def __enter__(self) -> Bars:

@@ -24,24 +24,25 @@ RECORD: dict[str, Any] = {
 }
 
 
-def shown(width: int) -> str:
+def shown(width: int, name: str = NAME) -> str:
     console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
     bars = Bars(study(FEDAVG, rounds=40), console)
     first = study(FEDAVG).arms[0]
-    bars.tell(Arm(name=NAME, protocol="fedavg", options=first.options), 3, RECORD)
+    bars.tell(Arm(name=name, protocol="fedavg", options=first.options), 3, RECORD)
     bars.observe("all records in one place", 20, 20)
     with console.capture() as captured:
         console.print(bars._progress.get_renderable())
     return captured.get()
 
 
+@pytest.mark.parametrize("name", [NAME, "FedProf with full matching", "FedAvg"])
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_nothing_is_elided(width: int) -> None:
-    text = shown(width)
+def test_nothing_is_elided(width: int, name: str) -> None:
+    text = shown(width, name)
     assert "…" not in text
     words = text.split()
     figures = ["3/40", "left", "acc", "0.935", "ε", "server=101.25", "key-holder=0.50", "others=∞", "20/20"]
-    for figure in [*figures, *NAME.split()]:
+    for figure in [*figures, *name.split()]:
         assert figure in words, figure
     assert re.search(r"left -:--:--|left \d:\d\d:\d\d", text)
     assert max(map(len, text.split("\n"))) <= width
