@@ -145,9 +145,7 @@ def loose(step: Step, lines: list[str]) -> list[str]:
         kept = [line for line in kept if not line.startswith("round N: ")]
     # A line on every tenth round and the last, warnings of rounds in whose middle a party was killed, and
     # notices that a killed process left the lock of its folder.
-    # So is the sentence on the accuracy, since rounds have more epochs here than on the page.
-    ended = "With partial aggregation fedavg ended "
-    kept = [line for line in kept if not line.startswith(("fedavg  ", "Warning", "Taking over ", ended))]
+    kept = [line for line in kept if not line.startswith(("fedavg  ", "Warning", "Taking over "))]
     return [line for at, line in enumerate(kept) if at == 0 or kept[at - 1] != line]
 
 
