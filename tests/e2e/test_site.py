@@ -83,8 +83,16 @@ def test_search_needs_no_server(site: Path) -> None:
     assert "iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["index.html", "reference/keys.html", "explanation/sharp-edges.html"])
-@pytest.mark.parametrize(("width", "dark"), [(420, False), (420, True), (1280, False), (1280, True)])
+@pytest.mark.parametrize(
+    ("page", "width", "dark"),
+    [
+        *(("index.html", width, dark) for width in (420, 1280) for dark in (False, True)),
+        *(("reference/keys.html", *how) for how in ((420, True), (1280, False))),
+        *(("explanation/sharp-edges.html", *how) for how in ((420, False), (1280, True))),
+        *(("reference/securefl.algorithm.html", *how) for how in ((420, False), (1280, True))),
+        *(("notebooks/private_heads.html", *how) for how in ((420, True), (1280, False))),
+    ],
+)
 def test_a_page_is_read_on_a_telephone_and_a_screen_light_and_dark(
     site: Path, page: str, width: int, dark: bool
 ) -> None:
@@ -219,6 +227,7 @@ def test_what_a_page_names_exists(path: Path) -> None:
         "`--wrokers`",
         "`securefl.masked_summ`",
         "`tests/unit/test_nothing.py`",
+        "`tests/e2e/test_site.py::test_nothing`",
         "`[privcy]`",
         "`[privacy] bugdet`",
         "`min_cohort = 3`",
@@ -226,6 +235,18 @@ def test_what_a_page_names_exists(path: Path) -> None:
 )
 def test_a_lie_in_prose_is_found(lie: str) -> None:
     assert lies(f"Some words, and {lie} among them.") == [lie.strip("`")]
+
+
+def test_every_sharp_edge_names_the_test_that_plays_it() -> None:
+    page = (ROOT / "docs" / "explanation" / "sharp-edges.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if row[0] != "| what goes wrong"]
+    assert len(rows) > 70
+    assert {len(row) for row in rows} == {4}
+    # What no test can play, the page says in a word. `lies` holds each name to its file.
+    assert [row[0] for row in rows if not re.match(r"`tests/[\w/]+\.py::test_\w+` \|$", row[3])] == [
+        row[0] for row in rows if row[3].startswith("none: ") and "**not held**" in row[2].lower()
+    ]
 
 
 @pytest.mark.parametrize("lie", ["[x](other.md#data-sorce)", "[x](nothing.md)", "![x](nothing.png)", ""])

@@ -41,6 +41,8 @@ def _checks(quoted: str) -> Iterator[Callable[[str], bool]]:
         yield lambda text: text in _others() or _is_name(text)
     elif re.match(r"(securefl|tests|docs|tools|benchmarks|examples)/[\w./-]+$", quoted):
         yield lambda path: (ROOT / path).exists()
+    elif re.match(r"tests/[\w./-]+::\w+$", quoted):
+        yield is_test
     elif re.match(r"\[\[?[a-z][\w.]*\]?\]( \w+)?$", quoted):
         yield _is_section
     elif re.match(r"[a-z_]+ = (?!True|False)[^{\s]", quoted):
@@ -59,6 +61,13 @@ def is_command(text: str) -> bool:
         command = found
     known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
     return {word.split("=")[0] for word in text.split() if re.match(r"--[a-z]", word)} <= known
+
+
+def is_test(text: str) -> bool:
+    """Whether a file below tests/ has the function of `FILE::FUNCTION`."""
+    file, _, function = text.partition("::")
+    path = ROOT / file
+    return path.is_file() and f"\ndef {function}(" in path.read_text(encoding="utf-8")
 
 
 def is_target(text: str) -> bool:
