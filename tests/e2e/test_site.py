@@ -204,6 +204,27 @@ def test_every_exit_code_that_exists_is_in_the_reference(site: Path) -> None:
             assert not bare, f"{path}: an exit code without a name"
 
 
+def test_the_readme_names_every_exit_code() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    (said,) = re.findall(r"Exit codes: (.*?)\. ", text)
+    bare = re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "", said)
+    assert [int(code) for code in re.findall(r"\d+", bare)] == [code.value for code in ExitCode]
+
+
+def test_the_figures_count_the_site(site: Path) -> None:
+    edges = (ROOT / "docs" / "explanation" / "sharp-edges.md").read_text(encoding="utf-8")
+    counts = {
+        "pages, the code of examples included": len(list(site.rglob("*.html"))),
+        "documented keys of a study": len(headings(site / "reference" / "keys.html", 3)),
+        "commands": len(headings(site / "reference" / "commands.html", 2)),
+        "public names": sum(len(names.names(face)) for face in names.faces()),
+        "sharp edges": len(re.findall(r"^\| (?!what goes wrong)", edges, re.MULTILINE)),
+    }
+    figures = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    said = {what: re.findall(rf"^\| {what} \| (\d+) \|$", figures, re.MULTILINE) for what in counts}
+    assert said == {what: [str(count)] for what, count in counts.items()}
+
+
 # Pages that lie ------------------------------------------------------------------------------------------
 
 

@@ -121,7 +121,11 @@ def _is_name(text: str) -> bool:
 @cache
 def _keys() -> frozenset[str]:
     kinds = [*(table.kind for table in keys.tables()), Plan, Updates]
-    return frozenset(name for kind in kinds for name in kind.__dataclass_fields__) | {"name", "protocol"}
+    return frozenset(name for kind in kinds for name in kind.__dataclass_fields__) | {
+        "name",
+        "protocol",
+        "terms",
+    }
 
 
 def _is_section(text: str) -> bool:
