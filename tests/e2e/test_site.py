@@ -252,6 +252,11 @@ def test_what_a_page_names_exists(path: Path) -> None:
         "`[privcy]`",
         "`[privacy] bugdet`",
         "`min_cohort = 3`",
+        "`min_cohort_sise`",
+        "`SecureAgregator`",
+        '`"delt-pads"`',
+        "`RUN/metrcs.csv`",
+        "exit code 6",
     ],
 )
 def test_a_lie_in_prose_is_found(lie: str) -> None:
