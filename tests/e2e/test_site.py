@@ -103,6 +103,21 @@ def test_a_page_is_read_on_a_telephone_and_a_screen_light_and_dark(
     assert sum(seen.paper) < 200 if dark else sum(seen.paper) == 765
 
 
+@pytest.mark.parametrize(
+    ("page", "width", "words"),
+    [
+        ("how-to/trust.html", 1280, ("A trusted server", "Tutorials", "Reference")),
+        ("reference/keys.html", 420, ("max_client_weight", "Coming from", "Commands")),
+    ],
+)
+def test_a_browser_without_scripts_shows_text_and_navigation(
+    site: Path, page: str, width: int, words: tuple[str, ...]
+) -> None:
+    seen = browser.look(site / page, width=width, dark=False, scripts=False)
+    assert [word for word in words if word not in seen.text] == []
+    assert not [one for one in seen.scrolls if "the page needs" in one]
+
+
 def test_the_search_finds_a_key_from_a_disk(site: Path) -> None:
     seen = browser.look(site / "index.html", width=1280, dark=False, search="dirichlet")
     assert "partition" in seen.text
