@@ -169,10 +169,9 @@ def _declared(study: Study, owned: int, clients: int, part: float, leaving: bool
         return section.public_num_examples * clients
     if study.claims and section.records is None:
         raise ConfigError(
-            "Expected `public_num_examples` under a finite epsilon, got none: the number of a client's "
-            "records is "
-            "private there, so other parties get a declared number in its place. Write one that does not "
-            "follow from the records, such as public_num_examples = 100."
+            "[data] Expected `public_num_examples` under a finite epsilon, got none: the number of a "
+            "client's records is private there, so other parties get a declared number in its place. Write "
+            "one that does not follow from the records, such as public_num_examples = 100."
         )
     return owned
 
