@@ -196,7 +196,8 @@ def _of_table(path: Path, text: str, target: str | None) -> Part:
     for row, one in enumerate(texts):
         if not isinstance(one, str) or not one.strip():
             raise DataError(
-                f"{place.at(row)}: expected a text, got {'none' if not one else type(one).__name__}."
+                f"{place.at(row)}: expected a text, got {'none' if not one else type(one).__name__}. "
+                "Correct the record, or leave it out."
             )
     return Part(
         title="texts",
