@@ -3,7 +3,8 @@
     server   g = its own training step from the model, on a few root records; tells nobody
     clients  u_k = w_k - w after local training; a_k = u_k / ||u_k||
     server   learns cos_k = <a_k, g> / ||g||, one linear query per client
-             trust_k = max(0, cos_k); whole weights 1 to 16 in proportion; trust 0 is not asked further
+             trust_k = max(0, cos_k), 0 up to the error of a concealed number (an update of 0 is not trusted)
+             whole weights 1 to 16 in proportion; trust 0 is not asked further
     server   w + ||g|| * (sum of weight_k a_k) / (sum of weight_k), from one sum
 
 The paper has real weights. Here they are draws: whole numbers that every client of the sum checks under its
@@ -223,6 +224,12 @@ def _direction(context: ClientContext, trained: Fitted) -> Floats:
         return direction(trained.astype(np.float64) - context.broadcast)
 
 
+def _above_noise(cosines: Mapping[int, float], error: float) -> dict[int, float]:
+    """The cosines, with 0 for those whose sign the noise of their opening could have made."""
+    # Without this, noise would give half of the clients whose update is 0 a weight of 1.
+    return {k: cosine if abs(cosine) > error else 0.0 for k, cosine in cosines.items()}
+
+
 # The round ------------------------------------------------------------------------------------------
 
 
@@ -266,7 +273,7 @@ class Trusting:
             broadcast=state.broadcast,
             per_client=(PerClient(scored.spec, query),),
         )
-        cosines = answers.per_client[scored.spec.name]
+        cosines = _above_noise(answers.per_client[scored.spec.name], answers.error_bound)
         weights = self._weights(cosines, population)
         trust = np.full(population.clients, np.nan)
         for client, cosine in cosines.items():

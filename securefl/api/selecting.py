@@ -79,8 +79,8 @@ def select_by_profile(
         (['ann', 'bob'], True)
 
     All parties run in this process, and every message passes as bytes. The server learns one score of each
-    client. The key holder must not collude with the server. It learns integers that look uniform to it; under
-    "pads" it learns the baseline.
+    client. The key holder must not collude with the server. It learns the baseline, and under "ckks" who
+    takes part; under "dealt-pads" neither.
 
     Args:
         profiles: each client's profile by name, or a list: a `Profile`, or a pair of mean and variance, (q,)

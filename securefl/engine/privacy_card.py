@@ -73,6 +73,8 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         words.append("differences of several rounds' sums are not protected")
     if plan.sum == "masked" and plan.secagg == "semi-honest":
         words.append("a server that breaks the protocol can open one client's value: it must follow it")
+    if plan.sum == "ckks":
+        words.append("a server that breaks the protocol reads the key holder's key: it must follow it")
     return "; ".join(words)
 
 

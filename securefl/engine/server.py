@@ -193,6 +193,7 @@ class ServerParty:
         self.log.take()  # of an earlier query
         self._called, self._heard = set(), frozenset()
         answers = self._queried(query, header, transport)
+        answers = replace(answers, error_bound=self.error_bound() or 0.0)
         self.seen = self._saw(query, answers, transport.absent)
         return answers
 

@@ -7,13 +7,13 @@
     key holder   keys.reveal(scores, server.public)
 
 Evaluator and key holder are semi-honest and do not collude. Together they could decrypt every profile. The
-evaluator learns no score. The key holder learns scores and nothing else (see `securefl.linear.evaluator`).
+evaluator learns no score. The key holder learns scores and, if it was declared, the baseline.
 
 Without a declared baseline, a malicious evaluator gets the key of an encrypted baseline within a few hundred
 openings, and with it every profile that was encrypted so. `openings` limits the volume and does not prevent
 that. With one (`Evaluator.declare`), openings are checked (`securefl.linear.checked`). An evaluator alone has
 one score of each profile read, which its client signed with a `ClientKey`; with one of these clients it has
-any entry of a profile read. The key holder learns the baseline.
+any entry of a profile read.
 """
 
 from securefl.core.lazy import lazy

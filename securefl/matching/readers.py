@@ -20,6 +20,7 @@ from securefl.linear.opener import Opener, Score, addressed_score
 from securefl.linear.pad_terms import KEY, PadTerms
 from securefl.linear.terms import LinearTerms
 from securefl.linear.words import Words
+from securefl.matching.clients import ClientPublic
 from securefl.matching.matchers import Header, item_digest, requests_context
 
 _DIGEST = 32
@@ -125,10 +126,12 @@ class CheckedReader:
         terms, p = self._checks.terms, self._checks.terms.parameters
         public, signed, number = addressed_checked.parsed(request, self._checks, sender=label)
         if public.raw not in self._clients:
+            own_name = ClientPublic(public).fingerprint
             raise _refusal(
-                f"Expected a profile of a client whose key was given, got one of {public.raw.hex()[:16]}. "
-                "Give its client.pub as --client.",
+                "Expected a profile of a client whose key was given, got one of the client with fingerprint "
+                f"{own_name}. Give its client.pub as --client.",
                 label,
+                phase="checks",
             )
         question = Question(checks=self._checks, key=self._key, name=label, told=self._told)
         said, parts = verified(question, public.raw.hex(), public, signed, sender=label)
@@ -144,6 +147,7 @@ class CheckedReader:
             raise _refusal(
                 "Expected the first request for this profile again, got another. Have it encrypted again.",
                 label,
+                phase="checks",
             )
         opened = int.from_bytes(stored[_DIGEST:], "little")
         return addressed_score(opened, terms, len(self.requests), sender=label)
@@ -243,5 +247,5 @@ def _require_the_told(told: bytes, header: Header) -> None:
         )
 
 
-def _refusal(what: str, sender: str) -> RemoteProtocolError:
-    return RemoteProtocolError(what, sender=sender, phase="pads")
+def _refusal(what: str, sender: str, phase: str = "pads") -> RemoteProtocolError:
+    return RemoteProtocolError(what, sender=sender, phase=phase)

@@ -55,6 +55,13 @@ def test_the_card_says_which_server_masks_hold_against() -> None:
     assert warning not in said(secagg="semi-honest", sum="clear"), "every single one is open there"
 
 
+def test_the_card_says_that_no_opening_of_encrypted_sums_is_checked() -> None:
+    warning = "a server that breaks the protocol reads the key holder's key"
+    assert warning in said(sum="ckks")
+    assert warning not in said()
+    assert warning not in said(sum="two-server")
+
+
 def test_the_card_says_who_may_collude() -> None:
     assert "up to 20 % of a cohort may collude with it" in said()
     assert "no client may collude with it" in said(corrupt=0.0)

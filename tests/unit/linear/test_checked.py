@@ -19,6 +19,7 @@ from securefl.core.signing import SIGNATURE_BYTES, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.keys import KeyPair
+from securefl.he.keys import checked as checked_key
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.he.ring import Ring
@@ -576,3 +577,43 @@ def test_with_one_client_the_server_reads_digits_of_the_key(parameters: Paramete
         rest = (rest - digit) // 3
     assert count >= 14
     assert found == parties.pair.coefficients()[:count].tolist()
+
+
+# The key holder, if it breaks the protocol ------------------------------------------------------------
+
+
+def test_a_key_holder_with_a_key_of_its_own_making_confirms_a_guess_of_a_vector() -> None:
+    """Not stopped. Both halves of its key are constants, so c1 shows the encryption's randomness u.
+
+    Then c0 is known but for the vector, and its hash is in the request. Under SEAL's own keys c1 hides u.
+    """
+    parties = Parties()
+    p, ring, terms = parties.terms.parameters, parties.ring, parties.terms
+    primes, bits = (*p.primes, p.special_prime), (11, 10)
+    halves = [[(p.special_prime * 2**bit + 1) % prime for prime in primes] for bit in bits]
+    shape = (2, len(primes), p.poly_modulus_degree)
+    forged = np.broadcast_to(np.array(halves, dtype=np.uint64)[:, :, None], shape)
+    public = checked_key(p, gate.pack(np.ascontiguousarray(forged), primes))
+    own, other = (
+        features(profile(seed, parties.q), parties.anchor, BOUNDS).split(parties.variant).hidden
+        for seed in (3, 4)
+    )
+    sent = Halves.of(Encryptor(public, terms).encrypt(own), parties.checks)
+    (c1,) = checked._unpacked_half(sent.c1, parties.checks, sender="")
+    # c1 = 2^10 u, exactly: the division by the special prime rounds its noise away.
+    u = [_over(row, 2 ** bits[1], prime) for row, prime in zip(c1, p.primes, strict=True)]
+
+    def hash_with(guess: NDArray[np.float64]) -> bytes:
+        (plain,) = [ring.transformed(ring.encoded(guess, terms.data_scale))]
+        rows = [
+            (row.astype(object) * 2 ** bits[0] + of) % prime
+            for row, of, prime in zip(u, plain.astype(object), p.primes, strict=True)
+        ]
+        return hash_of(checked._C0, gate.pack(np.array(rows, dtype=np.uint64)[None], p.primes))
+
+    assert hash_with(own) == sent.hashes[0]
+    assert hash_with(other) != sent.hashes[0]
+
+
+def _over(values: NDArray[np.uint64], by: int, prime: int) -> NDArray[np.object_]:
+    return values.astype(object) * pow(by, -1, prime) % prime

@@ -86,6 +86,9 @@ def test_a_profile_of_a_client_that_was_not_given_is_not_read() -> None:
     found = holder.reveal(scores, evaluator.public, clients=GIVEN[:1])
     assert list(found.scores) == ["p1"]
     assert "client whose key was given" in found.refused["p2"]
+    # As keygen prints it, so that a person can tell whose key is missing.
+    assert GIVEN[1].fingerprint in found.refused["p2"]
+    assert "phase checks" in found.refused["p2"]
     assert set(holder.reveal(scores, evaluator.public).refused) == set(LABELS)
 
 
