@@ -21,6 +21,8 @@ from time import perf_counter
 import numpy as np
 import pandas as pd
 
+from securefl.report.tables import write_csv
+
 HOLDERS = [f"branch {number}" for number in range(1, 11)]
 SHARES = np.array([0.22, 0.18, 0.14, 0.11, 0.09, 0.08, 0.06, 0.05, 0.04, 0.03])
 EDUCATION = ["primary", "secondary", "college", "master", "doctor"]
@@ -128,8 +130,8 @@ def table(n: int, seed: int) -> pd.DataFrame:
 
 def write(folder: Path, records: int, epsilon: float) -> None:
     """Write the two tables and the study into a folder."""
-    table(records, 1).to_csv(folder / "loans.csv", index=False)
-    table(records // 5, 2).to_csv(folder / "new.csv", index=False)
+    write_csv(folder / "loans.csv", table(records, 1))
+    write_csv(folder / "new.csv", table(records // 5, 2))
     holders = str(HOLDERS).replace("'", '"')
     study = STUDY.format(public=records // 10, holders=holders, epsilon=epsilon)
     (folder / "loans.toml").write_text(study)

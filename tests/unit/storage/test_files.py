@@ -135,8 +135,7 @@ IN_MEMORY = {
     ("securefl/commands/features.py", "savez"),
     ("securefl/training/networks.py", "savez"),
     ("securefl/study/run_report.py", "to_json"),
-    ("securefl/report/run_page.py", "savefig"),
-    ("securefl/sweep/page.py", "savefig"),
+    ("securefl/report/inline.py", "savefig"),
     ("securefl/report/tables.py", "savefig"),
     ("securefl/report/tables.py", "to_csv"),
 }

@@ -50,7 +50,8 @@ def test_an_older_word_of_a_plan_is_refused_with_the_new_one(old: str, new: str)
 
 
 def test_digests_and_files_keep_the_first_words() -> None:
-    assert list(PLAIN.words()) == first_words(Plan)
+    # It came later, and is among the words only where it is set: digests of before stay.
+    assert list(PLAIN.words()) == [word for word in first_words(Plan) if word != "encrypted_baseline"]
     assert sorted(written(PLAIN.terms())) == sorted(first_words(Terms))
 
 
