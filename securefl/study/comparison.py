@@ -285,8 +285,8 @@ def _notes(runs: Sequence[Finished], series: Sequence[Series], apart: str) -> li
     own = [run for run in runs if run.config.get("data.source") not in NAMES]
     if unknown := [run.name for run in own if not run.digests]:
         notes.append(
-            f"Nobody checked that the runs have the same records: {' and '.join(unknown)} came without "
-            "private/records.json, which has their digest."
+            "Nobody checked that the runs have the same records: there is no digest of them in "
+            f"private/records.json of {' and '.join(unknown)}."
         )
     if apart:
         notes.append(f"One seed is not one world here, because {apart}: seeds are not paired.")
