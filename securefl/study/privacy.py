@@ -113,7 +113,7 @@ class DPSGDSection:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and not _is_target(self.epsilon):
-            why = "No noise is large enough for that: ask for more."
+            why = "Ask for more."
             if not self.epsilon <= 0:
                 why = "To train without private noise, leave [dpsgd] out."
             raise ValueError(f"Expected a finite epsilon > 0, got {self.epsilon:g}. {why}")
