@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from typing import Literal, get_origin
 
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "tests" / "architecture" / "public.txt"
@@ -54,8 +55,12 @@ def found(face: str, name: str) -> object:
 
 
 def signature(face: str, name: str) -> str:
-    """A name as it is called: parameters with types and defaults; of a constant its type."""
+    """A name as it is called: parameters with types and defaults; of a constant its type, of words these."""
     own = found(face, name)
+    if get_origin(own) is Literal:
+        return f"{name} = {str(own).removeprefix('typing.')}"
+    if getattr(own, "_is_protocol", False):  # Python shows the constructor that it has not
+        return f"{name}: Protocol"
     if not callable(own):
         return f"{name}: {type(own).__name__}"
     try:

@@ -44,7 +44,7 @@ SMALLEST_DELTA: Final = float_info.min
 def require_delta(delta: float) -> None:
     """Raise ConfigError unless delta is a probability that the accountants can compute with."""
     if not 0 < delta < 1:
-        raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
+        raise ConfigError(f"Expected 0 < delta < 1, got {delta}. Take one below 1 / records, such as 1e-5.")
     if delta < SMALLEST_DELTA:
         raise ConfigError(f"Expected delta >= {SMALLEST_DELTA:.3g}, got {delta}. Take a larger one: 1e-10.")
 

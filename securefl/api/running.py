@@ -73,7 +73,7 @@ class Run:
         epsilon: the largest epsilon of any client at the end, over all seeds: a row for each arm, a column
             for each party ("server", "key-holder", "others").
         sentences: which arm won, by how many rounds, and the cost in bytes and privacy. If an accuracy is of
-            personal models, which no epsilon covers, they say so.
+            personal models or of the observer's own, which no epsilon covers, they say so.
         accounting: whether the epsilons cover other runs over the same records.
         learnt: False if an arm learnt nothing; the command then has exit code 4.
     """

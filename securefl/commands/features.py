@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -196,7 +196,8 @@ def _of_table(path: Path, text: str, target: str | None) -> Part:
     for row, one in enumerate(texts):
         if not isinstance(one, str) or not one.strip():
             raise DataError(
-                f"{place.at(row)}: expected a text, got {'none' if not one else type(one).__name__}."
+                f"{place.at(row)}: expected a text, got {'none' if not one else type(one).__name__}. "
+                "Correct the record, or leave it out."
             )
     return Part(
         title="texts",
@@ -225,12 +226,16 @@ def _targets(values: Any, place: Any) -> NDArray[Any]:
 
 def _network(word: str, about: str | None, source: str, text: str | None) -> Network:
     """The network by its word. Raises ConfigError if it reads other records than texts, or than numbers."""
+    from securefl.data.networks import NAMED, is_name, of_own
     from securefl.storage.own_code import located, names_code
     from securefl.training.networks import made_by, named
 
     if names_code(word):
         place = located(word, Path.cwd())
-        chosen = made_by(place, about or f"{word}, an own network, SHA-256 {place.sha256[:16]}")
+        made = made_by(place, about or f"{word}, an own network")
+        chosen = replace(made, about=of_own(made.about, made.name))
+        if not is_name(chosen.about):
+            raise ConfigError(f"Expected --about as {NAMED}, got {str(about)[:80]!r}. Shorten it.")
     elif about is not None:
         raise ConfigError(f"Expected no --about for {word!r}, which describes itself. Leave it out.")
     else:

@@ -13,13 +13,14 @@ import sys
 from importlib.abc import InspectLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
 
 import click
 
 from securefl import __version__
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import SENTENCE, Help, echo
-from securefl.core.errors import SecureFLError
+from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.reading import near
 from securefl.core.text_safety import escaped
 
@@ -112,6 +113,7 @@ def _log_to_stderr() -> None:
 def main() -> None:
     """Run the command line. An error of this package becomes one line and exit code 1."""
     try:
+        _require_folder()
         # In standalone mode click would end the process, and this package's errors would be tracebacks.
         code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else ExitCode.DONE)
@@ -129,6 +131,16 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(ExitCode.INTERRUPTED)
+
+
+def _require_folder() -> None:
+    """Raises ConfigError if the working folder was deleted: libraries would end the process on import."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError(
+            "Expected a working folder, got one that was deleted. Change to another one: cd ~"
+        ) from None
 
 
 def _told(error: OSError) -> str:

@@ -134,9 +134,13 @@ def _code(name: str, sha256: str | None, imports: ExitStack) -> Any:
 
 def _require_network(found: str, schema: Schema, table: Path) -> None:
     """Raises DataError if a table has features of another network than the card names."""
-    from securefl.data.networks import NONE
+    from securefl.data.networks import NONE, of_own
+    from securefl.storage.own_code import names_code
 
-    expected = schema.network if schema.features is None else schema.features.about
+    own = schema.features
+    expected = schema.network if own is None else own.about
+    if own is not None and names_code(own.word):
+        expected = of_own(own.about, own.name)
     if found in ("", expected) or (found == NONE and not schema.network):
         return
     wanted = f"features by {expected!r}" if expected else "records without a named network"

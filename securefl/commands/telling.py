@@ -103,6 +103,7 @@ def play_and_tell(
     from rich.console import Console
 
     from securefl.study import run_report
+    from securefl.study.arm import ARMS
     from securefl.study.folder import CONFIG, as_begun, require_own
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own_code import told
@@ -113,6 +114,7 @@ def play_and_tell(
     began = time.perf_counter()
     if (out / CONFIG).exists():
         require_own(out, as_begun(study, out))
+    if (out / ARMS).exists():  # a run that was refused began none
         say(console, f"Going on with the run in {out}.")
     for sentence in told(study):
         say(console, sentence)

@@ -40,11 +40,18 @@ def proposal(
     table = read_table(path, client_column)
     section: dict[str, Any] = {"source": path.name}
     if isinstance(table, Arrays):
+        records, names = len(table.x), 10
         whole = table.y.dtype.kind in "iub"
         section["classes"] = int(table.y.max()) + 1 if whole and table.y.size else 0
         found, notes = section, [f"x has shape {table.x.shape}, y has shape {table.y.shape}."]
     else:
+        records = len(table)
+        names = 10 if client_column is None or client_column not in table else table[client_column].nunique()
         found, notes = _of_table(table, path, section, target, client_column)
+    each = float(f"{max(1, records / max(1, names)):.2g}")
+    notes.append(
+        f"A finite epsilon needs a public number of a client's records too: public_num_examples = {each:.0f}"
+    )
     if client_column is not None:
         return {**found, "client_column": client_column}, notes
     clients = {"clients": 10, "partition": {"kind": "iid"}}

@@ -6,6 +6,7 @@ A .npz names the network in a text `network` beside `x` and `y`, a Parquet file 
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,6 +45,14 @@ def network_of(path: Path) -> str:
 def is_name(name: str) -> bool:
     """Whether a network's name is a short line of printable characters."""
     return 1 <= len(name.strip()) <= len(name) <= _LONGEST and is_legible(name)
+
+
+def of_own(about: str, name: str) -> str:
+    """The text that files of features have of a person's own network: its words, and what identifies it.
+
+    name: of the network and its weights. By the words alone, two networks could not be told apart.
+    """
+    return f"{about}, SHA-256 {hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def _in_arrays(path: Path) -> str | None:

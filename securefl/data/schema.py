@@ -45,10 +45,11 @@ class Named:
 
     def words(self) -> dict[str, Any]:
         """The column by its keys in a card. Keys with their default values are left out."""
-        declared = {one.name: getattr(self.column, one.name) for one in fields(Column)}
+        # By default and not by truth: `missing = 0` is a declaration, and 0 == False.
+        declared = {one.name: (getattr(self.column, one.name), one.default) for one in fields(Column)}
         return {
             "name": self.name,
-            **{key: value for key, value in declared.items() if value not in (None, False)},
+            **{key: value for key, (value, default) in declared.items() if value != default},
         }
 
 

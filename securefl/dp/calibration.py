@@ -85,7 +85,10 @@ def sigma(
         ConfigError: a value is out of range, or FedLog's theorem does not hold for these values.
     """
     if not (epsilon > 0 and isfinite(epsilon)):
-        raise ConfigError(f"Expected a finite epsilon > 0, got {epsilon}.")
+        raise ConfigError(
+            f"Expected a finite epsilon > 0, got {epsilon}. No noise gives 0, and inf needs none. Take "
+            "a number such as 2."
+        )
     require_delta(delta)
     if releases < 1 or not (isfinite(sensitivity) and sensitivity > 0):
         raise ConfigError(f"Expected releases >= 1 and a sensitivity > 0, got {releases} and {sensitivity}.")
@@ -180,7 +183,10 @@ def training_noise(epsilon: float, delta: float, *, sampling_rate: float, steps:
         ConfigError: a value is out of range, or no noise between 0.02 and 1e5 costs this epsilon.
     """
     if not (epsilon > 0 and isfinite(epsilon)):
-        raise ConfigError(f"Expected a finite epsilon > 0, got {epsilon}.")
+        raise ConfigError(
+            f"Expected a finite epsilon > 0, got {epsilon}. No noise gives 0, and inf needs none. Take "
+            "a number such as 2."
+        )
     _check_steps(delta, sampling_rate, steps)
     return _training_noise(epsilon, delta, sampling_rate, steps)
 

@@ -240,7 +240,10 @@ def _whose(races: Sequence[_Race]) -> list[str]:
     firsts = [race.pair[0] for race in races if race.pair[1] is None]
     if all(math.isnan(arm.pooled) and math.isnan(arm.alone) for arm in firsts):
         return []
-    return ["the models on all records and on one client's are the observer's: no party has them"]
+    return [
+        "the models on all records and on one client's are the observer's, and not for publication: no party "
+        "has them, and no epsilon covers them"
+    ]
 
 
 def _side(points: float) -> str:

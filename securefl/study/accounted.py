@@ -122,6 +122,15 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
         reserve(study, plan, records, wants)
 
 
+def require_room(study: Study, world: World, made: Sequence[tuple[Arm, tuple[Algorithm, Plan]]]) -> None:
+    """Raises the errors of `reserve` for a study none of whose runs began. Only reads."""
+    if study.privacy.ledger is None:
+        return
+    held = account(study, world, made[0][1][1])
+    if held is not None and (refused := held.refusal(foreseen(study, made))) is not None:
+        raise refused
+
+
 def foreseen(study: Study, made: Sequence[tuple[Arm, tuple[Algorithm, Plan]]]) -> list[Allotment]:
     """The allotments of all arms under all seeds, before any of them has a ledger of its own.
 

@@ -146,7 +146,8 @@ class DataSection:
             if name == layout.client_column and set(self.columns[name]) == {"categories"}:
                 continue
             target = name in layout.target and not layout.count
-            if (name in apart and not target) or (target and (column.categories or column.missing)):
+            plain = column.categories is None and column.missing is None
+            if (name in apart and not target) or (target and not plain):
                 what = "a `range` at most for this target" if target else "no declaration of this column"
                 if name == layout.client_column:
                     what = "`categories` alone, the names of all clients"

@@ -9,7 +9,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.accounting.figures import plain
+from securefl.accounting.figures import plain, short
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, DataError
@@ -236,14 +236,15 @@ def _accuracy(card: Mapping[str, Any]) -> str:
 
 def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """The model card in a few lines for a person: pairs of (name, text)."""
-    epsilon = ", ".join(f"{party} {spent}" for party, spent in card["privacy"]["epsilon"].items())
+    epsilon = ", ".join(f"{party} {short(float(e))}" for party, e in card["privacy"]["epsilon"].items())
+    rounds = f"{card['rounds']} round{'' if card['rounds'] == 1 else 's'}"
     whose = {
         "whole": "the model that all clients have",
         "shared": "what all clients share; each client keeps the rest",
         "client": f"the model of client {card['client']}",
     }
     return [
-        ("model", f"{card['arm']}, seed {card['seed']}, {card['rounds']} rounds: {whose[card['part']]}"),
+        ("model", f"{card['arm']}, seed {card['seed']}, {rounds}: {whose[card['part']]}"),
         ("accuracy", _accuracy(card)),
         ("epsilon", f"{epsilon}, per {card['privacy']['unit']} at delta {card['privacy']['delta']:g}"),
         ("covers", card["privacy"]["covers"]),

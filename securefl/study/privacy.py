@@ -258,13 +258,21 @@ class PrivacySection:
                 f"{near(self.noise, known)}."
             )
         if (self.noise == NO_NOISE) != (self.epsilon is None):
-            where = " The epsilon of private training stands in [dpsgd]." if self.noise == NO_NOISE else ""
+            if self.epsilon is None:
+                raise ValueError(
+                    f"Expected `epsilon` with noise = {self.noise!r}, got none. Write the epsilon that all "
+                    "releases may cost together, such as epsilon = 2."
+                )
             raise ValueError(
-                f"Expected `epsilon` with noise, and none without noise, got {self.epsilon} with noise = "
-                f"{self.noise!r}.{where}"
+                f"Expected no `epsilon` with noise = {self.noise!r}, got {self.epsilon}. Choose another "
+                f"noise ({', '.join(kind for kind in known if kind != NO_NOISE)}), or leave `epsilon` out. "
+                "The epsilon of private training stands in [dpsgd]."
             )
         if self.epsilon is not None and not self.epsilon > 0:
-            raise ValueError(f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}.")
+            raise ValueError(
+                f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}. No noise gives 0. Write a "
+                "number such as 2."
+            )
         if self.noise == NO_NOISE:
             return False
         kind = mechanisms.kind_of(self.noise)

@@ -15,7 +15,7 @@ from securefl.core.logs import logger, to_stderr
 from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import require_layout
 from securefl.study import observed, results, run_report, split_key, world
-from securefl.study.accounted import reserve_all, sentence
+from securefl.study.accounted import require_room, reserve_all, sentence
 from securefl.study.arm import ARMS, ArmRun, made_folder
 from securefl.study.backends import Backend
 from securefl.study.composition import composition, require_known
@@ -81,6 +81,8 @@ def run_study(
     began = (folder / CONFIG).exists()
     keeper = Keeper(dealt=True) if backend is not None else split_key.of_run(study, folder, began)
     made = _prepared(study, hardware, keeper)
+    if not began:
+        require_room(study, made.first, [(arm, made.arms[arm.name]) for arm in study.arms])
     with alone(folder, say):
         claim(folder, study, keeper)
         note_device(folder, hardware)

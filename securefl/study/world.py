@@ -56,11 +56,13 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     clients, apart = study.data.clients, study.data.test_clients
     if clients is not None and clients + apart > len(split.train):
         wanted = (
-            f"clients <= {len(split.train) - apart}" if apart else f"clients <= {len(split.train)} records"
+            f"clients <= {len(split.train) - apart}"
+            if apart
+            else f"clients <= {len(split.train)}, the number of records"
         )
         if study.claims and not study.packaged:
             wanted = "a record for each client"
-        raise ConfigError(f"Expected {wanted}, got {clients}.")
+        raise ConfigError(f"Expected {wanted}, got {clients}. Take fewer `clients`, or give more records.")
     other = unrelated(study.corruption, split.train, stream(seed, "irrelevant"))
     _require_public(study, split.train, other)
     _require_fitting(study, split.train)
@@ -169,10 +171,9 @@ def _declared(study: Study, owned: int, clients: int, part: float, leaving: bool
         return section.public_num_examples * clients
     if study.claims and section.records is None:
         raise ConfigError(
-            "Expected `public_num_examples` under a finite epsilon, got none: the number of a client's "
-            "records is "
-            "private there, so other parties get a declared number in its place. Write one that does not "
-            "follow from the records, such as public_num_examples = 100."
+            "[data] Expected `public_num_examples` under a finite epsilon, got none: the number of a "
+            "client's records is private there, so other parties get a declared number in its place. Write "
+            "one that does not follow from the records, such as public_num_examples = 100."
         )
     return owned
 

@@ -58,4 +58,4 @@ def scheme_of(plan: Plan) -> SumScheme | None:
         if point.name == plan.sum:
             scheme: SumScheme = point.load()(plan)
             return scheme
-    raise ConfigError(f"Expected sum among {', '.join(names())}, got {plan.sum!r}.")
+    raise ConfigError(f"Expected sum among {', '.join(names())}, got {plan.sum!r}. Choose one of them.")

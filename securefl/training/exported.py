@@ -106,6 +106,11 @@ def _require_fitting(path: Path) -> None:
             f"Expected {path} as safetensors, got a file that begins like a pickle, as torch.save writes it. "
             "It is not opened: a pickle can run any code. Take the file that `securefl export` wrote."
         )
+    if path.suffix.lower() == ".onnx":
+        raise DataError(
+            f"Expected a model of the ending .safetensors, got {path}: an .onnx file is for other programs. "
+            "Export the run again with -o MODEL.safetensors."
+        )
     raise DataError(
         f"Expected {path} as safetensors, got {found.st_size:,} bytes of something else. {_AGAIN}"
     )

@@ -318,8 +318,9 @@ def opened(path: Path) -> tuple[Tensors, dict[str, Any], Described]:
     try:
         return tensors, card, described(card)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
+        what = f"no entry {error}" if isinstance(error, KeyError) else f"another: {error}"
         raise DataError(
-            f"Expected the whole card of a model in {path}, got {type(error).__name__}: {str(error)[:400]}"
+            f"Expected the whole card of a model in {path}, got {what[:400]} Export the model again."
         ) from None
 
 

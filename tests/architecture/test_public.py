@@ -235,3 +235,9 @@ def test_systems_import_faces() -> None:
         used |= found
     needless = [own for own in INSIDE if not any(u == own or u.startswith(f"{own}.") for u in used)]
     assert needless == [], "nothing is listed that no system needs"
+
+
+def test_no_name_is_shown_with_a_constructor_that_it_has_not() -> None:
+    """Python gives words and protocols the parameters `(*args, **kwargs)`."""
+    assert [line for line in public.listing().splitlines() if line.endswith("(*args, **kwargs)")] == []
+    assert public.signature("securefl.algorithm", "Unit") == "Unit = Literal['record', 'client']"

@@ -271,3 +271,16 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path, as_json: boo
     assert stdout == ""
     assert "Traceback" not in stderr
     assert f"Go on with: securefl run {out / 'study.toml'} --out {out}" in stderr.strip().splitlines()[-1]
+
+
+def test_a_deleted_working_folder_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    code, _, err = securefl(capfd, "run", "demo")
+    assert (code, err) == (
+        1,
+        "securefl: Expected a working folder, got one that was deleted. Change to another one: cd ~\n",
+    )

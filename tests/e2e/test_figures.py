@@ -68,6 +68,23 @@ def test_trade_offs(heading: str, file: str, rows: int) -> None:
         assert numbers[:-1] == accuracies(file, name), name
 
 
+def test_the_demo() -> None:
+    kept = pd.read_csv(RESULTS / "demo.csv", comment="#").to_dict("records")
+    (*said, head), (*plain, noised) = cells("The demo"), kept
+    assert said == [
+        [
+            str(row["arm"]),
+            f"{row['final_accuracy']:.3f}",
+            f"{row['rounds_to_target']:.0f}",
+            f"{row['megabytes_up']:.1f}",
+        ]
+        for row in plain
+    ]
+    low, high = map(float, head[1].split(" to "))
+    assert low <= round(noised["final_accuracy"], 3) <= high
+    assert head[2:] == [f"{noised['rounds_to_target']:.0f}", f"{noised['megabytes_up']:.1f}"]
+
+
 def test_what_encryption_adds() -> None:
     rows = cells("What encryption adds to the demo")
     whole = json.loads((RESULTS / "encryption_overhead.json").read_text(encoding="utf-8"))
@@ -278,6 +295,8 @@ def test_representations() -> None:
 
 def test_the_readme_says_what_its_picture_shows() -> None:
     """From epsilon 2 on, shares of noise in a masked sum are within 0.01 of noise by a trusted server."""
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "From ε 2 on, shares of noise inside a masked sum are as accurate, within 0.01, as" in readme
     table = pd.read_csv(RESULTS / "fedlog_tradeoff.csv", comment="#")
     for name, value in zip(SETTING, ROWS["public, unit norm, central, exact"], strict=True):
         if name != "privacy.noise":

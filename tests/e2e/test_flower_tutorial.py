@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -75,3 +77,33 @@ def test_five_lines_leave_what_the_app_learns(
     for number in plain:
         assert hidden[number]["accuracy"] == pytest.approx(plain[number]["accuracy"], abs=2e-3)
     assert hidden[3]["accuracy"] > 0.85
+
+
+ALONE = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--map-root-user")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--net", "--map-root-user", "true"], check=False).returncode != 0,
+    reason="Ray needs a network of its own",
+)
+def test_the_line_of_section_5_learns_what_it_says(short_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorials/flower-app.md").read_text("utf-8")
+    (line,) = re.findall(r"^`(\S+ flwr run .*)`$", page, re.MULTILINE)
+    (told,) = re.findall(r"an accuracy of (\S+) after three rounds", page)
+    app = written(short_path / "secured", secured=True)
+    done = subprocess.run(
+        [*ALONE, "sh", "-c", f"ip link set lo up; {line}"],
+        cwd=app,
+        env={
+            **os.environ,
+            "FLWR_HOME": str(short_path / "flwr"),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    (last,) = re.findall(r"^\{1: .*$", done.stdout + done.stderr, re.MULTILINE)
+    assert ast.literal_eval(last)[3]["accuracy"] == pytest.approx(float(told), abs=0.01), done.stderr

@@ -278,6 +278,7 @@ def test_a_public_file_is_described_as_a_study_reads_it(tmp_path: Path) -> None:
     found = said(*words, "--public")
     assert found.exit_code == 0, found.output
     assert "name: 60 different words" in found.output
+    assert "public_num_examples = 20\n" in found.output  # and this: 60 records of 3 hospitals
     assert '\nhospital = { categories = ["' in found.output  # a finite epsilon needs them
     path = folder(tmp_path, data="\n" + found.output)
     people().to_csv(tmp_path / "people.csv", index=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_a_folder_of_images_by_an_own_network(folder: Path) -> None:
     written = done(
         "features", "photos", "--out", "p.npz", "--network", "net:Means", "--about", "means", "--size", 16
     )
-    assert "were computed by means; its training data are outside epsilon" in written
+    assert re.search("were computed by means, SHA-256 [0-9a-f]{16}; its training data", written)
     trained('source = "p.npz"\nclasses = ["day", "night"]')
     done(
         "features",
@@ -116,9 +117,23 @@ def test_features_of_another_network_are_refused(folder: Path) -> None:
     done("features", "photos", "--out", "other.npz", "--network", "net:Means", "--about", "other means")
     refused = said("predict", "model.safetensors", "other.npz", "-o", "predicted.csv")
     assert isinstance(refused.exception, DataError)
-    assert "expected features by 'means', as the model's card says, got features by 'other means'" in str(
-        refused.exception
+    assert re.search(
+        "expected features by 'means, SHA-256 .*', as the model's card says, got features by 'other means, ",
+        str(refused.exception),
     )
+    assert not Path("predicted.csv").exists()
+
+
+def test_features_of_another_network_under_the_same_words_are_refused(folder: Path) -> None:
+    """The attack: the same --about for another file of code."""
+    photos(folder / "photos")
+    done("features", "photos", "--out", "p.npz", "--network", "net:Means", "--about", "means")
+    trained('source = "p.npz"\nclasses = ["day", "night"]')
+    Path("other.py").write_text(MEANS.replace("Means", "Other"))
+    done("features", "photos", "--out", "other.npz", "--network", "other:Other", "--about", "means")
+    refused = said("predict", "model.safetensors", "other.npz", "-o", "predicted.csv")
+    assert isinstance(refused.exception, DataError)
+    assert "the network of the card" in str(refused.exception)
     assert not Path("predicted.csv").exists()
 
 

@@ -83,8 +83,16 @@ def test_search_needs_no_server(site: Path) -> None:
     assert "iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["index.html", "reference/keys.html", "explanation/sharp-edges.html"])
-@pytest.mark.parametrize(("width", "dark"), [(420, False), (420, True), (1280, False), (1280, True)])
+@pytest.mark.parametrize(
+    ("page", "width", "dark"),
+    [
+        *(("index.html", width, dark) for width in (420, 1280) for dark in (False, True)),
+        *(("reference/keys.html", *how) for how in ((420, True), (1280, False))),
+        *(("explanation/sharp-edges.html", *how) for how in ((420, False), (1280, True))),
+        *(("reference/securefl.algorithm.html", *how) for how in ((420, False), (1280, True))),
+        *(("notebooks/private_heads.html", *how) for how in ((420, True), (1280, False))),
+    ],
+)
 def test_a_page_is_read_on_a_telephone_and_a_screen_light_and_dark(
     site: Path, page: str, width: int, dark: bool
 ) -> None:
@@ -93,6 +101,21 @@ def test_a_page_is_read_on_a_telephone_and_a_screen_light_and_dark(
     assert not [one for one in seen.scrolls if "the page needs" in one]
     assert (seen.faint, seen.small, seen.errors) == ([], [], [])
     assert sum(seen.paper) < 200 if dark else sum(seen.paper) == 765
+
+
+@pytest.mark.parametrize(
+    ("page", "width", "words"),
+    [
+        ("how-to/trust.html", 1280, ("A trusted server", "Tutorials", "Reference")),
+        ("reference/keys.html", 420, ("max_client_weight", "Coming from", "Commands")),
+    ],
+)
+def test_a_browser_without_scripts_shows_text_and_navigation(
+    site: Path, page: str, width: int, words: tuple[str, ...]
+) -> None:
+    seen = browser.look(site / page, width=width, dark=False, scripts=False)
+    assert [word for word in words if word not in seen.text] == []
+    assert not [one for one in seen.scrolls if "the page needs" in one]
 
 
 def test_the_search_finds_a_key_from_a_disk(site: Path) -> None:
@@ -196,6 +219,27 @@ def test_every_exit_code_that_exists_is_in_the_reference(site: Path) -> None:
             assert not bare, f"{path}: an exit code without a name"
 
 
+def test_the_readme_names_every_exit_code() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    (said,) = re.findall(r"Exit codes: (.*?)\. ", text)
+    bare = re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "", said)
+    assert [int(code) for code in re.findall(r"\d+", bare)] == [code.value for code in ExitCode]
+
+
+def test_the_figures_count_the_site(site: Path) -> None:
+    edges = (ROOT / "docs" / "explanation" / "sharp-edges.md").read_text(encoding="utf-8")
+    counts = {
+        "pages, the code of examples included": len(list(site.rglob("*.html"))),
+        "documented keys of a study": len(headings(site / "reference" / "keys.html", 3)),
+        "commands": len(headings(site / "reference" / "commands.html", 2)),
+        "public names": sum(len(names.names(face)) for face in names.faces()),
+        "sharp edges": len(re.findall(r"^\| (?!what goes wrong)", edges, re.MULTILINE)),
+    }
+    figures = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    said = {what: re.findall(rf"^\| {what} \| (\d+) \|$", figures, re.MULTILINE) for what in counts}
+    assert said == {what: [str(count)] for what, count in counts.items()}
+
+
 # Pages that lie ------------------------------------------------------------------------------------------
 
 
@@ -219,13 +263,31 @@ def test_what_a_page_names_exists(path: Path) -> None:
         "`--wrokers`",
         "`securefl.masked_summ`",
         "`tests/unit/test_nothing.py`",
+        "`tests/e2e/test_site.py::test_nothing`",
         "`[privcy]`",
         "`[privacy] bugdet`",
         "`min_cohort = 3`",
+        "`min_cohort_sise`",
+        "`SecureAgregator`",
+        '`"delt-pads"`',
+        "`RUN/metrcs.csv`",
+        "exit code 6",
     ],
 )
 def test_a_lie_in_prose_is_found(lie: str) -> None:
     assert lies(f"Some words, and {lie} among them.") == [lie.strip("`")]
+
+
+def test_every_sharp_edge_names_the_test_that_plays_it() -> None:
+    page = (ROOT / "docs" / "explanation" / "sharp-edges.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if row[0] != "| what goes wrong"]
+    assert len(rows) > 70
+    assert {len(row) for row in rows} == {4}
+    # What no test can play, the page says in a word. `lies` holds each name to its file.
+    assert [row[0] for row in rows if not re.match(r"`tests/[\w/]+\.py::test_\w+` \|$", row[3])] == [
+        row[0] for row in rows if row[3].startswith("none: ") and "**not held**" in row[2].lower()
+    ]
 
 
 @pytest.mark.parametrize("lie", ["[x](other.md#data-sorce)", "[x](nothing.md)", "![x](nothing.png)", ""])

@@ -62,13 +62,21 @@ def require() -> Path:
     pytest.skip(why)
 
 
-def look(page: Path, *, width: int, dark: bool, picture: Path | None = None, search: str = "") -> Seen:
+def look(
+    page: Path,
+    *,
+    width: int,
+    dark: bool,
+    picture: Path | None = None,
+    search: str = "",
+    scripts: bool = True,
+) -> Seen:
     """Open a page in a window of this width in pixels, in a light or dark scheme.
 
     picture: where to write a PNG of the whole page, as it opens. search: words that the page's own search is
-    asked for; its result is awaited.
+    asked for; its result is awaited. scripts: whether the page's own scripts run.
     """
-    return asyncio.run(_looked(require(), page, width, dark, picture, search))
+    return asyncio.run(_looked(require(), page, width, dark, picture, search, scripts))
 
 
 async def _found(send: Callable[..., Awaitable[dict[str, Any]]]) -> None:
@@ -79,7 +87,7 @@ async def _found(send: Callable[..., Awaitable[dict[str, Any]]]) -> None:
 
 
 async def _looked(
-    browser: Path, page: Path, width: int, dark: bool, picture: Path | None, search: str
+    browser: Path, page: Path, width: int, dark: bool, picture: Path | None, search: str, scripts: bool
 ) -> Seen:
     from choreographer import Browser
 
@@ -121,6 +129,7 @@ async def _looked(
             await send(f"{domain}.enable")
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         await send("Emulation.setDeviceMetricsOverride", **size)
+        await send("Emulation.setScriptExecutionDisabled", value=not scripts)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await send("Emulation.setEmulatedMedia", features=[scheme])
         await send("Page.navigate", url=page.as_uri() + (f"?{urlencode({'q': search})}" if search else ""))

@@ -15,11 +15,20 @@ import click
 from handbook import commands, keys
 
 from securefl.algorithm import Plan
+from securefl.commands.exit_codes import ExitCode
 from securefl.deployment import Updates
 
 ROOT = Path(__file__).parents[2]
 _FLOWERS = frozenset({"--trusted-entities"})
 """Options of `flower-supernode` that a page names."""
+_OTHERS = frozenset(
+    [
+        *("GetFab", "gcs_server", "FederatedAlgorithm", "simulate_one_user", "FedXgbBagging", "FedXgbCyclic"),
+        *("client_fn", "permutation_importance", "reviews"),
+    ]
+)
+"""Names in Flower, Ray, pfl-research and scikit-learn that a page names, and a reader's own file."""
+_READ = frozenset({".py", ".toml", ".ipynb", ".csv", ".json", ".c"})
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 
 
@@ -27,7 +36,35 @@ def lies(page: str) -> list[str]:
     """The inline code of a page that names what does not exist."""
     prose = _FENCED.sub("", page)
     quoted = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose)
-    return [own for own in dict.fromkeys(quoted) if any(not holds(own) for holds in _checks(own))]
+    known = _known() | set(re.findall(r"\w+", "".join(_FENCED.findall(page))))
+    found = [
+        own
+        for own in dict.fromkeys(quoted)
+        if any(not holds(own) for holds in _checks(own)) or not _words(own) <= known
+    ]
+    codes = re.findall(r"(exit codes? (\d+))", prose)
+    return found + [said for said, code in codes if int(code) not in {one.value for one in ExitCode}]
+
+
+def _words(quoted: str) -> set[str]:
+    """What only code is called: words with underscores or capitals within, quoted values, names of files."""
+    return {
+        *re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b|\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b", quoted),
+        *re.findall(r"^\"([a-z][\w-]+)\"$", quoted),
+        *re.findall(r"([\w-]+)\.(?:csv|json|jsonl|html|sqlite|safetensors|key|pub)\b", quoted),
+    }
+
+
+@cache
+def _known() -> frozenset[str]:
+    """All words of the code, its studies and its examples, in whole and with hyphens; and names of files."""
+    folders = ("securefl", "protocols", "examples", "benchmarks", "tools", "notebooks", "docs/examples")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in _READ]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    words = {*re.findall(r"\w+", text), *re.findall(r"[\w-]+", text)}
+    stems = {path.stem for folder in (*folders, "tests") for path in (ROOT / folder).rglob("*.*")}
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    return frozenset(words | stems | {*re.findall(r"def (test_\w+)\(", tests)} | _OTHERS)
 
 
 def _checks(quoted: str) -> Iterator[Callable[[str], bool]]:
@@ -41,6 +78,8 @@ def _checks(quoted: str) -> Iterator[Callable[[str], bool]]:
         yield lambda text: text in _others() or _is_name(text)
     elif re.match(r"(securefl|tests|docs|tools|benchmarks|examples)/[\w./-]+$", quoted):
         yield lambda path: (ROOT / path).exists()
+    elif re.match(r"tests/[\w./-]+::\w+$", quoted):
+        yield is_test
     elif re.match(r"\[\[?[a-z][\w.]*\]?\]( \w+)?$", quoted):
         yield _is_section
     elif re.match(r"[a-z_]+ = (?!True|False)[^{\s]", quoted):
@@ -59,6 +98,13 @@ def is_command(text: str) -> bool:
         command = found
     known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
     return {word.split("=")[0] for word in text.split() if re.match(r"--[a-z]", word)} <= known
+
+
+def is_test(text: str) -> bool:
+    """Whether a file below tests/ has the function of `FILE::FUNCTION`."""
+    file, _, function = text.partition("::")
+    path = ROOT / file
+    return path.is_file() and f"\ndef {function}(" in path.read_text(encoding="utf-8")
 
 
 def is_target(text: str) -> bool:
@@ -112,7 +158,11 @@ def _is_name(text: str) -> bool:
 @cache
 def _keys() -> frozenset[str]:
     kinds = [*(table.kind for table in keys.tables()), Plan, Updates]
-    return frozenset(name for kind in kinds for name in kind.__dataclass_fields__) | {"name", "protocol"}
+    return frozenset(name for kind in kinds for name in kind.__dataclass_fields__) | {
+        "name",
+        "protocol",
+        "terms",
+    }
 
 
 def _is_section(text: str) -> bool:

@@ -55,7 +55,8 @@ def index() -> str:
 
 def _wrapped(text: str) -> str:
     """A signature with a parameter a line, if it is longer than a line."""
-    text = re.sub(r"'([^']*)'", r"\1", text)
+    if " = Literal[" not in text:
+        text = re.sub(r"'([^']*)'", r"\1", text)  # annotations that are texts
     if len(text) <= 88:
         return text
     head, _, rest = text.partition("(")

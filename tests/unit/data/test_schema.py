@@ -159,6 +159,9 @@ def test_values_of_a_regression_are_in_the_tables_units() -> None:
         Schema(columns=None, shape=(3, 8, 8), features=Features(word="net", name="net 12", about="ours")),
         of_layout(Layout(target=("a",), classes=(1, 2.5, True, "x")), ("b",), (1,)),
         of_layout(Layout(columns={"b": Column(categories=(1, "x", 2.5))}), ("b",), (3,)),
+        of_layout(Layout(columns={"b": Column(range=(0, 9), missing=0, indicator=True)}), ("b",), (2,)),
+        of_layout(Layout(columns={"b": Column(missing=0.0)}), ("b",), (1,)),
+        of_layout(Layout(columns={"b": Column(categories=(False, True), missing=False)}), ("b",), (2,)),
     ],
 )
 def test_a_card_has_all_of_it(schema: Schema) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import tomllib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -250,16 +251,23 @@ def test_another_users_run_gets_no_request(tmp_path: Path, monkeypatch: pytest.M
 def test_the_carrier_ends_with_its_coordinator_in_the_middle_of_a_wave(tmp_path: Path) -> None:
     """Otherwise a killed coordinator's run would wait for a training of an hour."""
     path, grid = tmp_path / "run" / "f.sock", GridDouble({10: lambda message: message}, {10: silent})
+    gone = threading.Event()
 
     def order(connection: socket.socket) -> None:
         line = carrier.Connection(connection)
         line.send(encode_envelope(Wave(seconds=1e6, entering=1, parties=("client-0000",))))
         line.send(b"a request")
         connection.close()
+        gone.set()
+
+    def pause(seconds: float) -> None:
+        # The clock is not real, and the coordinator's thread is: it must not fall behind.
+        assert gone.wait(60)
+        grid.pause(seconds)
 
     with listening(path) as listener, ThreadPoolExecutor(1) as pool:
         coordinator = pool.submit(lambda: order(listener.accept()[0]))
-        carry(grid, path, clock=grid.clock, pause=grid.pause)
+        carry(grid, path, clock=grid.clock, pause=pause)
         coordinator.result()
     assert grid.now < 100
 

@@ -77,23 +77,15 @@ def test_two_studies_on_one_ledger_cannot_spend_more_than_its_budget(tmp_path: P
     assert 2.1 < spent.epsilon("server") < 2.5
     with pytest.raises(BudgetExceeded, match="beside 2 runs over the same records, got 1 run that would"):
         run(shared(tmp_path, rounds=3), tmp_path / "c")
-    # Nothing has left, and nothing is charged.
+    # Nothing has left, nothing is charged, and no file is written.
     assert held(tmp_path) == spent
-    with securefl.Ledger(
-        tmp_path / "c" / "private" / "arms" / "fedlog" / "seed-3" / "ledger.sqlite", _plan(tmp_path).terms()
-    ) as own:
-        assert own.rows() == []
-
-
-def _plan(tmp_path: Path) -> securefl.Plan:
-    study = shared(tmp_path, rounds=3)
-    return composition(study, study.arms[0], world.build(study, 3))[1]
+    assert not (tmp_path / "c").exists()
 
 
 def test_seeds_are_runs_over_the_same_records_and_are_refused_together(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded, match="got 2 runs that would"):
         run(shared(tmp_path, seeds="[3, 4]", budget="2.5"), tmp_path / "a")
-    assert not held(tmp_path).entries
+    assert not list(tmp_path.iterdir()), "nothing is written"
     run(shared(tmp_path, seeds="[3, 4]", budget="2.5", epsilon="1.0"), tmp_path / "b")
     assert len(held(tmp_path).entries) == 2
 
@@ -240,3 +232,15 @@ def test_an_allotment_is_what_a_client_can_be_charged_and_no_less(tmp_path: Path
         charged = Counter((row[0], row[6]) for row in ledger.rows() if row[6] != dump_charge(NO_COST))
     most = {charge: max(n for (_, own), n in charged.items() if own == charge) for _, charge in charged}
     assert most == allotted  # everybody takes part in every round
+
+
+def test_a_run_that_was_refused_does_not_go_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The same command again is refused again, and finds no folder of the first one."""
+    study = shared(tmp_path, seeds="[3, 4]", budget="2.5")
+    (tmp_path / "study.toml").write_text(study.text)
+    for _ in range(2):
+        code, _, err = command(capfd, "run", tmp_path / "study.toml", "--out", tmp_path / "a")
+        assert code == 1
+        assert "Nothing was released" in err
+        assert "Going on" not in err
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["study.toml"]

@@ -1,4 +1,4 @@
-"""Files that a study names in the folder of data sets."""
+"""Files that a study names in the folder of data sets, and declarations of its columns."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from support.tiny_study import FEDAVG, text
 from securefl.core.errors import ConfigError, DataError
 from securefl.study import world
 from securefl.study.config import Study, parse
+from securefl.study.data_section import DataSection
 
 SOURCE = 'source = "$SECUREFL_DATA/cifar10-features.npz"\ntest = "$SECUREFL_DATA/cifar10-features-test.npz"'
 
@@ -61,3 +62,9 @@ def test_another_file_that_is_missing_is_no_features(name: str, folder: Path) ->
 def test_other_words_are_paths(source: str) -> None:
     with pytest.raises(ConfigError, match=r"Expected an absolute path|Expected source among"):
         named(f'source = "{source}"')
+
+
+@pytest.mark.parametrize("missing", [0, 3])
+def test_a_target_has_no_rule_for_empty_cells(missing: int) -> None:
+    with pytest.raises(ValueError, match="a `range` at most for this target"):
+        DataSection(source="a.csv", target="price", classes=0, columns={"price": {"missing": missing}})

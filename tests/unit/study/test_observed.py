@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -196,5 +197,6 @@ def test_one_arm_is_compared_with_them(tmp_path: Path) -> None:
         assert (
             f"{abs(points):.1f} points {'above' if points > 0 else 'below'} {name} ({accuracy:.3f})" in second
         )
-    assert second.endswith("no party has them.")
+    assert second.endswith("not for publication: no party has them, and no epsilon covers them.")
+    assert second in unescape((tmp_path / "report.html").read_text())
     assert as_json(found)["sentences"][1].endswith(f"one constant answer ({arm.floor:.3f}).")

@@ -196,7 +196,7 @@ def test_the_part_of_training_can_be_fixed_instead() -> None:
         ),
         (
             {'noise = "none"': 'noise = "none"\nepsilon = 2.0'},
-            r"\[privacy\] Expected `epsilon` with noise.*\[dpsgd\]",
+            r"\[privacy\] Expected no `epsilon` with noise.*leave `epsilon` out.*\[dpsgd\]",
         ),
         ({"rounds = 3\n": ""}, r"\[study\] Missing key `rounds`"),
     ],

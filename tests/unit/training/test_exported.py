@@ -107,6 +107,12 @@ def test_another_file_is_refused(content: bytes, file: Path) -> None:
         load(file)
 
 
+def test_a_file_for_other_programs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\x07pytorch" * 20)
+    with pytest.raises(DataError, match=r"model.onnx: an .onnx file is for other programs. Export the run"):
+        load(tmp_path / "model.onnx")
+
+
 def test_safetensors_without_a_card_are_refused(file: Path) -> None:
     file.write_bytes(foreign(values(), metadata={"format": "pt"}))
     with pytest.raises(DataError, match="a model with a card"):
