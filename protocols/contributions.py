@@ -55,6 +55,7 @@ COUNT = ValueSpec(
     name="count",
     reduction="sum",
     reveals="its number of records",
+    reveals_public="a public number in place of its number of records",
     depends_on="model",
     on_model=False,
     once=True,

@@ -45,6 +45,8 @@ class ValueSpec:
             each client.
         reveals: what the server sees of it in the clear, in words, for the privacy card.
         reveals_encrypted: what the server sees of it if scores are encrypted. Empty if it never is encrypted.
+        reveals_public: what the server sees in place of `reveals` under a `public_num_examples`. Empty if it
+            sees the same.
         on_model: whether clients compute it on the broadcast model.
         depends_on: what it depends on beside the broadcast. "records": the records only. "trained-state":
             also state that was trained on them. Removing one record changes such state without bound, so
@@ -85,6 +87,7 @@ class ValueSpec:
     reduction: Literal["sum", "none"]
     reveals: str
     reveals_encrypted: str = ""
+    reveals_public: str = ""
     on_model: bool = True
     depends_on: Literal["records", "trained-state", "model"] = "records"
     training: DpEvent | None = None

@@ -28,9 +28,9 @@ def calibrate(
         >>> securefl.calibrate(2, 1e-5, sampling_rate=0.02, steps=5000)  # DP-SGD
         2.9291
 
-    With `sampling_rate` and `steps` it is DP-SGD's noise multiplier: the smallest, of five digits, at which
-    no ledger states more than epsilon after all steps. `securefl.dp.training_epsilon` goes back from a noise
-    multiplier to its epsilon.
+    With `sampling_rate` and `steps` it is DP-SGD's noise multiplier, of five digits, at which no ledger
+    states more than epsilon after all steps. With 0.1 % less noise it would. `securefl.dp.training_epsilon`
+    goes back from a noise multiplier to its epsilon.
 
     Args:
         epsilon, delta: of all releases together.

@@ -22,9 +22,11 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: b
     match party:
         case "server":
             single = [s for s in specs if s.reduction == "none" or not plan.hidden]
-            seen = [_score(plan, s) if s in encrypted else _told(plan, s, s.reveals) for s in single]
+            seen = [_score(plan, s) if s in encrypted else _told(plan, s, _shown(plan, s)) for s in single]
             summed = [
-                f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in specs if s not in single
+                f"the total over the cohort of {_told(plan, s, _shown(plan, s))}"
+                for s in specs
+                if s not in single
             ]
             told = ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
             beyond = limit(plan.scores, encrypted=plan.encrypted_baseline) if encrypted else ""
@@ -76,6 +78,11 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
     if plan.sum == "ckks":
         words.append("a server that breaks the protocol reads the key holder's key: it must follow it")
     return "; ".join(words)
+
+
+def _shown(plan: Plan, spec: ValueSpec) -> str:
+    """What the server sees of a value in the clear."""
+    return spec.reveals if plan.public_num_examples is None else spec.reveals_public or spec.reveals
 
 
 def _told(plan: Plan, spec: ValueSpec, reveals: str) -> str:

@@ -24,6 +24,7 @@ from scipy.stats import wilcoxon
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
+from securefl.data import NAMES
 from securefl.storage.inputs import content
 from securefl.storage.private_folder import PRIVATE
 from securefl.storage.texts import read_text, toml
@@ -92,7 +93,7 @@ class Series:
 class Gap:
     """Two series over paired seeds. points: the mean difference of final accuracy, first less second, in
     points. p: of Wilcoxon's signed-rank test, two-sided, corrected by Holm's rule over all tests; None where
-    none was made, for the reason `why`."""
+    none was made, for the reason `why`. paired: whether one seed is one world in both."""
 
     first: str
     second: str
@@ -100,6 +101,7 @@ class Gap:
     points: float
     p: float | None
     why: str = ""
+    paired: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -280,6 +282,12 @@ def _apart(runs: Sequence[Finished], dealt: Sequence[str]) -> str:
 
 def _notes(runs: Sequence[Finished], series: Sequence[Series], apart: str) -> list[str]:
     notes = []
+    own = [run for run in runs if run.config.get("data.source") not in NAMES]
+    if unknown := [run.name for run in own if not run.digests]:
+        notes.append(
+            "Nobody checked that the runs have the same records: there is no digest of them in "
+            f"private/records.json of {' and '.join(unknown)}."
+        )
     if apart:
         notes.append(f"One seed is not one world here, because {apart}: seeds are not paired.")
     if len({tuple(sorted(set(run.metrics["seed"]))) for run in runs}) > 1:
@@ -352,7 +360,7 @@ class _Pairs:
         """The pairs that the test counts. It leaves out seeds that ended level."""
         return int(np.sum(self.gaps != 0))
 
-    def told(self, p: float | None, why: str = "") -> Gap:
+    def told(self, p: float | None, why: str = "", *, paired: bool = True) -> Gap:
         gaps = self.gaps
         return Gap(
             first=self.first.label,
@@ -361,6 +369,7 @@ class _Pairs:
             points=100 * float(gaps.mean()) if len(gaps) else math.nan,
             p=p,
             why=why,
+            paired=paired,
         )
 
     def without_power(self, needed: int, tests: int) -> Gap:
@@ -384,7 +393,7 @@ def least_pairs(tests: int) -> int:
 def _tests(pairs: Sequence[_Pairs], apart: str) -> list[Gap]:
     """Wilcoxon's signed-rank tests of all pairs that have power, corrected by Holm's rule."""
     if apart:
-        return [own.told(None, apart) for own in pairs]
+        return [own.told(None, apart, paired=False) for own in pairs]
     hopeful = [own for own in pairs if own.unequal >= least_pairs(1)]
     needed = least_pairs(max(1, len(hopeful)))
     made = [own for own in hopeful if own.unequal >= needed]

@@ -69,7 +69,7 @@ def gap_words(own: Gap) -> str:
         gap = f"{abs(own.points):.1f} points {'higher' if own.points > 0 else 'lower'}"
     mean = f"{own.first} ended {gap} {'with' if gap == 'level' else 'than'} {own.second}"
     if own.pairs > 1:
-        mean += f" (mean of {own.pairs} pairs)"
+        mean += f" (mean of {own.pairs} {'pairs' if own.paired else 'seeds of each'})"
     return f"{mean}." if own.p is None else f"{mean}, p = {own.p:.2g}."
 
 

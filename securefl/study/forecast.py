@@ -160,7 +160,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
         yield Part(
             name="training",
             releases=sum(trained.values()),
-            noise_multiplier=_multiplier_of(next(iter(trained))),
+            noise_multiplier=noise_of(next(iter(trained))),
             epsilon=compose(trained, plan.delta),
         )
     for spec in sent:
@@ -176,7 +176,8 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
             )
 
 
-def _multiplier_of(training: DpEvent) -> float:
+def noise_of(training: DpEvent) -> float:
+    """The noise multiplier of a round of private training."""
     ((_, multiplier),) = History.of({training: 1}).steps
     return multiplier
 
@@ -187,7 +188,10 @@ def _noise(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> s
     if study.dpsgd is None or private is None or all(spec.training is None for spec in sent):
         return ""
     target = study.dpsgd.epsilon
-    why = "as given" if target is None else f"from epsilon = {target:g} over {study.study.rounds} rounds"
+    schedule = _many(study.study.rounds, "round")
+    if retries := study.privacy.max_retries:
+        schedule += f" and {_many(retries, 'retry', 'retries')}, which cost what the last round leaves of it"
+    why = "as given" if target is None else f"from epsilon = {target:g} over {schedule}"
     return (
         f"noise multiplier {private.noise_multiplier:g} ({why}), {_many(private.steps, 'step')} a round at "
         f"sampling rate {private.sampling_rate:g}. It is the same at every client, whatever its number of "
@@ -316,19 +320,19 @@ def _spending(privacy: PrivacySection, own: Forecast) -> Iterator[str]:
         yield f"  private training: {own.noise}"
     if not any(0 < value < inf for value in own.by_round.values()):
         return
-    against = " and ".join(privacy.adversaries) or "anybody"
+    against = ", ".join(privacy.adversaries) or "anybody"
     rounds = ", ".join(f"{brief(value)} after round {number}" for number, value in own.by_round.items())
     yield f"  ε against {against}: {rounds}"
     parts = "; ".join(
-        f"{part.name} ε {brief(part.epsilon)} ({part.releases} times"
+        f"{part.name} ε {brief(part.epsilon)} ({_many(part.releases, 'time')}"
         f"{'' if part.noise_multiplier is None else f', noise multiplier {part.noise_multiplier:.5g}'})"
         for part in own.takes
     )
     yield f"  of it alone: {parts}"
 
 
-def _many(count: int, name: str) -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"
+def _many(count: int, name: str, names: str = "") -> str:
+    return f"{count} {name if count == 1 else names or name + 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -113,10 +113,10 @@ class DPSGDSection:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and not _is_target(self.epsilon):
-            raise ValueError(
-                f"Expected a finite epsilon > 0, got {self.epsilon}. To train without private noise, leave "
-                "[dpsgd] out."
-            )
+            why = "Ask for more."
+            if not self.epsilon <= 0:
+                why = "To train without private noise, leave [dpsgd] out."
+            raise ValueError(f"Expected a finite epsilon > 0, got {self.epsilon:g}. {why}")
         if (self.epsilon is None) == (self.noise_multiplier is None):
             got = "neither" if self.epsilon is None else "both"
             raise ValueError(

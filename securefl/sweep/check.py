@@ -19,7 +19,7 @@ from securefl.study import world
 from securefl.study.accounted import account, foreseen, ledger_of
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Study
-from securefl.study.forecast import Forecast, affordable_rounds, duration
+from securefl.study.forecast import Forecast, affordable_rounds, duration, noise_of
 from securefl.sweep.best import caveats
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
@@ -33,12 +33,13 @@ class ArmCost:
     """The cost of one arm.
 
     epsilon: by party, after the last round of the schedule. affordable: the number of rounds that the budget
-    buys; None without a budget.
+    buys; None without a budget. training_noise: the noise multiplier of private training; None without it.
     """
 
     arm: str
     epsilon: Mapping[str, float]
     affordable: int | None
+    training_noise: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +118,14 @@ def _costs(made: Mapping[str, tuple[Algorithm, Plan]]) -> tuple[ArmCost, ...]:
     for name, (algorithm, plan) in made.items():
         sent = [contribution.spec for contribution in algorithm.contributions]
         spent = {p: compose(events_of(plan, sent, p, plan.max_rounds), plan.delta) for p in PARTIES}
-        costs.append(ArmCost(arm=name, epsilon=spent, affordable=affordable_rounds(plan, sent)))
+        costs.append(
+            ArmCost(
+                arm=name,
+                epsilon=spent,
+                affordable=affordable_rounds(plan, sent),
+                training_noise=next((noise_of(s.training) for s in sent if s.training is not None), None),
+            )
+        )
     return tuple(costs)
 
 
@@ -176,7 +184,7 @@ def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
         if own.refused:
             yield f"  cannot run: {own.refused}"
         for cost in own.arms:
-            yield f"  {cost.arm}: {_epsilon(cost)}{_rounds(own, cost)}"
+            yield f"  {cost.arm}: {_epsilon(cost)}{_rounds(own, cost)}{_noise(cost)}"
 
 
 def _shared(checked: Sequence[Checked]) -> Iterator[str]:
@@ -199,6 +207,12 @@ def _shared(checked: Sequence[Checked]) -> Iterator[str]:
 
 def _epsilon(cost: ArmCost) -> str:
     return "ε " + ", ".join(f"{brief(value)} against the {party}" for party, value in cost.epsilon.items())
+
+
+def _noise(cost: ArmCost) -> str:
+    if cost.training_noise is None:
+        return ""
+    return f"; private training with noise multiplier {cost.training_noise:g}"
 
 
 def _rounds(own: Checked, cost: ArmCost) -> str:

@@ -98,8 +98,7 @@ def accuracy_against_epsilon(series: Sequence[Series], measure: Measure, narrow:
         caption=f"Accuracy after the last round: {measure.words}. Mean over the seeds with a 95 % band "
         f"(Student's t); fewer than {FEW_SEEDS} seeds are drawn as points. The axis is the largest epsilon "
         "that a client's ledger states against the adversaries after the run, whatever made it finite: noise "
-        "on statistics or updates, or private training. On the right: no finite epsilon. Open marks and "
-        "dashed lines: noise was added, and epsilon is infinite all the same."
+        f"on statistics or updates, or private training.{_without_epsilon(series, place)}"
         f"{_personal(series)}{floor_words}",
         figure=figure,
         legend=_looks(series),
@@ -137,6 +136,14 @@ def _floors(made: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
         # Series over the same records have the same floor: their lines are one.
         draw_floor(made[own.panel], own.rows, labelled=False)
     return " Grey dots: the accuracy of one constant answer." if known else ""
+
+
+def _without_epsilon(series: Sequence[Series], place: Place) -> str:
+    """The sentences of a caption on points without a finite epsilon, if there are any."""
+    said = " On the right: no finite epsilon." if place.endless else ""
+    if any(own.endless for own in series):
+        said += " Open marks and dashed lines: noise was added, and epsilon is infinite all the same."
+    return said
 
 
 def _personal(series: Sequence[Series]) -> str:

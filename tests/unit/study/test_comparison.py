@@ -257,3 +257,23 @@ def test_the_command_writes_a_page_and_json(tmp_path: Path) -> None:
     refused = CliRunner().invoke(cli, ["compare", *runs, "-o", str(kept)])
     assert isinstance(refused.exception, ConfigError)
     assert kept.read_text() == text(FEDAVG)
+
+
+def test_a_difference_over_worlds_that_differ_is_called_no_mean_of_pairs(tmp_path: Path) -> None:
+    other = text(FEDAVG, clients=7)
+    runs = [finished(tmp_path / "a", finals=[0.5] * 7)]
+    runs.append(finished(tmp_path / "b", config=other, finals=[0.6] * 7))
+    assert gap_words(compared(runs).gaps[0]) == "b ended 10.0 points higher than a (mean of 7 seeds of each)."
+
+
+def test_own_records_without_a_digest_are_said_to_be_unchecked(tmp_path: Path) -> None:
+    """A published folder lacks `private`: its file may have had other records under the same name."""
+    config = text(FEDAVG).replace('"digits"', '"table.csv"')
+    runs = [finished(tmp_path / name, config=config) for name in ("a", "b")]
+    assert "no digest of them in private/records.json of a and b." in compared(runs).notes[0]
+    _with_digest(runs[0], "SHA-256 11")
+    assert "no digest of them in private/records.json of b." in compared(runs).notes[0]
+    _with_digest(runs[1], "SHA-256 11")
+    assert compared(runs).notes == []
+    packaged = [finished(tmp_path / name) for name in ("c", "d")]
+    assert compared(packaged).notes == [], "the records of a packaged set are pinned"

@@ -27,6 +27,7 @@ from securefl.dp.calibration import (
     training_epsilon,
     training_noise,
 )
+from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import charge_of
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
@@ -34,6 +35,7 @@ from securefl.study.config import Study, parse
 from securefl.study.forecast import forecast
 from securefl.study.seeded import World
 from securefl.sweep.cells import parse_sweep
+from securefl.sweep.check import check, lines
 
 TARGET = DPSGD.replace("noise_multiplier = 1.2", "epsilon = 2.0")
 FEDLOG = 'body = "dp-sgd"'
@@ -170,7 +172,7 @@ def test_the_part_of_training_can_be_fixed_instead() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"epsilon = 2.0": "epsilon = 0.0"}, r"\[dpsgd\] Expected a finite epsilon > 0, got 0"),
+        ({"epsilon = 2.0": "epsilon = 0.0"}, r"\[dpsgd\] Expected a finite epsilon > 0, got 0. Ask for more"),
         ({"epsilon = 2.0": "epsilon = -1"}, r"\[dpsgd\] Expected a finite epsilon > 0, got -1"),
         (
             {"epsilon = 2.0": "epsilon = inf"},
@@ -264,6 +266,34 @@ def test_the_plan_says_noise_rounds_and_parts() -> None:
     training, statistic = found.takes
     assert training.epsilon == pytest.approx(statistic.epsilon, rel=5e-3)
     assert max(training.epsilon, statistic.epsilon) < 2.0 < training.epsilon + statistic.epsilon
+
+
+def test_the_plan_says_what_is_kept_for_retries() -> None:
+    of = asked("fedlog", FEDLOG, sum='"masked"', max_retries="2", **DISTRIBUTED)
+    found = forecast(of, of.arms[0], world(of))
+    assert "over 3 rounds and 2 retries, which cost what the last round leaves of it" in found.noise
+    assert found.by_round[3] < 1.9
+
+
+def test_the_plan_says_that_a_public_number_replaces_that_of_records() -> None:
+    """Under add-remove a client's number of records is data. The card said that the server learns it."""
+    of = asked("fedavg", "fraction = 1.0")
+    algorithm, plan = composition(of, of.arms[0], world(of))
+    told = learns(plan, [own.spec for own in algorithm.contributions], "server")
+    assert told.endswith("trained privately, a public number in place of its number of records")
+    bounded = replace(plan, adjacency="replace-one", public_num_examples=None)
+    told = learns(bounded, [own.spec for own in algorithm.contributions], "server")
+    assert told.endswith(", its number of records")
+
+
+def test_the_plan_of_a_sweep_says_the_noise_of_every_cell() -> None:
+    grid = '[sweep.grid]\n"dpsgd.epsilon" = [1.0, 4.0]\n'
+    found = parse_sweep(f"{written('fedavg', AVERAGING['fedavg'])}\n{grid}")
+    checked = check(found.cells, costs=True)
+    noises = [training_noise(target, 1e-4, sampling_rate=0.1, steps=15) for target in (1.0, 4.0)]
+    assert [own.arms[0].training_noise for own in checked] == noises
+    told = "\n".join(lines(found, checked))
+    assert all(f"private training with noise multiplier {noise:g}" in told for noise in noises)
 
 
 def test_a_sweep_goes_over_the_target() -> None:

@@ -290,3 +290,14 @@ def test_a_constant_answer_is_drawn_once_in_each_panel_and_said() -> None:
             ]
             assert heights == ([0.1] if known else [])
             assert ("one constant answer" in drawing.caption) is known
+
+
+def test_a_caption_speaks_of_no_infinite_epsilon_where_there_is_none() -> None:
+    rows = pd.DataFrame({"asked": [1.0, 2.0], "epsilon_true": [1.0, 2.0], "models": "global"})
+    rows = rows.assign(final_accuracy=[0.5, 0.6], bytes_up=1e6, bytes_down=1e6, target=np.nan)
+    finite = Series(number=0, label="a", values={}, rows=rows, panel=(), line="a", look=0)
+    endless = replace(finite, number=1, label="b", line="b", look=1, rows=rows.assign(epsilon_true=np.inf))
+    without = replace(finite, rows=rows.assign(asked=[1.0, np.inf], epsilon_true=[1.0, np.inf]))
+    said = [drawings(own, legend=False)[0].caption for own in ([finite], [without], [finite, endless])]
+    assert ["On the right: no finite epsilon" in own for own in said] == [False, True, True]
+    assert ["Open marks" in own for own in said] == [False, False, True]
