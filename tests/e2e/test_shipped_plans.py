@@ -76,9 +76,10 @@ def sources() -> Iterator[tuple[str, str]]:
 def on_digits(text: str) -> str:
     """The same study on data that every machine has: what is read are its sections on privacy and arms."""
     table = tomllib.loads(text)
-    clients = table["data"].get("clients") or table["privacy"].get(
-        "min_cohort_size", 5
-    )  # or its records say it
+    own = table["data"]
+    # The clients of a table are the names in its client column, or its records say it.
+    named = own.get("columns", {}).get(own.get("client_column"), {}).get("categories", ())
+    clients = own.get("clients") or len(named) or table["privacy"].get("min_cohort_size", 5)
     table["data"] = {"source": "digits", "clients": clients, "partition": {"kind": "iid"}}
     if ":" in table["model"]["kind"]:
         table["model"] = {"kind": "mlp", "hidden": [8]}
