@@ -1,6 +1,6 @@
 """Every notebook runs from a clean kernel and is committed as it ran; a foreign loop changes in few lines.
 
-So does the README's own loop.
+So does the loop of docs/how-to/own-loop.md.
 """
 
 from __future__ import annotations
@@ -135,14 +135,14 @@ def test_changed_lines_are_counted() -> None:
     assert changed(before, "x = 2\nfor k in x:\n    k()\n") == ["+ x = 2"]
 
 
-def test_the_loop_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_own_loop_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In at most sixteen lines, one of them on what clients check. An eleventh ask is refused, as it says."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (source,) = re.findall(r"^```py\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
+    page = (ROOT / "docs" / "how-to" / "own-loop.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"^```py\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     assert len([line for line in source.splitlines() if line.strip()]) <= 16
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(compile(source, "README.md", "exec"), names)
+    exec(compile(source, "own-loop.md", "exec"), names)
     assert abs(names["w"] - 2).max() < 0.3
     with Ledger("ledger.sqlite", names["plan"].terms()) as ledger:
         assert 1.99 < ledger.worst("server") <= 2.0
@@ -154,4 +154,4 @@ def test_the_loop_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(BudgetExceeded, match=r"All 5 clients refused.*0 rounds like it remain"):
             aggregator.query(eleventh)
     with pytest.raises(BudgetExceeded, match=r"All 5 clients refused.*0 rounds like it remain"):
-        exec(compile(source, "README.md", "exec"), {})
+        exec(compile(source, "own-loop.md", "exec"), {})

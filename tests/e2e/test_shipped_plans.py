@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 DRAWS, ENTRIES = 20, 400
 """How often values are drawn, and how many entries each has."""
 ROOM = 0.95
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = [*sorted((ROOT / "examples").rglob("*.py"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 
@@ -267,5 +267,5 @@ def test_the_attack_finds_what_the_former_plans_let_through() -> None:
 def test_all_places_with_hidden_sums_are_known() -> None:
     assert {"demo", "heads_digits", "heads", "heads_twin", "fedlog_tradeoff"} <= set(places())
     assert "examples/flower/study.toml" in places()
-    assert {"README.md", "own-data.md", "python.md", "flower-strategies.md"} <= set(places())
+    assert {"own-loop.md", "own-data.md", "python.md", "flower-strategies.md"} <= set(places())
     assert {"foreign_loop.ipynb", "private_heads.ipynb"} <= set(places())

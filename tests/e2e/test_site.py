@@ -219,13 +219,6 @@ def test_every_exit_code_that_exists_is_in_the_reference(site: Path) -> None:
             assert not bare, f"{path}: an exit code without a name"
 
 
-def test_the_readme_names_every_exit_code() -> None:
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    (said,) = re.findall(r"Exit codes: (.*?)\. ", text)
-    bare = re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "", said)
-    assert [int(code) for code in re.findall(r"\d+", bare)] == [code.value for code in ExitCode]
-
-
 def test_the_figures_count_the_site(site: Path) -> None:
     edges = (ROOT / "docs" / "explanation" / "sharp-edges.md").read_text(encoding="utf-8")
     counts = {
