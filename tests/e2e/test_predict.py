@@ -243,7 +243,7 @@ def test_onnx_by_its_ending_gives_the_same_outputs(whole: Path, here: Path) -> N
     assert np.abs(found - model.outputs(x)).max() < 1e-5
     card = json.loads(session.get_modelmeta().custom_metadata_map["securefl"])["card"]
     assert card["records"]["labels"] == ["no", "yes"]
-    assert "Expected model.onnx as safetensors" in refused(
+    assert "Expected a model of the ending .safetensors, got model.onnx" in refused(
         "predict", "model.onnx", "people.csv", "-o", "p.csv"
     )
 

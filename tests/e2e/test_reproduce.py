@@ -38,7 +38,7 @@ def test_a_table_from_the_list_to_its_csv(
 
     code, printed, err = securefl(capfd, "reproduce", "digits", "--out", tmp_path, "--workers", 1)
     assert code == 0
-    assert "4/4  one: FedProf #2" in err
+    assert "4/4 cells  one: FedProf #2" in err
     assert "Ours         published  0.600               N/A" in printed
     assert "- study.rounds = 2; published is 500." in printed
     path = tmp_path / "digits" / "table.csv"

@@ -107,6 +107,9 @@ class _App:
     def note(self, why: str) -> None:
         """Nobody owns this party."""
 
+    def note_cut(self, why: str) -> None:
+        """Nobody owns this party."""
+
     def compute(self, asked: Any) -> Computed:
         own = self.values if asked.kind == "train" else np.zeros(0)
         metrics = self.values[: len(asked.metrics)]

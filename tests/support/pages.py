@@ -86,6 +86,12 @@ def shell(command: str) -> str:
     if words[0] != "securefl" or set(words) & {"|", ">", "&", "&&", ";"}:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
+    for name in list(
+        sys.modules
+    ):  # another test may have loaded modules of these names from a folder of its own
+        top = Path(name.split(".")[0])
+        if top.is_dir() or top.with_suffix(".py").is_file():
+            del sys.modules[name]
     before = set(sys.modules)
     done_here = CliRunner().invoke(cli, words[1:])
     for name in set(sys.modules) - before:  # the next command reads the reader's modules again

@@ -104,8 +104,9 @@ def test_a_command_line_that_says_too_little_or_too_much_is_told() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             call(f"init p study.toml {words} --yes")
-    for words in ("status study.toml", "serve nowhere"):
-        assert call(words).exit_code == 2
+    for words, said in (("status study.toml", "which is a file"), ("serve nowhere", "nowhere")):
+        with pytest.raises(ConfigError, match=said):
+            call(words)
     Path("empty").mkdir()
     for words in ("status empty", "enrol empty", "serve empty", "rotate empty"):
         with pytest.raises(ConfigError, match="securefl party init"):
@@ -116,7 +117,8 @@ def test_a_command_line_that_says_too_little_or_too_much_is_told() -> None:
 
 def test_a_user_that_is_none_is_told() -> None:
     call("init p study.toml --client 0 --yes")
-    assert call("serve p --allow nobody-of-this-name").exit_code == 2
+    with pytest.raises(ConfigError, match="Expected --allow with a user of this machine"):
+        call("serve p --allow nobody-of-this-name")
 
 
 def test_a_platform_that_names_no_peer_is_told_before_anything_is_read(
