@@ -38,6 +38,13 @@ class TooFewParties(SecureFLError):
     """
 
 
+class CarrierLost(SecureFLError):
+    """Raised if the run of Flower that carries a coordinator's requests did not start, or has ended.
+
+    It is no party's fault. Finished rounds are kept, and a later call goes on.
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class Patience:
     """How a server waits for parties.

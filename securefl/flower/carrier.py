@@ -26,10 +26,11 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from securefl.core.errors import ConfigError, RemoteProtocolError, SecureFLError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
 from securefl.deployment.connection import reached, send
 from securefl.deployment.framing import PATIENCE, Connection
+from securefl.deployment.gathering import CarrierLost
 from securefl.deployment.messages import Carried, Wave, decode_envelope, encode_envelope
 from securefl.deployment.peers import peer_of
 from securefl.deployment.server import listening
@@ -47,13 +48,6 @@ _LOOK: Final = 0.5
 _ASK: Final = 10.0
 _EVER: Final = 1e8
 _log = logger(__name__)
-
-
-class CarrierLost(SecureFLError):
-    """Raised if the run of Flower that carries a coordinator's requests did not start, or has ended.
-
-    It is no party's fault. Finished rounds are kept, and a later call goes on.
-    """
 
 
 # On a site ----------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def coordinate(
     """
     from securefl.deployment.coordinator import others_of, run_deployed
     from securefl.deployment.folder import STUDY
-    from securefl.deployment.gathering import TooFewParties
+    from securefl.deployment.gathering import CarrierLost, TooFewParties
     from securefl.study import config
     from securefl.study.config import slug
     from securefl.training import single_thread
@@ -145,9 +145,7 @@ def coordinate(
     except TooFewParties as error:
         _stopped(error, again)
         raise click.exceptions.Exit(ExitCode.TOO_FEW) from None
-    except Exception as error:
-        if not _is_lost(error):
-            raise
+    except CarrierLost as error:
         _stopped(error, again)
         raise click.exceptions.Exit(ExitCode.ERROR) from None
 
@@ -164,15 +162,6 @@ def _require_run_folder(home: Path) -> None:
 def _stopped(error: Exception, again: str) -> None:
     echo(escaped(f"securefl: {error}"), err=True)
     echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
-
-
-def _is_lost(error: Exception) -> bool:
-    """Whether the run of Flower that carries requests has ended."""
-    if find_spec("flwr") is None:
-        return False
-    from securefl.flower.carrier import CarrierLost
-
-    return isinstance(error, CarrierLost)
 
 
 def _again(folder: Path, home: Path, options: Mapping[str, object], sockets: Sequence[str]) -> str:

@@ -22,13 +22,13 @@ from support.party_folders import CLEAR, MASKED, enrolled, made
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
-from securefl.deployment.gathering import TooFewParties
+from securefl.deployment.gathering import CarrierLost, TooFewParties
 from securefl.deployment.messages import Wave, encode_envelope
 from securefl.deployment.party_setup import Made
 from securefl.deployment.server import listening
 from securefl.deployment.status import status
 from securefl.flower import carrier
-from securefl.flower.carrier import CarrierLost, FlowerExchange, Submitted, carry, pass_on, server_app
+from securefl.flower.carrier import FlowerExchange, Submitted, carry, pass_on, server_app
 from securefl.flower.exchange import FRAME, UNANSWERED, relay
 from securefl.flower.submitting import APP, submit
 from securefl.study.attended import presences
