@@ -21,6 +21,7 @@ from securefl import __version__
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import SENTENCE, Help, echo
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.memory import keep_freed_memory
 from securefl.core.reading import near
 from securefl.core.text_safety import escaped
 
@@ -112,6 +113,7 @@ def _log_to_stderr() -> None:
 
 def main() -> None:
     """Run the command line. An error of this package becomes one line and exit code 1."""
+    keep_freed_memory()
     try:
         _require_folder()
         # In standalone mode click would end the process, and this package's errors would be tracebacks.

@@ -142,7 +142,7 @@ class Batched:
         if problem.private is None and not (len(x) and _known(problem, y)):
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
-        return (problem, fit.context.round, fit.under_head, fit.activation, fit.penalty, forms)
+        return (problem, fit.context.round, fit.under_head, fit.activation, fit.penalty, fit.update, forms)
 
 
 def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
@@ -170,7 +170,7 @@ def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
             # Copy a slot at its last step: momentum or decay still moves it until all slots have ended.
             if ended := [slot for slot, last in enumerate(lasts) if last == number]:
                 fine = stack.finite() & torch.isfinite(total).all(1)
-                for slot, vector in stack.vectors(ended).items():
+                for slot, vector in stack.vectors(ended, updates=fits[0].update).items():
                     came[slot] = vector if fine[slot] else diverged(optimizer.rate)
     return [came[slot] for slot in range(len(fits))]
 
@@ -296,7 +296,7 @@ def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
             stack.layout.flat,
         )
         fine = stack.finite()
-        vectors = stack.vectors(range(len(fits)))
+        vectors = stack.vectors(range(len(fits)), updates=fits[0].update)
     return [own if fine[slot] else diverged_privately(config.learning_rate) for slot, own in vectors.items()]
 
 

@@ -26,7 +26,7 @@ from securefl.training.task import Problem
 from securefl.training.vector import to_vector
 
 Fitted = Float32s | DataError
-"""The trained model as a vector (d,), or the error that the training raised.
+"""The trained model or its update as a vector (d,), or the error that the training raised.
 
 The vector may be a view of the models of a whole wave. A caller that keeps it must copy it.
 """
@@ -45,6 +45,7 @@ class Fit:
         under_head: Whether the head, the last dense layer, is not trained.
         activation: A function of the head's input.
         penalty: Added to the mean loss. Private training minimises the mean loss alone.
+        update: Whether the result is the update, the trained model minus the start, in place of the model.
     """
 
     problem: Problem
@@ -53,6 +54,7 @@ class Fit:
     under_head: bool = False
     activation: Activation | None = None
     penalty: Penalty | None = None
+    update: bool = False
 
 
 @runtime_checkable
@@ -133,7 +135,12 @@ def _fitted(fit: Fit) -> Fitted:
                 )
     except DataError as error:
         return error
-    return to_vector(model)
+    if not fit.update:
+        return to_vector(model)
+    # Both are float32. Their difference is exact if they are within a factor of two of each other. Otherwise
+    # its relative error is at most 2^-24.
+    with np.errstate(over="ignore"):  # a grid refuses infinite values
+        return to_vector(model) - fit.start
 
 
 @contextmanager
