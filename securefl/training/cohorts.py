@@ -222,7 +222,7 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
             _gather(targets, order[first:last], places, y[slot])
         block[0] = widened(block[0])
         there = (block[2] > 0).float()[:, :, None]
-        # Slots without a client are not checked: their models are zero and their results are discarded.
+        # Slots without a client are not checked: their results are discarded.
         full: NDArray[np.bool_] = np.all(weights[: len(fits)].reshape(len(fits), steps, rows), (0, 2))
         parts = (part.view(slots, steps, rows, *part.shape[2:]).unbind(1) for part in (*block, there))
         for step, filled in zip(islice(zip(*parts, strict=True), most - at), full, strict=False):
@@ -370,9 +370,13 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     its place, on its slot, or on other records. Then this build of torch has kernels that slots cannot use.
     """
     columns = records(fit.context.x, fit.context.y, fit.problem.loss)
-    stack = stack_of(fit, [fit.problem.initial] * slots, slots)
-    full, alone = (_factors(stack, probe) for probe in probes_of(columns, slots * rows))
-    if not stay_apart(full, alone):
+    initial = fit.problem.initial
+    # One model that all slots read, and a model of each slot.
+    stacks = [
+        stack_of(fit, own, slots) for own in ([initial] * slots, [initial.copy() for _ in range(slots)])
+    ]
+    probes = probes_of(columns, slots * rows)
+    if not all(stay_apart(*(_factors(stack, probe) for probe in probes)) for stack in stacks):
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
             'be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'

@@ -17,7 +17,8 @@ activations and slopes are zero, so they stay zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -69,9 +70,10 @@ class Back:
 
 
 class Stack:
-    """Models with these vectors (d,) in the first slots. Further slots hold zeros.
+    """Models with these vectors (d,) in the first slots. No result of further slots counts.
 
-    values: all trained parameters in the layout `layout`. An optimizer updates them.
+    If all vectors are one broadcast, the first pass reads it for all slots, and the first step of `descend`
+    writes each slot's own model. So no copy of the broadcast is made that the step would overwrite.
     """
 
     def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
@@ -79,12 +81,27 @@ class Stack:
         dense = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
         sizes = tuple((layer.out_features, layer.in_features) for layer in dense)
         self._whole_layout = Layout(slots, sizes)
-        self._starts = starts_of(vectors)
-        self._whole = self._whole_layout.place(self._starts, len(vectors))
-        self._layers = self._whole_layout.layers(self._whole)
+        self._starts, self._count = starts_of(vectors), len(vectors)
+        self._whole: Tensor | None = None
         self.layout = Layout(slots, sizes[: len(sizes) - tail.under_head])
-        self.values = self._whole[: self.layout.length]
         self._gradient: tuple[Tensor, list[Layer]] | None = None
+        if self._starts.ndim == 1:
+            one = Layout(1, sizes)
+            self._layers = [layer.expand(slots) for layer in one.layers(one.place(self._starts, 1))]
+        else:
+            self._placed()
+
+    @property
+    def values(self) -> Tensor:
+        """All trained parameters in the layout `layout`. An optimizer updates them."""
+        return self._placed()[: self.layout.length]
+
+    def _placed(self) -> Tensor:
+        """All parameters of all slots, which hold zeros behind the models."""
+        if self._whole is None:
+            self._whole = self._whole_layout.place(self._starts, self._count)
+            self._layers = self._whole_layout.layers(self._whole)
+        return self._whole
 
     def finite(self) -> Tensor:
         """A mask of the slots whose values are all finite, (slots,)."""
@@ -108,17 +125,24 @@ class Stack:
         those = slice(first, last + 1)
         if updates:
             starts = self._starts if self._starts.ndim == 1 else self._starts[those]
-            found = self._whole_layout.differences(self._whole, starts, those).numpy()
+            found = self._whole_layout.differences(self._placed(), starts, those).numpy()
         else:
-            found = self._whole_layout.rows(self._whole, those).numpy()
+            found = self._whole_layout.rows(self._placed(), those).numpy()
         return {slot: found[slot - first] for slot in slots}
 
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
+        before = self._layers
+        if self._whole is None:
+            self._whole = torch.empty(self._whole_layout.length)
+            self._layers = self._whole_layout.layers(self._whole)
+            for layer, to in islice(zip(before, self._layers, strict=True), len(back.layers), None):
+                to.weight.copy_(layer.weight)  # the head, if it is not trained
+                to.bias.copy_(layer.bias)
         # One operation with the weights, since separate gradients would be written and read once more.
-        for (given, slope), layer in zip(back.layers, self._layers, strict=False):
-            layer.weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
-            layer.bias.sub_(slope.sum(1), alpha=rate)
+        for (given, slope), layer, to in zip(back.layers, before, self._layers, strict=False):
+            torch.baddbmm(layer.weight, slope.transpose(1, 2), given, alpha=-rate, out=to.weight)
+            torch.sub(layer.bias, slope.sum(1), alpha=rate, out=to.bias)
 
     def gradient(self, back: Back) -> Tensor:
         """The gradients of all slots in the layout of `values`. The next call overwrites them."""
@@ -243,6 +267,10 @@ class Layer:
         """The slope of the inputs, from the slope of the outputs."""
         return torch.bmm(slope, self.weight)
 
+    def expand(self, slots: int) -> Layer:
+        """The one model of this layer as that of all slots, without a copy."""
+        return replace(self, weight=self.weight.expand(slots, -1, -1), bias=self.bias.expand(slots, -1))
+
     def parts(self, slots: slice) -> list[Tensor]:
         """These slots' weights and biases without the zeros, in the model's order."""
         return [self.weight[slots, : self.outputs, : self.inputs], self.bias[slots, : self.outputs]]
@@ -272,7 +300,7 @@ class Layout:
         return made
 
     def place(self, starts: Tensor, count: int) -> Tensor:
-        """A flat tensor with the models of `starts_of` in the first `count` slots, and zeros in the others."""
+        """A flat tensor: the models of `starts_of` in the first `count` slots, and zeros in the others."""
         made = torch.empty(self.length)
         layers = self.layers(made)
         for layer, size in zip(layers, self.sizes, strict=True):
