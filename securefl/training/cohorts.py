@@ -25,10 +25,11 @@ the wave, or on its client's slot. `require_alike` tests this on public records.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -88,6 +89,29 @@ def why_alone(problem: Problem) -> str:
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 
+Result = Callable[[], Fitted]
+"""Copies one client's result from the memory of its wave."""
+
+
+@dataclass(frozen=True)
+class Results(Sequence[Fitted]):
+    """Results of a wave. Each is copied when it is read."""
+
+    results: Sequence[Result]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @overload
+    def __getitem__(self, at: int) -> Fitted: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Fitted]: ...
+
+    def __getitem__(self, at: int | slice) -> Fitted | list[Fitted]:
+        return [own() for own in self.results[at]] if isinstance(at, slice) else self.results[at]()
+
+
 class Batched:
     """A trainer that runs fits of the same shape side by side, and passes all others to the trainer `rest`.
 
@@ -101,8 +125,8 @@ class Batched:
         self._stackable: dict[Problem, bool] = {}
         self._tried: set[tuple[Problem, bool]] = set()
 
-    def __call__(self, fits: Sequence[Fit]) -> list[Fitted]:
-        came: dict[int, Fitted] = {}
+    def __call__(self, fits: Sequence[Fit]) -> Sequence[Fitted]:
+        came: dict[int, Result] = {}
         groups: dict[Hashable, list[int]] = {}
         for place, fit in enumerate(fits):
             groups.setdefault(self._alike(fit), []).append(place)
@@ -114,9 +138,11 @@ class Batched:
             places.sort(key=lambda place: -len(fits[place].context.x))
             for at in range(0, len(places), self.slots):
                 together = places[at : at + self.slots]
-                came |= zip(together, run([fits[place] for place in together], self.slots), strict=True)
-        came |= zip(alone, self._rest([fits[place] for place in alone]) if alone else [], strict=True)
-        return [came[place] for place in range(len(fits))]
+                found = run([fits[place] for place in together], self.slots)
+                came |= zip(together, found.results, strict=True)
+        rest = self._rest([fits[place] for place in alone]) if alone else ()
+        came |= {place: partial(rest.__getitem__, at) for at, place in enumerate(alone)}
+        return Results([came[place] for place in range(len(fits))])
 
     def _try(self, fit: Fit) -> None:
         """Test the kernels of this kind of training, once in a run."""
@@ -145,12 +171,12 @@ class Batched:
         return (problem, fit.context.round, fit.under_head, fit.activation, fit.penalty, fit.update, forms)
 
 
-def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
+def fit_together(fits: Sequence[Fit], slots: int) -> Results:
     """Train at most `slots` clients of one shape side by side, without DP-SGD. Each must have records."""
     config = fits[0].problem.local
     lasts = [config.batches(len(fit.context.x)) for fit in fits]
     optimizer = optimizer_of(config, fits[0].context.round - 1)
-    came: dict[int, Fitted] = {}
+    came: dict[int, Result] = {}
     with torch.no_grad(), one_thread():
         stack = stack_of(fits[0], [fit.start for fit in fits], slots)
         start = stack.values.clone() if config.proximal else None
@@ -169,10 +195,17 @@ def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
                 optimizer.step(stack.values, gradient)
             # Copy a slot at its last step: momentum or decay still moves it until all slots have ended.
             if ended := [slot for slot, last in enumerate(lasts) if last == number]:
-                fine = stack.finite() & torch.isfinite(total).all(1)
-                for slot, vector in stack.vectors(ended, updates=fits[0].update).items():
-                    came[slot] = vector if fine[slot] else diverged(optimizer.rate)
-    return [came[slot] for slot in range(len(fits))]
+                fine = (stack.finite() & torch.isfinite(total).all(1)).tolist()
+                for slot in ended:
+                    read: Result = partial(stack.vector, slot, update=fits[0].update)
+                    if number < max(lasts):
+                        read = partial(_same, read())
+                    came[slot] = read if fine[slot] else partial(_same, diverged(optimizer.rate))
+    return Results([came[slot] for slot in range(len(fits))])
+
+
+def _same(result: Fitted) -> Fitted:
+    return result
 
 
 def _known(problem: Problem, y: NDArray[Any]) -> bool:
@@ -279,7 +312,7 @@ def _places(
 # With privacy per record ----------------------------------------------------------------------------
 
 
-def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
+def fit_privately(fits: Sequence[Fit], slots: int) -> Results:
     """Train at most `slots` clients of the same shape side by side, each with record-level privacy."""
     problem = fits[0].problem
     config = problem.private
@@ -295,9 +328,15 @@ def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
             lambda batches: stack.layout.rows(clipped_sums(stack, batches, config)),
             stack.layout.flat,
         )
-        fine = stack.finite()
-        vectors = stack.vectors(range(len(fits)), updates=fits[0].update)
-    return [own if fine[slot] else diverged_privately(config.learning_rate) for slot, own in vectors.items()]
+        fine = stack.finite().tolist()
+    return Results(
+        [
+            partial(stack.vector, slot, update=fit.update)
+            if fine[slot]
+            else partial(_same, diverged_privately(config.learning_rate))
+            for slot, fit in enumerate(fits)
+        ]
+    )
 
 
 def stack_of(fit: Fit, vectors: Sequence[Float32s], slots: int) -> Stack:

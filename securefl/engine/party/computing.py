@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -88,7 +89,7 @@ class Computing:
         self.kept: dict[int, ClientState] = dict(kept)
         self._news: dict[int, ClientState] = {}
         self._values: dict[tuple[int, Question], Value] = {}
-        self._trained: dict[tuple[int, Question], tuple[ClientContext, Fitted]] = {}
+        self._trained: dict[tuple[int, Question], tuple[ClientContext, Callable[[], Fitted]]] = {}
         self._seen: dict[int, bytes] = {}
 
     def settle(self) -> None:
@@ -148,15 +149,17 @@ class Computing:
                 if not isinstance(error, DataError) and not (task.client in speaking and of_records(error)):
                     raise
         try:
-            came = self._trainer([fit for _, fit in fits.values()]) if fits else []
+            came = self._trainer([fit for _, fit in fits.values()]) if fits else ()
         except Exception as error:
             if not of_records(error) or not any(client in speaking for client, _ in fits):
                 raise
             # Values are made one after the other, which shows whose records failed.
             self._trained = {}
             return
+        # Each result is read when its value is made, so that it is still in the cache for what follows.
         self._trained = {
-            place: (context, own) for (place, (context, _)), own in zip(fits.items(), came, strict=True)
+            place: (context, partial(came.__getitem__, number))
+            for number, (place, (context, _)) in enumerate(fits.items())
         }
 
     def value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
@@ -165,7 +168,8 @@ class Computing:
         if place in self._values:
             return self._values[place]
         if place in self._trained:
-            value = self._fits[name].value(*self._trained.pop(place))
+            context, trained = self._trained.pop(place)
+            value = self._fits[name].value(context, trained())
         else:
             value = self._contributions[name].compute(self._job(task, name, secret))
         return self._noted(task, name, value)
