@@ -70,7 +70,8 @@ words |= {"min_honest": "least_honest", "max_client_weight": "largest_share", "m
 head, privacy, rest = re.split(r"(?ms)^\[privacy\]\n(.*?)(?=^\[|\Z)", text)
 # An older checkout has fewer keys, and older words for some.
 named = [(line.split("=")[0].strip(), line) for line in privacy.splitlines()]
-named = [(key, line) if key in known else (words.get(key, key), line.replace(key, words.get(key, key), 1)) for key, line in named]
+older = {key: words.get(key, key) for key, _ in named if key not in known}
+named = [(older.get(key, key), line.replace(key, older.get(key, key), 1)) for key, line in named]
 lines = [line for key, line in named if not key.isidentifier() or key in known]
 study = config.parse("\n".join([head, "[privacy]", *lines, rest]))
 study = replace(study, study=replace(study.study, rounds=order["rounds"], seeds=study.study.seeds[:1]))
