@@ -29,6 +29,7 @@ from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, 
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.core.release import _LEDGER_ONLY, Charge, Permit, Release, ReleaseKey
 from securefl.core.wire import Header, encode
+from securefl.storage.database import Database
 
 __all__ = ["Asked", "Head", "Ledger", "Terms", "now"]
 
@@ -37,7 +38,7 @@ class Ledger:
     """The releases of all data holders in one SQLite file; safe under two processes and kill -9.
 
     Args:
-        path: the file, or ":memory:".
+        path: the file, ":memory:", or a study's own open file, which holds more than its ledger.
         terms: the unit, the adjacency, the delta and the budget.
         counter: a file outside the ledger's folder that records the newest head (see `note`). A ledger that
             is older than its counter is refused.
@@ -56,7 +57,7 @@ class Ledger:
 
     def __init__(
         self,
-        path: Path | str,
+        path: Path | str | Database,
         terms: Terms,
         *,
         counter: Path | None = None,
@@ -72,7 +73,7 @@ class Ledger:
         self._budget = Budget(self._filed, terms, allotted)
         try:
             with self._db.explaining():
-                self._note = HeadNote(path, counter)
+                self._note = HeadNote(self._db.path, counter)
                 self._note.write(self.head)
         except BaseException:
             self._db.close()
@@ -87,7 +88,8 @@ class Ledger:
         """Run a durable all-or-nothing transaction, and note the new head."""
         self._fresh.clear()
         try:
-            with self._db.transaction():
+            # The note follows the commit: a note ahead of its ledger would make an intact ledger unusable.
+            with self._db.transaction(self._noted):
                 self._link = begun = head(self._db.rows)
                 yield
                 if self._link != begun:
@@ -98,7 +100,8 @@ class Ledger:
             raise
         finally:
             self._link = None
-        # After the commit, never before: a note ahead of its ledger would make an intact ledger unusable.
+
+    def _noted(self) -> None:
         with self._db.explaining():
             self._note.write(self.head)
 

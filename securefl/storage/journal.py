@@ -77,10 +77,12 @@ class Journal:
     random: the source of secrets; outside of tests, the operating system's.
     """
 
-    def __init__(self, path: Path | str = ":memory:", *, random: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(
+        self, path: Path | str | Database = ":memory:", *, random: Callable[[int], bytes] = os.urandom
+    ) -> None:
         self._random = random
         self._totals: dict[tuple[str, bytes], int] = {}
-        self._db = Database(path, KIND)
+        self._db = Database.of(path, KIND)
         try:
             # The secret of a finished round opens the round's messages, so SQLite overwrites deleted rows.
             self._db.rows("PRAGMA secure_delete = ON")
