@@ -26,7 +26,7 @@ from securefl.core.keys import SecretKey
 from securefl.storage.database import Database
 from securefl.storage.journal import Journal
 from securefl.study import arm as arm_files
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import RuntimeSection, Study, parse
@@ -111,7 +111,7 @@ def ended(of: Study, folder: Path) -> tuple[Any, ...]:
     """Model, records and what every client was charged, of a finished run."""
     home = arm_folder(folder, of.arms[0], 3)
     _, plan = composition(of, of.arms[0], world(of))
-    with Checkpoint(home / "checkpoint.sqlite") as kept:
+    with Checkpoint(checkpoint_file(home)) as kept:
         state, records = kept.load()
     with Ledger(home / "ledger.sqlite", plan.terms()) as ledger:
         rows = sorted((row[0], *row[2:8]) for row in ledger.rows())
