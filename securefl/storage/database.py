@@ -336,8 +336,10 @@ class Database:
                 afterwards()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self, afterwards: Callable[[], None]) -> Iterator[None]:
         """Make all changes of all parts of this file within in one durable commit.
+
+        afterwards: called once they are on disk, also after an error within.
 
         An error within does not undo the steps before it: they are on disk before the error is raised, since
         its text may tell what they record. A process that is killed leaves none of them.
@@ -348,20 +350,19 @@ class Database:
         shared = self._shared
         with self.explaining():
             self._db.execute("BEGIN IMMEDIATE")
-        shared.together = True
+        shared.together, shared.afterwards = True, {afterwards: None}
         try:
             yield
         finally:
             shared.together = False
             self._commit()
-        pending, shared.afterwards = shared.afterwards, {}
-        for each in pending:
-            each()
+            for each in shared.afterwards:
+                each()
 
     def _commit(self) -> None:
         try:
             if self._shared.lost is not None:
-                raise self._shared.lost
+                raise self._shared.lost from None
             with self.explaining():
                 self._db.execute("COMMIT")
         except BaseException:

@@ -1,4 +1,8 @@
-"""The journal: a durable record of the parties' acts, written before each act. `core.acts` has the rules."""
+"""The journal: a durable record of the parties' acts, written before each act. `core.acts` has the rules.
+
+In a round whose parties are all in one process, the record is on disk before the round's releases leave that
+process (`accounting.ledger`).
+"""
 
 from __future__ import annotations
 

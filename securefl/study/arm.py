@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from securefl.accounting import store
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import State
 from securefl.algorithm.plan import Plan
+from securefl.core.logs import held
 from securefl.storage import journal as acts
 from securefl.storage.database import Database, decoding, explaining, holds, joined
 from securefl.storage.files import subfolder
@@ -115,13 +116,19 @@ class Saved:
     records: list[dict[str, Any]]
     stands: list[Stands]
 
-    def one_commit(self) -> AbstractContextManager[None]:
-        """A context: all that is written within is one durable commit (see `Database.together`).
+    @contextmanager
+    def one_commit(self) -> Iterator[None]:
+        """Make all that is written within one durable commit (see `Database.together`).
 
         Only for a round whose parties are all in this process: what they send each other within is not on
-        disk yet. A run in three files has a commit for each write.
+        disk yet. The package's log lines wait for the commit. A run in three files has a commit for each
+        write.
         """
-        return nullcontext() if self.file is None else self.file.together()
+        if self.file is None:
+            yield
+            return
+        with held() as let_go, self.file.together(let_go):
+            yield
 
 
 def identity(home: Path, plan: Plan) -> str:
