@@ -192,7 +192,7 @@ def limit(db: Database, pages: int) -> None:
 
 
 def test_a_disk_that_is_full_within_a_step(path: Path) -> None:
-    """SQLite undoes all steps. No later step counts, and whatever is raised after it, this error comes out."""
+    """SQLite undoes all steps. No later step counts, and whatever error follows, this one comes out."""
     called: list[int] = []
     with opened(path) as (file, one, other):
         limit(file, 2)
