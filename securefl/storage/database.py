@@ -42,6 +42,8 @@ def writable(path: Path | str) -> sqlite3.Connection:
         _write_ahead(db)
         # NORMAL, the usual setting with a write-ahead log, may lose the last commits if the power fails.
         db.execute("PRAGMA synchronous = FULL")
+        # What a step may have to undo would otherwise go to a file elsewhere on the disk, secrets included.
+        db.execute("PRAGMA temp_store = MEMORY")
     except BaseException:
         db.close()
         raise
