@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from securefl.core.errors import SecureFLError
 from securefl.storage.cluster import ClusterCrew, Copied, RemoteLine
+from securefl.storage.processes import FAILED, Ended
 from securefl.study.arm import FILES, arm_folder, made_folder, opened
 from securefl.study.composition import composition
 from securefl.study.config import Brought, RuntimeSection, Study
@@ -42,6 +44,7 @@ class OnCluster:
         self._runtime, self._world_of = runtime, world_of
         self._crew = ClusterCrew[Lane](runtime.address)
         self._sent: WeakKeyDictionary[World, Any] = WeakKeyDictionary()
+        self._unbegun: list[Lane] = []
         self.most = 0
 
     def __enter__(self) -> OnCluster:
@@ -54,11 +57,15 @@ class OnCluster:
 
     @property
     def running(self) -> Sequence[Lane]:
-        return self._crew.running
+        return [*self._crew.running, *self._unbegun]
 
     def start(self, lane: Lane) -> bool:
-        world = self._world_of(lane)
-        _begin(lane, fitted(world, lane.study))
+        try:
+            world = self._world_of(lane)
+            _begin(lane, fitted(world, lane.study))
+        except SecureFLError:  # it stops no other lane; the caller does it again, and gets the error there
+            self._unbegun.append(lane)
+            return True
         home = arm_folder(lane.folder, lane.arm, lane.seed).relative_to(lane.folder)
         copied = Copied(folder=lane.folder, names=tuple(str(home / name) for name in FILES))
         if world not in self._sent:
@@ -70,7 +77,10 @@ class OnCluster:
         self._crew.stop()
 
     def hear(self) -> Iterator[tuple[Lane, Any]]:
-        return self._crew.hear()
+        while self._unbegun:
+            yield self._unbegun.pop(), Ended(FAILED)
+        if self._crew.running:
+            yield from self._crew.hear()
 
 
 def _begin(lane: Lane, world: World) -> None:
