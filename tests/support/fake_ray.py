@@ -98,7 +98,7 @@ class Actor:
 
 
 class FakeRay(ModuleType):
-    """The module `ray` with a cluster of these nodes. answers: what the node of an id says of its packages."""
+    """The module `ray` with a cluster of these nodes. answers: what a node says of its packages."""
 
     RayError = RayError
 
