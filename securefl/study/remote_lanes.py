@@ -8,6 +8,7 @@ ledger stays here: the caller reserves the lanes in it first.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from securefl.study.arm import FILES, arm_folder, made_folder, opened
 from securefl.study.composition import composition
 from securefl.study.config import Brought, RuntimeSection, Study
 from securefl.study.interruption import Interrupted, Told
-from securefl.study.lanes import FINISHED, STOPPED, Lane
+from securefl.study.lanes import FINISHED, STOPPED, Lane, Record
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.world import fitted
@@ -44,7 +45,7 @@ class OnCluster:
         self._runtime, self._world_of = runtime, world_of
         self._crew = ClusterCrew[Lane](runtime.address)
         self._sent: WeakKeyDictionary[World, Any] = WeakKeyDictionary()
-        self._unbegun: list[Lane] = []
+        self._news: deque[tuple[Lane, Any]] = deque()
         self.most = 0
 
     def __enter__(self) -> OnCluster:
@@ -57,41 +58,46 @@ class OnCluster:
 
     @property
     def running(self) -> Sequence[Lane]:
-        return [*self._crew.running, *self._unbegun]
+        unbegun = [lane for lane, news in self._news if isinstance(news, Ended)]
+        return [*self._crew.running, *unbegun]
 
     def start(self, lane: Lane) -> bool:
         try:
             world = self._world_of(lane)
-            _begin(lane, fitted(world, lane.study))
+            records = _begin(lane, fitted(world, lane.study))
         except SecureFLError:  # it stops no other lane; the caller does it again, and gets the error there
-            self._unbegun.append(lane)
+            self._news.append((lane, Ended(FAILED)))
             return True
+        self._news.extend((lane, record) for record in records)
         home = arm_folder(lane.folder, lane.arm, lane.seed).relative_to(lane.folder)
         copied = Copied(folder=lane.folder, names=tuple(str(home / name) for name in FILES))
         if world not in self._sent:
             self._sent[world] = self._crew.share(_sendable(world))
         place = lane.study.arms.index(lane.arm)
-        return self._crew.start(lane, _play, copied, _alone(lane.study), place, self._sent[world])
+        given = _alone(lane.study), place, len(records), self._sent[world]
+        return self._crew.start(lane, _play, copied, *given)
 
     def stop(self) -> None:
         self._crew.stop()
 
     def hear(self) -> Iterator[tuple[Lane, Any]]:
-        while self._unbegun:
-            yield self._unbegun.pop(), Ended(FAILED)
+        while self._news:
+            yield self._news.popleft()
         if self._crew.running:
             yield from self._crew.hear()
 
 
-def _begin(lane: Lane, world: World) -> None:
-    """Make the lane's files, or check those that there are. A lost worker's round must find them bound.
+def _begin(lane: Lane, world: World) -> Sequence[Record]:
+    """Make the lane's files, or check those that there are. Returns the records of its finished rounds.
 
-    The files are closed at the end, so each is whole without a log.
+    A lost worker's first round must find the files bound to each other. They are closed at the end, so each
+    is whole without a log.
     """
     _, plan = composition(lane.study, lane.arm, world)
     home = made_folder(lane.folder, lane.arm, lane.seed)
     with opened(lane.study, lane.arm, world, plan, home) as saved:
         saved.checkpoint.nonce()
+        return saved.records
 
 
 def _sendable(world: World) -> World:
@@ -104,12 +110,17 @@ def _alone(study: Study) -> Study:
     return replace(study, runtime=study.runtime.here, brought=Brought())
 
 
-def _play(line: RemoteLine, folder: Path, study: Study, place: int, world: World) -> int:
-    """Play a lane on a worker, in a folder of its own."""
+def _play(line: RemoteLine, folder: Path, study: Study, place: int, known: int, world: World) -> int:
+    """Play a lane on a worker, in a folder of its own. known: the number of rounds that were told before."""
     single_thread()
+
+    def tell(record: Record) -> None:
+        if record["round"] > known:
+            line.tell(record)
+
     stop = Told(line.stopping)
     try:
-        run_arm(study, study.arms[place], fitted(world, study), folder, line.tell, stop=stop, reserved=True)
+        run_arm(study, study.arms[place], fitted(world, study), folder, tell, stop=stop, reserved=True)
     except Interrupted:
         return STOPPED
     return FINISHED
