@@ -10,8 +10,8 @@
 | 4 n | form 4: the n nonzero values, little-endian |
 
 A gap is the number of zeros before a nonzero value. In Golomb code with the parameter 2^b it is gap >> b
-ones, a zero, and the b lowest bits of the gap. b follows from n and d as in Sattler et al. (2019). The shorter
-form is taken: form 16 if it is shorter than form 0, and form 1 if it is shorter than form 4.
+ones, a zero, and the b lowest bits of the gap. b follows from n and d as in Sattler et al. (2019). The
+shorter form is taken: form 16 if it is shorter than form 0, and form 1 if it is shorter than form 4.
 """
 
 from __future__ import annotations
