@@ -1,9 +1,9 @@
-"""Federated averaging of compressed updates, with error feedback, and of a model that moves by compressed changes.
+"""Federated averaging of compressed updates, with error feedback, up and down.
 
-A client adds its residual to its update, sends a compressed part, and keeps the rest as its next residual. The
-server does the same with its step. What the server sends is not the model but the changes that the clients of
-the cohort lack, from the one that lacks most. Each client adds them to the model that it keeps. So the models
-of server and clients are equal bit for bit. STC and CS-FL differ in their `Compression` alone.
+A client adds its residual to its update, sends a compressed part, and keeps the rest as its next residual.
+The server does the same with its step. It does not send the model but the changes since the oldest model
+that a client of the cohort has. Each client adds those that it lacks to the model that it keeps. So the
+models of server and clients are equal bit for bit. STC and CS-FL differ in their `Compression` alone.
 
 A client that was not in a sum counts as having the model of the last sum that it was in. If the changes that
 the cohort lacks are longer than the model, the model itself is sent.
@@ -11,10 +11,10 @@ the cohort lacks are longer than the model, the model itself is sent.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,11 +59,11 @@ class Compression(Protocol):
         """The spec of the numbers, from the one of an update."""
         ...
 
-    def sent(self, whole: Floats) -> tuple[Floats, Floats]:
+    def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
         """The numbers of update and residual together, (size,), and the part (d,) for which they stand."""
         ...
 
-    def value(self, numbers: Floats | DataError) -> Value:
+    def value(self, numbers: Float32s | DataError) -> Value:
         """The value of a client's numbers. An error of the training is raised, or sent as zeros."""
         ...
 
@@ -186,9 +186,7 @@ def download(state: State, cohort: Sequence[int]) -> Float32s:
     if missed <= len(lengths):
         lengths = lengths[len(lengths) - missed :]
         changes = memory["changes"][len(memory["changes"]) - int(lengths.sum()) :]
-        words = _words(
-            b"".join([len(lengths).to_bytes(4, "little"), lengths.astype("<u4").tobytes(), changes])
-        )
+        words = _words(lengths.astype("<u4").tobytes() + changes.tobytes())
         if len(words) < len(state.broadcast):
             return np.concatenate([np.array([_CHANGES, before, version], np.float32), words])
     return np.concatenate([np.array([_MODEL, before, version], np.float32), state.broadcast])
@@ -200,62 +198,62 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
     Raises DataError for a broadcast that `download` never makes, or that leaves out changes that the client
     lacks.
     """
-    d = len(problem.initial)
-    head = broadcast[:_HEAD]
-    if len(head) < _HEAD or not (
-        np.isfinite(head).all() and (head == np.floor(head)).all() and head.min() >= 0
-    ):
-        raise DataError(f"Expected a broadcast with {_HEAD} whole numbers before its content, got another.")
+    d, head, content = len(problem.initial), broadcast[:_HEAD], broadcast[_HEAD:]
+    if len(head) < _HEAD or not _whole(head) or len(content) > d:
+        raise DataError(f"Expected {_HEAD} whole numbers and at most {d} others in a broadcast, got another.")
     form, before, version = (int(number) for number in head)
     if form == _MODEL:
-        if len(broadcast) != _HEAD + d:
-            raise DataError(f"Expected a model of {d} values, got {len(broadcast) - _HEAD}.")
-        return broadcast[_HEAD:].copy(), version
+        if len(content) < d:
+            raise DataError(f"Expected a model of {d} values, got {len(content)}.")
+        return content.copy(), version
     model = np.array(kept.get("model", problem.initial), dtype=np.float32)
     own = int(kept.get("version", np.zeros(1))[0])
     if form != _CHANGES or not before <= own <= version:
         raise DataError(
-            f"Expected the changes since version {own} of the model, got those from {before} to {version}: the "
-            "client abstains. If its state was lost, start the run anew."
+            f"Expected the changes since version {own} of the model, got those from {before} to {version}: "
+            "the client abstains. If its state was lost, start the run anew."
         )
-    for number, change in enumerate(_changes(broadcast[_HEAD:], version - before, d), before):
-        if number >= own:
-            model += change
+    try:
+        for number, change in enumerate(_changes(content, version - before), before):
+            # all are read, so that the answer does not depend on the version that the client has
+            found = _as_floats(dense(change, d))
+            if number >= own:
+                model += found
+    except ValueError as error:
+        raise DataError(f"{error} The client abstains.") from None
     return model, version
 
 
-def _changes(words: Float32s, count: int, d: int) -> list[Float32s]:
-    """The changes (d,) in these words. Raises DataError for others than `count` of them."""
-    try:
-        data = _bytes(words)
-        lengths = np.frombuffer(data[4 : 4 + 4 * count], "<u4").astype(np.int64)
-        if int.from_bytes(data[:4], "little") != count or len(lengths) < count:
-            raise ValueError(f"Expected the lengths of {count} changes, got others.")
-        ends = 4 + 4 * count + np.cumsum(lengths)
-        whole = int(ends[-1]) if count else 4
-        if len(data) - whole not in (0, 1, 2) or any(data[whole:]):
-            raise ValueError(f"Expected {whole} bytes of changes, got {len(data)}.")
-        starts = ends - lengths
-        return [
-            _as_floats(dense(data[start:end], d))
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-    except ValueError as error:
-        raise DataError(f"{error} The client abstains.") from None
+def _changes(words: Float32s, count: int) -> Iterator[bytes]:
+    """The `count` coded changes in these words. Raises ValueError for other words."""
+    data = _bytes(words)
+    lengths = np.frombuffer(data[: 4 * count], np.uint8)
+    ends = 4 * count + np.cumsum(lengths[: len(lengths) // 4 * 4].view("<u4"), dtype=np.int64)
+    whole = int(ends[-1]) if len(ends) else 0
+    if len(ends) != count or len(data) - whole not in (0, 1, 2) or any(data[whole:]):
+        raise ValueError(f"Expected {count} changes, got {len(data)} bytes of others.")
+    for start, end in zip([4 * count, *ends[:-1].tolist()], ends.tolist(), strict=False):
+        yield data[start:end]
 
 
 def _words(data: bytes) -> Float32s:
     """Bytes as whole numbers below 2^24. Zeros fill the last one."""
     padded = np.frombuffer(data + bytes(-len(data) % 3), np.uint8).reshape(-1, 3).astype(np.int64)
-    return (padded @ np.array([1, 2**8, 2**16])).astype(np.float32)
+    words: Float32s = (padded @ np.array([1, 2**8, 2**16])).astype(np.float32)
+    return words
 
 
 def _bytes(words: Float32s) -> bytes:
     """The inverse of `_words`, with the zeros. Raises ValueError for other numbers."""
-    if not (np.isfinite(words).all() and ((words >= 0) & (words < 2**24) & (words == np.floor(words))).all()):
+    if not _whole(words):
         raise ValueError("Expected whole numbers from 0 to 2^24 - 1, got others.")
     numbers = words.astype(np.int64)
     return np.stack([numbers & 255, (numbers >> 8) & 255, numbers >> 16], axis=1).astype(np.uint8).tobytes()
+
+
+def _whole(numbers: Float32s) -> bool:
+    """Whether these are whole numbers from 0 to 2^24 - 1. False for nan."""
+    return bool(((numbers >= 0) & (numbers < 2**24) & (numbers == np.floor(numbers))).all())
 
 
 def _as_integers(change: Float32s) -> NDArray[np.int32]:
@@ -291,11 +289,11 @@ class CompressedUpdate:
     def value(self, context: ClientContext, trained: Fitted) -> Value:
         model, version = received(self.problem, context.broadcast, context.kept)
         residual = np.array(context.kept.get("residual", np.zeros(len(model), np.float32)))
-        numbers: Floats | DataError
+        numbers: Float32s | DataError
         if isinstance(trained, DataError):  # the residual stays
             numbers = trained
         else:
-            whole = residual + trained.astype(np.float64) - model
+            whole = residual + (trained.astype(np.float64) - model)
             numbers, part = self.compression.sent(whole)
             residual = (whole - part).astype(np.float32)
         new_state = {"model": model, "version": np.array([version]), "residual": residual}

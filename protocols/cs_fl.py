@@ -1,11 +1,11 @@
-"""CS-FL (Li, Li and Varshney 2021): sums of random sketches of sparse updates, recovered by iterative thresholding.
+"""CS-FL (Li, Li and Varshney 2021): random sketches of sparse updates, and recovery of their mean.
 
-A client adds its residual to its update, keeps the `sparsity` share of the entries with the largest sizes, s,
-and sends the sketch y = A s, or its signs. The rest is its next residual. The server takes the mean of the
-sketches and recovers a sparse step from it: by iterative hard thresholding (Blumensath and Davies), or from
-signs by binary iterative hard thresholding (Jacques et al.). In the second phase the `sparsity` largest entries
-of step and server's residual go down. Sketches are linear: the sum of the clients' sketches is the sketch of the
-sum, so a hidden sum costs no accuracy.
+A client adds its residual to its update. Of the sum it takes s, the `sparsity` share of the entries with the
+largest sizes, and sends the sketch y = A s, or the signs of y. The rest is its next residual. The server
+takes the mean of the sketches and recovers a sparse step from it: by iterative hard thresholding (Blumensath
+and Davies), or from signs by binary iterative hard thresholding (Jacques et al.). In the second phase the
+`sparsity` share of the largest entries of the step and the server's residual goes down. Sketches are linear:
+the sum of the clients' sketches is the sketch of the clients' sum, whether it is hidden or not.
 
 Differences from the source, which this project knows from FedLog's description of its baselines:
 
@@ -18,9 +18,9 @@ Differences from the source, which this project knows from FedLog's description 
 - Signs carry no length, so the server's step from them has the norm `step_norm`.
 
 C. Li, G. Li and P. K. Varshney: Communication-Efficient Federated Learning Based on Compressed Sensing. IEEE
-Internet of Things Journal 8 (20), 2021. T. Blumensath and M. E. Davies: Normalized Iterative Hard Thresholding,
-IEEE JSTSP 4 (2), 2010. L. Jacques et al.: Robust 1-Bit Compressive Sensing via Binary Stable Embeddings of Sparse
-Vectors, IEEE Transactions on Information Theory 59 (4), 2013.
+Internet of Things Journal 8 (20), 2021. T. Blumensath and M. E. Davies: Normalized Iterative Hard
+Thresholding, IEEE JSTSP 4 (2), 2010. L. Jacques et al.: Robust 1-Bit Compressive Sensing via Binary Stable
+Embeddings of Sparse Vectors, IEEE Transactions on Information Theory 59 (4), 2013.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ class Sketched:
         which = "a sketch" if self.step_norm is None else "the signs of a sketch"
         found = replace(
             update,
-            reveals=f"{which} of the largest entries of its model update and residual, from which they can be "
-            "recovered",
+            reveals=f"{which} of the largest entries of its model update and residual, from which they can "
+            "be recovered",
         )
         if self.step_norm is None:
             return found
@@ -230,20 +230,20 @@ class Sketched:
         }
         return replace(found, sensitivity=moved, grid=_SIGNS)
 
-    def sent(self, whole: Floats) -> tuple[Floats, Floats]:
+    def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
         part = np.zeros(len(whole))
         top = largest(whole, self.sparsity)
         part[top] = whole[top]
         y = self.sketch.of(part)
-        return (y if self.step_norm is None else np.sign(y)), part
+        return (y if self.step_norm is None else np.sign(y)).astype(np.float32), part
 
-    def value(self, numbers: Floats | DataError) -> Value:
+    def value(self, numbers: Float32s | DataError) -> Value:
         if self.step_norm is None:
             return bounded(self.problem, np.zeros(self.size, np.float32), numbers)
         if isinstance(numbers, DataError):
             if self.problem.local.update_bound is None and self.problem.private is None:
                 raise numbers
-            numbers = np.zeros(self.size)
+            numbers = np.zeros(self.size, np.float32)
         return Value(integers=(numbers / _SIGNS.step).astype(np.int64))
 
     def step(self, mean: Floats) -> Floats:

@@ -1,9 +1,9 @@
-"""STC, sparse ternary compression (Sattler et al. 2019): the largest entries, as signs of one size, up and down.
+"""STC, sparse ternary compression (Sattler et al. 2019): the largest entries, as signs of one size.
 
 A client adds its residual to its update. It sends the top share p of the entries by size, each replaced by
-mu times its sign, where mu is the mean of their sizes, and keeps the rest as its residual. The server does the
-same with the mean of the clients' values and a residual of its own (Algorithm 2). Positions are coded as gaps
-in Golomb code (Algorithm 3), in both directions.
+mu times its sign, where mu is the mean of their sizes, and keeps the rest as its residual. The server does
+the same with the mean of the clients' values and a residual of its own (Algorithm 2). Positions are coded as
+gaps in Golomb code (Algorithm 3), in both directions.
 
 Differences from the paper:
 
@@ -14,8 +14,8 @@ Differences from the paper:
 - Under `update_bound` the ternary value is scaled down to the bound. The residual is what the value without a
   bound leaves.
 
-F. Sattler, S. Wiedemann, K.-R. Müller and W. Samek: Robust and Communication-Efficient Federated Learning from
-Non-IID Data. IEEE Transactions on Neural Networks and Learning Systems, 2019. arXiv 1903.02891.
+F. Sattler, S. Wiedemann, K.-R. Müller and W. Samek: Robust and Communication-Efficient Federated Learning
+from Non-IID Data. IEEE Transactions on Neural Networks and Learning Systems, 2019. arXiv 1903.02891.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class Ternary:
             packed=True,
         )
 
-    def sent(self, whole: Floats) -> tuple[Floats, Floats]:
-        found = ternary(whole, self.p)
-        return found, found
+    def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
+        found = ternary(whole, self.p).astype(np.float32)
+        return found, found.astype(np.float64)
 
-    def value(self, numbers: Floats | DataError) -> Value:
+    def value(self, numbers: Float32s | DataError) -> Value:
         return bounded(self.problem, np.zeros(self.size, np.float32), numbers)
 
     def step(self, mean: Floats) -> Floats:
