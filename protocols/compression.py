@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import floor
 from typing import Final, Protocol
 
 import numpy as np
@@ -76,10 +77,25 @@ class Compression(Protocol):
         ...
 
 
-def largest(whole: Floats, share: float) -> NDArray[np.int64]:
-    """The places of the `share` of values with the largest magnitudes, at least one, in ascending order."""
-    count = max(1, int(share * len(whole)))
-    return np.sort(np.argpartition(-np.abs(whole), count - 1)[:count])
+def entries(share: float, size: int) -> int:
+    """The number of entries that a share of `size` is, at least 1."""
+    # 0.29 * 100 is a little below 29 in floats, and must not become 28
+    return max(1, floor(share * size + 1e-9))
+
+
+def largest(values: Floats, count: int) -> NDArray[np.int64]:
+    """The places of the `count` values with the largest magnitudes, ascending. Of equal ones the first."""
+    sizes = np.abs(values)
+    least = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
+    above = np.flatnonzero(sizes > least)
+    return np.sort(np.append(above, np.flatnonzero(sizes == least)[: count - len(above)]))
+
+
+def thresholded(values: Floats, count: int) -> Floats:
+    """The values with all but the `count` largest set to 0."""
+    found, top = np.zeros(len(values)), largest(values, count)
+    found[top] = values[top]
+    return found
 
 
 def check_share(name: str, share: float) -> None:
@@ -288,16 +304,23 @@ class CompressedUpdate:
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
         model, version = received(self.problem, context.broadcast, context.kept)
-        residual = np.array(context.kept.get("residual", np.zeros(len(model), np.float32)))
-        numbers: Float32s | DataError
-        if isinstance(trained, DataError):  # the residual stays
-            numbers = trained
-        else:
-            whole = residual + (trained.astype(np.float64) - model)
-            numbers, part = self.compression.sent(whole)
-            residual = (whole - part).astype(np.float32)
+        before = np.array(context.kept.get("residual", np.zeros(len(model), np.float32)))
+        numbers, residual = self._compressed(trained, model, before)
         new_state = {"model": model, "version": np.array([version]), "residual": residual}
         return replace(self.compression.value(numbers), new_state=new_state)
+
+    def _compressed(
+        self, trained: Fitted, model: Float32s, residual: Float32s
+    ) -> tuple[Float32s | DataError, Float32s]:
+        """The numbers to send, and the new residual. After a training that failed the residual stays."""
+        if isinstance(trained, DataError):
+            return trained, residual
+        with np.errstate(over="ignore"):
+            whole = (residual + (trained.astype(np.float64) - model)).astype(np.float32)
+        if not np.isfinite(whole).all():
+            return DataError("Expected a finite update, got another. Lower the learning rate."), residual
+        numbers, part = self.compression.sent(whole.astype(np.float64))
+        return numbers, (whole - part).astype(np.float32)
 
     def compute(self, context: ClientContext) -> Value:
         return self.value(context, fitted(self.fit(context)))

@@ -38,7 +38,7 @@ from scipy import fft
 from securefl.algorithm import Adjacency, Algorithm, Float32s, Floats, Grid, Unit, Value, ValueSpec
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import check_fraction, cohort_size
-from securefl.protocols.compression import CompressedAveraging, check_share, largest
+from securefl.protocols.compression import CompressedAveraging, check_share, entries, thresholded
 from securefl.protocols.contributions import bounded
 from securefl.training import Problem
 
@@ -79,15 +79,15 @@ class CSFL:
     def build(self, problem: Problem) -> Algorithm:
         d = len(problem.initial)
         sketch = Sketch(seed=problem.seed, rows=ceil(self.measurements * d - 1e-9), size=d)
-        entries = max(1, int(self.sparsity * d))
+        kept = entries(self.sparsity, d)
         each = ROWS_OF_SIGNS if self.signs else ROWS
-        if sketch.rows < each * entries:
+        if sketch.rows < each * kept:
             raise ConfigError(
-                f"Expected sketches of at least {each * entries} numbers, {each} for each of {entries} "
+                f"Expected sketches of at least {each * kept} numbers, {each} for each of {kept} "
                 f"entries, got {sketch.rows}: so small a sketch does not give the entries back. Raise "
                 "`measurements` or lower `sparsity`."
             )
-        together = entries * cohort_size(self.fraction, problem.clients)
+        together = kept * cohort_size(self.fraction, problem.clients)
         return CompressedAveraging(
             problem=problem,
             compression=Sketched(
@@ -135,14 +135,6 @@ class Sketch:
         spread[rows] = numbers * sqrt(self.size / self.rows)
         found: Floats = signs * fft.idct(spread, norm="ortho")
         return found
-
-
-def thresholded(vector: Floats, count: int) -> Floats:
-    """The vector with its `count` largest values, all others 0."""
-    found = np.zeros(len(vector))
-    top = np.argpartition(-np.abs(vector), count - 1)[:count]
-    found[top] = vector[top]
-    return found
 
 
 def recover(sketch: Sketch, y: Floats, count: int, steps: int = 60) -> Floats:
@@ -231,11 +223,10 @@ class Sketched:
         return replace(found, sensitivity=moved, grid=_SIGNS)
 
     def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
-        part = np.zeros(len(whole))
-        top = largest(whole, self.sparsity)
-        part[top] = whole[top]
+        part = thresholded(whole, entries(self.sparsity, len(whole)))
         y = self.sketch.of(part)
-        return (y if self.step_norm is None else np.sign(y)).astype(np.float32), part
+        with np.errstate(over="ignore"):  # infinite numbers are refused, or sent as zeros
+            return (y if self.step_norm is None else np.sign(y)).astype(np.float32), part
 
     def value(self, numbers: Float32s | DataError) -> Value:
         if self.step_norm is None:
@@ -252,4 +243,4 @@ class Sketched:
         return self.step_norm * recover_from_signs(self.sketch, mean, self.recovered)
 
     def change(self, whole: Floats) -> Float32s:
-        return thresholded(whole, max(1, int(self.sparsity * len(whole)))).astype(np.float32)
+        return thresholded(whole, entries(self.sparsity, len(whole))).astype(np.float32)

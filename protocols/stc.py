@@ -27,7 +27,7 @@ import numpy as np
 from securefl.algorithm import Algorithm, Float32s, Floats, Value, ValueSpec
 from securefl.errors import DataError
 from securefl.protocols.averaging import check_fraction
-from securefl.protocols.compression import CompressedAveraging, check_share, largest
+from securefl.protocols.compression import CompressedAveraging, check_share, entries, largest
 from securefl.protocols.contributions import bounded
 from securefl.training import Problem
 
@@ -59,7 +59,7 @@ def ternary(whole: Floats, p: float) -> Floats:
     mu is the mean of their sizes (Algorithm 1).
     """
     found = np.zeros(len(whole))
-    top = largest(whole, p)
+    top = largest(whole, entries(p, len(whole)))
     found[top] = np.abs(whole[top]).mean() * np.sign(whole[top])
     return found
 
