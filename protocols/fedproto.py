@@ -96,8 +96,8 @@ class FedProto:
         # A study may have [dpsgd] for its other arms. Private training has no term for prototypes.
         bodies = Bodies(replace(problem, private=None), self.shorter)
         bodies.of(0)  # raises the error of a body that cannot be shortened
-        own = OwnModels(bodies, self.clip.activation(), self.lamda)
         width = last_dense(problem.module(problem.initial)).in_features
+        own = OwnModels(bodies, width, self.clip.activation(), self.lamda)
         statistic = Statistic(
             own, self.clip, problem.outputs, width, problem.clients, self.client_bound, _BOUNDED_BY
         )
@@ -154,9 +154,10 @@ class Pull:
 
 @dataclass(frozen=True, eq=False)
 class OwnModels:
-    """The clients' whole models, which they train under the prototypes and keep."""
+    """The clients' whole models, trained under the prototypes and kept. All have `width` features."""
 
     bodies: Bodies
+    width: int
     activation: Bounded | None
     lamda: float
     depends_on: Literal["records", "trained-state"] = "trained-state"
@@ -186,14 +187,13 @@ class OwnModels:
 
     def rows(self, sent: Float32s) -> Float32s:
         """Prototypes as they were broadcast, (C, 1 + width). Raises DataError for other arrays."""
-        problem = self.bodies.problem
-        width = last_dense(problem.module(problem.initial)).in_features
-        if sent.size != problem.outputs * (1 + width) or not np.isfinite(sent).all():
+        classes = self.bodies.problem.outputs
+        if sent.size != classes * (1 + self.width) or not np.isfinite(sent).all():
             raise DataError(
-                f"Expected finite prototypes of {problem.outputs} x {1 + width} values, got {sent.size} "
+                f"Expected finite prototypes of {classes} x {1 + self.width} values, got {sent.size} "
                 "values, or some that are not finite: the client abstains."
             )
-        rows = sent.reshape(problem.outputs, -1)
+        rows = sent.reshape(classes, -1)
         if not np.isin(rows[:, 0], (0.0, 1.0)).all():
             raise DataError("Expected 0 or 1 before each prototype, got another number: the client abstains.")
         return rows
