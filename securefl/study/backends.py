@@ -68,7 +68,13 @@ class ArmContext:
 
 
 class Backend(Protocol):
-    """A backend: it runs an arm's parties, and says which session they are in."""
+    """A backend: it runs an arm's parties, and says which session they are in.
+
+    in_one_process: whether all parties are in this process, so that nothing leaves it during a round. Then a
+    round is one durable commit, at its end.
+    """
+
+    in_one_process: bool
 
     def session(self, arm_context: ArmContext) -> bytes:
         """The arm's session, 32 bytes."""
@@ -81,6 +87,8 @@ class Backend(Protocol):
 
 class OneProcess:
     """The backend that simulates all parties in this process."""
+
+    in_one_process = True
 
     def session(self, arm_context: ArmContext) -> bytes:
         names = [client_name(k) for k in range(arm_context.world.population().clients)]

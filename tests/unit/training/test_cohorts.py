@@ -17,8 +17,8 @@ from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.streams import stream
+from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.bodies import Clustering
-from securefl.protocols.fedlog.contribution import Clipping
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, why_alone
 from securefl.training.fit import Fit, Fitted, Trainer, one_by_one

@@ -14,7 +14,7 @@ from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.protocols.fedlog.contribution import Clipping
+from securefl.protocols.class_sums import Clipping
 from securefl.training import LocalTraining, ModelConfig, cohorts
 from securefl.training.cohorts import SLOTS, Batched, clipped_sums, fit_privately, require_alike, tail_of
 from securefl.training.fit import Fit, Fitted, Trainer, one_by_one
