@@ -60,6 +60,8 @@ MOST_ROWS: Final = 1024
 """The most rows of a pass. With larger mini-batches, training side by side is not faster."""
 MOST_SLOTS: Final = 16
 """The largest cohort that trains in one pass."""
+_MOST_WEIGHTS: Final = 2**23
+"""The most weights of a pass: 32 MB. Beyond, they leave the processor's last cache between two steps."""
 _GATHERED: Final = 2**20
 """The number of record values that are gathered at a time: 4 MB."""
 
@@ -74,6 +76,19 @@ def slots_for(cohort: int) -> int:
     # Up to MOST_SLOTS clients, one pass is faster than two. Above, passes of about SLOTS clients are fastest.
     passes = 1 if cohort <= MOST_SLOTS else -(-cohort // SLOTS)
     return -(-cohort // passes)
+
+
+def slots_within(slots: int, weights: int) -> int:
+    """The number of slots of a pass for models of so many weights: `slots`, or fewer for wide models.
+
+    It is public: it follows from the plan and from the shape of the model.
+
+    >>> from securefl.training.cohorts import slots_within
+    >>> slots_within(10, 159_010), slots_within(10, 1_590_010), slots_within(10, 10**7)
+    (10, 5, 1)
+    """
+    passes = -(-slots // max(1, _MOST_WEIGHTS // weights))
+    return -(-slots // passes)
 
 
 def why_alone(problem: Problem) -> str:
@@ -115,7 +130,7 @@ class Results(Sequence[Fitted]):
 class Batched:
     """A trainer that runs fits of the same shape side by side, and passes all others to the trainer `rest`.
 
-    slots: the number of slots of each pass, constant in a run.
+    slots: the number of slots of each pass, constant in a run. Wide models have fewer (`slots_within`).
 
     Raises ConfigError if torch's kernels do not keep slots and rows apart.
     """
@@ -132,22 +147,24 @@ class Batched:
             groups.setdefault(self._alike(fit), []).append(place)
         alone = groups.pop(None, [])
         for places in groups.values():
-            self._try(fits[places[0]])
-            run = fit_together if fits[places[0]].problem.private is None else fit_privately
+            problem = fits[places[0]].problem
+            slots = slots_within(self.slots, len(problem.initial))
+            self._try(fits[places[0]], slots)
+            run = fit_together if problem.private is None else fit_privately
             # Clients of similar sizes share a pass, so few slots wait for others.
             places.sort(key=lambda place: -len(fits[place].context.x))
-            for at in range(0, len(places), self.slots):
-                together = places[at : at + self.slots]
-                found = run([fits[place] for place in together], self.slots)
+            for at in range(0, len(places), slots):
+                together = places[at : at + slots]
+                found = run([fits[place] for place in together], slots)
                 came |= zip(together, found.results, strict=True)
         rest = self._rest([fits[place] for place in alone]) if alone else ()
         came |= {place: partial(rest.__getitem__, at) for at, place in enumerate(alone)}
         return Results([came[place] for place in range(len(fits))])
 
-    def _try(self, fit: Fit) -> None:
+    def _try(self, fit: Fit, slots: int) -> None:
         """Test the kernels of this kind of training, once in a run."""
         if (kind := (fit.problem, fit.under_head)) not in self._tried:
-            require_alike(fit, _rows_of(fit.problem), self.slots)
+            require_alike(fit, _rows_of(fit.problem), slots)
             self._tried.add(kind)
 
     def _alike(self, fit: Fit) -> Hashable:

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm.queries import Float32s
-from securefl.training.devices import as_tensor
 from securefl.training.heads import Activation
 from securefl.training.local import Penalty
 from securefl.training.losses import Loss
@@ -130,7 +129,7 @@ class Stack:
                 own, end = part[slot], at + part[slot].size
                 to = found[at:end].reshape(own.shape)
                 if update:
-                    np.subtract(own, start.numpy()[at:end].reshape(own.shape), out=to)
+                    np.subtract(own, start[at:end].reshape(own.shape), out=to)
                 else:
                     to[...] = own
                 at = end
@@ -311,7 +310,7 @@ class Layout:
             at = end
         return made
 
-    def place(self, starts: Tensor, count: int) -> Tensor:
+    def place(self, starts: Float32s, count: int) -> Tensor:
         """A flat tensor: the models of `starts_of` in the first `count` slots, and zeros in the others."""
         made = torch.empty(self.length)
         layers = self.layers(made)
@@ -319,9 +318,11 @@ class Layout:
             first = count if size == _even(size) else 0
             layer.weight[first:] = 0
             layer.bias[first:] = 0
-        parts = [part for layer in layers for part in layer.parts(slice(0, count))]
-        for part, own in zip(parts, _cut(starts, parts), strict=True):
-            part.copy_(own)
+        at = 0
+        for part in (part for layer in layers for part in layer.parts(slice(0, count))):
+            end = at + part[0].numel()
+            part.numpy()[...] = starts[..., at:end].reshape(*starts.shape[:-1], *part.shape[1:])
+            at = end
         return made
 
     def rows(self, of: Tensor, slots: slice = slice(None)) -> Tensor:
@@ -333,28 +334,22 @@ class Layout:
         """The flat tensor of models (slots, d): the inverse of `rows` for all slots."""
         made = rows.new_zeros(self.length)
         parts = [part for layer in self.layers(made) for part in layer.parts(slice(None))]
-        for part, own in zip(parts, _cut(rows, parts), strict=True):
-            part.copy_(own)
+        pieces = torch.split(rows, [part[0].numel() for part in parts], dim=1)
+        for part, own in zip(parts, pieces, strict=True):
+            part.copy_(own.view(part.shape))
         return made
 
 
-def starts_of(vectors: Sequence[Float32s]) -> Tensor:
-    """These models as a tensor (slots, d), or (d,) if all of them are one broadcast."""
-    # Usually all vectors are views of one read-only broadcast, of which `as_tensor` would make a copy each
-    # time.
+def starts_of(vectors: Sequence[Float32s]) -> Float32s:
+    """These models (slots, d), or (d,) if all of them are one broadcast."""
+    # Usually all vectors are views of the bytes of one message.
     memories = {(vector.__array_interface__["data"][0], vector.strides) for vector in vectors}
     if len(memories) == 1:
-        return as_tensor(vectors[0])
-    return torch.stack([as_tensor(vector) for vector in vectors])
+        return vectors[0]
+    return np.stack(vectors)
 
 
 def _even(size: tuple[int, int]) -> tuple[int, int]:
     """The numbers of outputs and inputs with the added zeros."""
     outputs, inputs = size
     return outputs + widened_by(outputs), inputs + widened_by(inputs)
-
-
-def _cut(of: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
-    """A model's values (..., d) in pieces: each in the form of one slot of the part."""
-    pieces = torch.split(of, [part[0].numel() for part in parts], dim=-1)
-    return [own.view(*own.shape[:-1], *part.shape[1:]) for own, part in zip(pieces, parts, strict=True)]
