@@ -13,9 +13,13 @@ OPTIONS = {
     # one round of warm-up, and a trial in round 3
     "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
     "fedavg_rp": ["fraction = 1.0", SCHEME_I],
+    "fedbabu": ['fraction = 1.0\nfine_tuned = "head"\nfine_tune_epochs = 1'],
+    "feddbe": ["fraction = 1.0\nmean_bound = 4.0"],
     "fedlog": ["", 'body = "private"'],
+    "fedrep": ["fraction = 1.0\nhead_epochs = 1"],
     "heads": ['head = "prototypes"', 'head = "ridge"', 'head = "lda"'],
     "lg_fedavg": ["", "layers = 2"],
+    "pfedme": ["fraction = 1.0\nlamda = 2.0\neta = 0.5"],
 }
 REPLACED = ("fedavg_rp", SCHEME_I)
 """It draws with replacement: shares of noise have no cohort to be sized for."""
