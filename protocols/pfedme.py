@@ -84,8 +84,8 @@ class PFedMe:
         local = problem.local
         if local.optimizer == "sgd" and local.learning_rate * self.lamda >= 2 * (1 + local.momentum):
             raise ConfigError(
-                "Expected learning_rate * lamda below 2 with SGD, so that its steps reduce lamda / 2 |theta - "
-                f"w|^2, got {local.learning_rate:g} * {self.lamda:g}. Lower `learning_rate` under [local]."
+                "Expected learning_rate * lamda below 2 with SGD, so that steps near the proximal point, got "
+                f"{local.learning_rate:g} * {self.lamda:g}. Lower `learning_rate` under [local]."
             )
         envelope = Envelope(steps=self.personal_steps, weight=self.lamda, rate=self.eta)
         return Averaging(

@@ -38,6 +38,8 @@ PRIVATE = {
     "fedprox": private("fedprox", "fraction = 1.0"),
     "fedadam": private("fedadam", "fraction = 1.0"),
     "lg_fedavg": private("lg_fedavg", ""),
+    "fedrep": private("fedrep", ""),
+    "fedbabu": private("fedbabu", "fine_tune_epochs = 1"),
     "cfcfm": private("cfcfm", "fraction = 1.0"),
     "fedprof": noised_fedprof(),
     "active_fl": private("active_fl", LOSSES, **NOISED),
