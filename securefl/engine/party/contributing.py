@@ -82,7 +82,9 @@ class Contributing:
         for wave in (tasks[at : at + _AT_ONCE] for at in range(0, len(tasks), _AT_ONCE)):
             charged = [t for t in wave if t.client in wants and client_name(t.client) not in refused]
             speaking = {task.client for task in charged if self._speaks(task, wants[task.client])}
-            self.values.train([(task, secrets.get(task.client)) for task in charged], speaking)
+            own = [(task, secrets.get(task.client)) for task in charged]
+            self.values.train(own, speaking)
+            self.values.make(own)
             answers |= {task.client: None for task in wave}
             for task in charged:
                 try:
