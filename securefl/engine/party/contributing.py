@@ -292,8 +292,7 @@ class Contributing:
             # At most 1 for any total that the server states, because the sensitivity assumes weights up to 1.
             return count / max(order.records, count)
         if spec.reduction == "sum" and order.whole:
-            own = order.draws[order.members.index(task.client)]
-            return draw_weight(own, order.whole, order.most, spec)
+            return draw_weight(task.order.draws, order.whole, order.most, spec)
         return 1.0
 
 
