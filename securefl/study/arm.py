@@ -45,6 +45,11 @@ _RUN = joined(
 )
 
 
+FILES = ("acts.sqlite", "ledger.sqlite", "ledger.sqlite-head", "checkpoint.sqlite")
+"""The files of an arm and seed, in the order in which a round writes them. If those before one are newer than
+it and than those behind it, the round is played again, as after any interruption."""
+
+
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
     """The folder with checkpoint, ledger and journal of one arm and seed."""
     return folder / ARMS / slug(arm.name) / f"seed-{seed}"

@@ -11,6 +11,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState
+from securefl.core.memory import keep_freed_memory
 from securefl.core.messages import client_name
 from securefl.core.streams import client_stream
 from securefl.engine.engine import Engine
@@ -94,6 +95,7 @@ class OneProcess:
         return arm_context.plan.session(names, arm_context.nonce)
 
     def engine(self, arm_context: ArmContext) -> Engine:
+        keep_freed_memory()
         study, world = arm_context.study, arm_context.world
         contributions = with_lies(
             arm_context.algorithm.contributions, world.quality, study.corruption.scale_factor
