@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from securefl.algorithm.clients import State
 from securefl.algorithm.plan import Plan
 from securefl.core.logs import held
 from securefl.storage import journal as acts
-from securefl.storage.database import Database, decoding, explaining, holds, joined
+from securefl.storage.database import Database, decoding, explaining, is_empty, is_joined, joined
 from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal
 from securefl.storage.private_folder import PRIVATE, private_folder
@@ -60,19 +61,25 @@ def checkpoint_file(home: Path) -> Path:
 
     home: the folder of the arm and seed. Raises DataError if the file is damaged.
     """
-    return home / (_CHECKPOINT if _in_three(home) or not (home / LEDGER).exists() else LEDGER)
+    return home / (LEDGER if _found(home / LEDGER, is_joined) else _CHECKPOINT)
 
 
 def _in_three(home: Path) -> bool:
     """Whether the folder has files of a run that an earlier version began, or one of them."""
-    # A link counts: it is refused when it is opened.
-    if any(os.path.lexists(home / name) for name in (_CHECKPOINT, _ACTS)):
-        return True
     path = home / LEDGER
+    if _found(path, is_joined):
+        return False
+    # A link counts: it is refused when it is opened.
+    others = any(os.path.lexists(home / name) for name in (_CHECKPOINT, _ACTS))
+    return others or _found(path, lambda db: not is_empty(db))
+
+
+def _found(path: Path, ask: Callable[[sqlite3.Connection], bool]) -> bool:
+    """The answer from a file that is only read; False if there is none. Raises DataError if it is damaged."""
     if not path.is_file() or path.is_symlink():
         return False
     with explaining(path, store.KIND):
-        return read(path, lambda db: holds(db, store.KIND) and not holds(db, rounds.KIND))
+        return read(path, ask)
 
 
 def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
