@@ -146,8 +146,16 @@ class Saved:
 def identity(home: Path, plan: Plan) -> str:
     """The identity of the ledger in the folder of an arm and seed. The first call makes the ledger."""
     with ExitStack() as stack:
-        where = _run_file(home, stack) or home / LEDGER
-        return stack.enter_context(Ledger(where, plan.terms())).identity
+        return stack.enter_context(_ledger(home, _run_file(home, stack), plan)).identity
+
+
+def _ledger(
+    home: Path, file: Database | None, plan: Plan, allotment: Mapping[str, int] | None = None
+) -> Ledger:
+    """The ledger in the file of a run, or in its own if the run has three."""
+    if file is None:
+        return Ledger(home / LEDGER, plan.terms(), allotted=allotment)
+    return Ledger.of_run(file, plan.terms(), allotted=allotment)
 
 
 def _run_file(home: Path, stack: ExitStack) -> Database | None:
@@ -171,10 +179,9 @@ def opened(
     """
     with ExitStack() as stack:
         file = _run_file(home, stack)
-        where = {name: file or home / name for name in (LEDGER, _CHECKPOINT, _ACTS)}
-        ledger = stack.enter_context(Ledger(where[LEDGER], plan.terms(), allotted=allotment))
-        checkpoint = stack.enter_context(Checkpoint(where[_CHECKPOINT]))
-        journal = stack.enter_context(Journal(where[_ACTS]))
+        ledger = stack.enter_context(_ledger(home, file, plan, allotment))
+        checkpoint = stack.enter_context(Checkpoint(file or home / _CHECKPOINT))
+        journal = stack.enter_context(Journal(file or home / _ACTS))
         checkpoint.bind(
             study=hashlib.sha256(study.text.encode()).hexdigest(),
             arm=arm.name,
