@@ -94,7 +94,7 @@ class Ledger:
 
     @classmethod
     def of_run(cls, file: Database, terms: Terms, *, allotted: Mapping[str, int] | None = None) -> Ledger:
-        """The ledger in the open file of a run, which also holds its journal and checkpoint. Errors as above."""
+        """The ledger in the open file of a run, which also holds its journal and checkpoint."""
         own = cls.__new__(cls)
         own._open(connect(file, terms), terms, None, allotted, now)
         return own
