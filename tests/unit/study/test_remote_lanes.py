@@ -21,7 +21,7 @@ from securefl.core.errors import ConfigError, DataError, WorkerDied
 from securefl.storage.cluster import stamp
 from securefl.study import session
 from securefl.study.accounted import require_in_one_process
-from securefl.study.arm import FILES, arm_folder
+from securefl.study.arm import FILES, arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Arm, RuntimeSection, Study, parse
@@ -48,7 +48,7 @@ def results(folder: Path, asked: Study) -> dict[str, Any]:
     for arm in asked.arms:
         home = arm_folder(folder, arm, 3)
         _, plan = composition(asked, arm, world(asked))
-        with Checkpoint(home / "checkpoint.sqlite") as kept:
+        with Checkpoint(checkpoint_file(home)) as kept:
             state, records = kept.load()
         with Ledger(home / "ledger.sqlite", plan.terms()) as ledger:
             charges = len(list(ledger.rows()))
