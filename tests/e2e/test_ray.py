@@ -212,5 +212,5 @@ def test_ctrl_c_ends_the_cluster_and_the_same_command_goes_on(tmp_path: Path) ->
         assert f"Go on with: securefl run {out / 'study.toml'} --out {out}" in stderr
         assert first < finished(home) < 2000
         first = finished(home)
-    left = subprocess.run(["pgrep", "-s", str(running.pid)], capture_output=True, text=True, check=False)
-    assert left.stdout == "", "processes of the cluster are left"
+    while subprocess.run(["pgrep", "-s", str(running.pid)], stdout=subprocess.DEVNULL).returncode == 0:
+        time.sleep(0.1)  # the test's time limit ends a wait for ever
