@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,11 +81,14 @@ def run_arm(
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
                 break
-            # The checkpoint is written last. If a round is interrupted before, the next run repeats it with
-            # the same masks and noise, from the journal's secrets.
             with stop.finishing("this round"):
-                state, record, kept = turn.play(number, state)
-                checkpoint.save(number, state, record, kept)
+                # If parties are on machines of their own, each write is a commit, and the checkpoint's is the
+                # last: if the round is interrupted before, the next run repeats it with the same masks and
+                # noise, from the journal's secrets.
+                with saved.one_commit() if backend.in_one_process else nullcontext():
+                    state, record, kept = turn.play(number, state)
+                    checkpoint.save(number, state, record, kept)
+                # The record leaves this process here, so the round's releases are on disk before.
                 records.append(record)
                 tell(record)
             stop.check()
@@ -156,6 +160,7 @@ class Turn:
             fewest=partial(fewest_behind_an_entry, self._plan),
             fixed_batch=self._plan.fixed_batch or 1,
             admits=partial(admits, self._plan),
+            last=number == study.study.rounds,
         )
         rng = stream(world.seed, "selection", number)
         played = run_round(self._algorithm, state, population, number, rng, query)
