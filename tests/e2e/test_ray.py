@@ -23,7 +23,7 @@ from securefl.commands.sweep import sweep
 from securefl.core.errors import ConfigError
 from securefl.storage.cluster import ClusterCrew
 from securefl.study import session
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint, rounds_in
 from securefl.study.config import Arm, RuntimeSection, Study
 from securefl.study.session import run_study
@@ -88,7 +88,7 @@ def results(folder: Path) -> dict[str, Any]:
     for arm in of(RuntimeSection()).arms:
         for seed in (3, 4):
             home = arm_folder(folder, arm, seed)
-            with Checkpoint(home / "checkpoint.sqlite") as kept:
+            with Checkpoint(checkpoint_file(home)) as kept:
                 state, records = kept.load()
             assert state is not None
             counts = [record["ledger"]["count"] for record in records]
@@ -195,7 +195,7 @@ def started(toml: Path, out: Path, before: int) -> subprocess.Popen[str]:
 
 
 def finished(home: Path) -> int:
-    path = home / "checkpoint.sqlite"
+    path = checkpoint_file(home)
     return rounds_in(path) if path.exists() else 0
 
 
