@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.accounting import store
+from securefl.accounting import note, store
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import State
 from securefl.algorithm.plan import Plan
@@ -46,9 +46,9 @@ _RUN = joined(
 )
 
 
-FILES = ("acts.sqlite", "ledger.sqlite", "ledger.sqlite-head", "checkpoint.sqlite")
-"""The files of an arm and seed, in the order in which a round writes them. If those before one are newer than
-it and than those behind it, the round is played again, as after any interruption."""
+FILES: Final = (_ACTS, LEDGER, f"{LEDGER}{note.END}", _CHECKPOINT)
+"""The files that an arm and seed may have, in the order in which a round writes them. If those before one are
+newer than it and than those behind it, the round is finished, or is played again as after an interruption."""
 
 
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:

@@ -57,7 +57,6 @@ ALONE = {
     "securefl.mechanisms.local": "one mechanism with its proof",
     "securefl.mechanisms.outside": "what a mechanism of another distribution is held to",
     "securefl.study.alarms": "warnings about a finished run, apart from the tables that `results` makes",
-    "securefl.study.lanes": "what a lane says, and how its end is read",
     "securefl.sums.encrypted.key_holder": "one party's machine",
     "securefl.sums.encrypted.parts": "arithmetic on ciphertexts, tested without the machines",
     "securefl.sums.encrypted.server": "one party's machine",
