@@ -15,7 +15,7 @@ from securefl.core.sparse import sparse
 from securefl.protocols.compression import CompressedAveraging, download, received
 from securefl.protocols.cs_fl import CSFL
 from securefl.protocols.stc import STC
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 from securefl.study.run import run_arm
@@ -36,7 +36,7 @@ def of(which: str, fraction: float = 0.5, **changes: Any) -> Study:
 
 
 def kept(of: Study, folder: Path) -> Any:
-    with Checkpoint(arm_folder(folder, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(folder, of.arms[0], 3))) as checkpoint:
         return checkpoint.kept()
 
 
@@ -76,7 +76,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(which: str, tmp_path: Path) -> N
     assert same_arrays(kept(own, tmp_path / "parts"), kept(own, tmp_path / "whole"))
     states = []
     for folder in ("whole", "parts"):
-        with Checkpoint(arm_folder(tmp_path / folder, own.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+        with Checkpoint(checkpoint_file(arm_folder(tmp_path / folder, own.arms[0], 3))) as checkpoint:
             states.append(checkpoint.load()[0])
     assert states[0] is not None
     assert states[1] is not None
