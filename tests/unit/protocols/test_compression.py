@@ -116,6 +116,17 @@ def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:
     np.testing.assert_allclose(moved + spy.states[-1].memory["residual"], total, atol=1e-5)
 
 
+def test_a_zero_below_zero_moves_server_and_client_alike() -> None:
+    own = CSFL(fraction=1.0, sparsity=0.02).build(problem())
+    assert isinstance(own, CompressedAveraging)
+    zeros = np.full(len(own.problem.initial), -0.0, np.float32)
+    before = State(zeros, own.start().memory)
+    after = own._moved(before, zeros.astype(np.float64))
+    state = {"model": zeros, "version": np.zeros(1, np.int64)}
+    model, _ = received(own.problem, download(after, (0,)), state)
+    assert model.tobytes() == after.broadcast.tobytes()
+
+
 # The way down ------------------------------------------------------------------------------------
 
 
