@@ -147,6 +147,9 @@ def _statistic(row: str, pages: frozenset[str] = _BOTH, arm: str = "fedlog", **p
 
 _AVERAGING = 'protocol = "fedavg"\nfraction = 0.5\naggregation = "partial"'
 _ADDS = 'protocol = "adds"\nfraction = 0.5\nimportance = "lrp"\noptimizer = "sgd"\nrate = 0.02'
+_STC = 'protocol = "stc"\nfraction = 0.5\np = 0.1'
+_SKETCH = 'protocol = "cs_fl"\nfraction = 0.5'
+_PROTOTYPES = 'protocol = "fedproto"\nclient_bound = 20.0'
 _MASKED, _CKKS, _SERVERS = '"masked"', '"ckks"', '"two-server"'
 _CLIP = "clip = { outputs = 2.0, squares = 4.0 }"
 
@@ -163,6 +166,12 @@ CASES = (
     Case("map (ADDS), clear", "map", _ADDS, {}),
     Case("map (ADDS), masked", "map", _ADDS, {"sum": _MASKED}, _MODEL),
     Case("map (ADDS), clear, noise per client", "map", _ADDS, _PER_CLIENT, _MODEL, bound=True),
+    Case("update (STC), clear", "update", _STC, {}, _MODEL),
+    Case("update (STC), masked", "update", _STC, {"sum": _MASKED}, _MODEL),
+    Case("sketch (CS-FL), clear", "update", _SKETCH, {}, _MODEL),
+    Case("sketch (CS-FL), masked", "update", _SKETCH, {"sum": _MASKED}, _MODEL),
+    Case("statistic (FedProto), masked", "statistic", _PROTOTYPES, {"sum": _MASKED}, _MODEL),
+    Case("statistic (FedProto), clear, noise per client", "statistic", _PROTOTYPES, _PER_CLIENT, _MODEL),
     _profile('profile, `scores = "clear"`', '"clear"'),
     _profile('profile, `scores = "ckks"`', '"ckks"'),
     replace(_profile("the same, mean-only", '"ckks"', 'variant = "mean-only"'), pages=_MODEL),

@@ -56,6 +56,7 @@ ALONE = {
     "securefl.mechanisms.key_holder": "one mechanism with its proof",
     "securefl.mechanisms.local": "one mechanism with its proof",
     "securefl.mechanisms.outside": "what a mechanism of another distribution is held to",
+    "securefl.protocols.fedlog.bodies": "FedLog's bodies and FedLog-C's penalty, apart from the head",
     "securefl.study.alarms": "warnings about a finished run, apart from the tables that `results` makes",
     "securefl.sums.encrypted.key_holder": "one party's machine",
     "securefl.sums.encrypted.parts": "arithmetic on ciphertexts, tested without the machines",
