@@ -176,10 +176,19 @@ class Update:
         return update_sends(self.problem, self.sampling)
 
     def fit(self, context: ClientContext) -> Fit:
-        return to_fit(self.problem, context, context.broadcast)
+        return replace(to_fit(self.problem, context, context.broadcast), update=self._free)
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
-        return bounded(self.problem, context.broadcast, trained)
+        if not self._free:
+            return bounded(self.problem, context.broadcast, trained)
+        if isinstance(trained, DataError):
+            raise trained
+        return Value(clear=trained)
+
+    @property
+    def _free(self) -> bool:
+        """Whether updates have no bound. A trainer then subtracts the broadcast for a whole wave at once."""
+        return self.problem.local.update_bound is None
 
     def compute(self, context: ClientContext) -> Value:
         return self.value(context, fitted(self.fit(context)))

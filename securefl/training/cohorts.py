@@ -157,7 +157,7 @@ class Batched:
         if problem.private is None and not (len(x) and _known(problem, y)):
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
-        how = (fit.under_head, fit.activation, fit.penalty, fit.envelope)
+        how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope)
         return (problem, fit.context.round, *how, forms)
 
 
@@ -192,7 +192,7 @@ def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
             if ended := [slot for slot, last in enumerate(lasts) if last == number]:
                 fine = stack.finite() & torch.isfinite(total).all(1)
                 moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
-                for slot, vector in stack.vectors(ended).items():
+                for slot, vector in stack.vectors(ended, updates=fits[0].update).items():
                     both = vector if moved is None else np.concatenate([vector, moved[slot]])
                     came[slot] = both if fine[slot] else diverged(optimizer.rate)
     return [came[slot] for slot in range(len(fits))]
@@ -250,7 +250,7 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
             _gather(targets, order[first:last], places, y[slot])
         block[0] = widened(block[0])
         there = (block[2] > 0).float()[:, :, None]
-        # Slots without a client are not checked: their models are zero and their results are discarded.
+        # Slots without a client are not checked: their results are discarded.
         full: NDArray[np.bool_] = np.all(weights[: len(fits)].reshape(len(fits), steps, rows), (0, 2))
         parts = (part.view(slots, steps, rows, *part.shape[2:]).unbind(1) for part in (*block, there))
         for step, filled in zip(islice(zip(*parts, strict=True), most - at), full, strict=False):
@@ -324,7 +324,7 @@ def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
             stack.layout.flat,
         )
         fine = stack.finite()
-        vectors = stack.vectors(range(len(fits)))
+        vectors = stack.vectors(range(len(fits)), updates=fits[0].update)
     return [own if fine[slot] else diverged_privately(config.learning_rate) for slot, own in vectors.items()]
 
 
@@ -398,9 +398,13 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     its place, on its slot, or on other records. Then this build of torch has kernels that slots cannot use.
     """
     columns = records(fit.context.x, fit.context.y, fit.problem.loss)
-    stack = stack_of(fit, [fit.problem.initial] * slots, slots)
-    full, alone = (_factors(stack, probe) for probe in probes_of(columns, slots * rows))
-    if not stay_apart(full, alone):
+    initial = fit.problem.initial
+    # One model that all slots read, and a model of each slot.
+    stacks = [
+        stack_of(fit, own, slots) for own in ([initial] * slots, [initial.copy() for _ in range(slots)])
+    ]
+    probes = probes_of(columns, slots * rows)
+    if not all(stay_apart(*(_factors(stack, probe) for probe in probes)) for stack in stacks):
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
             'be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'

@@ -26,7 +26,7 @@ from securefl.training.task import Problem
 from securefl.training.vector import to_vector
 
 Fitted = Float32s | DataError
-"""The trained model as a vector (d,), or the error that the training raised.
+"""The trained model or its update as a vector (d,), or the error that the training raised.
 
 The vector may be a view of the models of a whole wave. A caller that keeps it must copy it.
 """
@@ -49,6 +49,7 @@ class Fit:
             one, which starts under the trained head. It has the same streams as this one.
         envelope: Trains a personal model near a moving one. The result has both, (2d,), the personal first.
             Private training has none.
+        update: Whether the result is the update, the trained model minus the start, in place of the model.
     """
 
     problem: Problem
@@ -65,6 +66,8 @@ class Fit:
         start, model = self.start.copy(), self.problem.layers
         start[places(model, [last_dense(model)])] = head
         return replace(self, start=start, head_first=None)
+
+    update: bool = False
 
 
 @runtime_checkable
@@ -149,7 +152,12 @@ def _fitted(fit: Fit) -> Fitted:
                 train(model, context.x, context.y, *how, penalty=copy.copy(fit.penalty))
     except DataError as error:
         return error
-    return to_vector(model)
+    if not fit.update:
+        return to_vector(model)
+    # Both are float32. Their difference is exact if they are within a factor of two of each other. Otherwise
+    # its relative error is at most 2^-24.
+    with np.errstate(over="ignore"):  # a grid refuses infinite values
+        return to_vector(model) - fit.start
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.queries import ByCount, ByDraws
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import charge_of
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 
@@ -108,7 +108,7 @@ class TestProtocol:
     def test_its_state_survives_a_checkpoint(self, name: str, tmp_path: Path) -> None:
         of = one(name)
         spy, finished = spied(of, tmp_path)
-        with Checkpoint(arm_folder(tmp_path, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+        with Checkpoint(checkpoint_file(arm_folder(tmp_path, of.arms[0], 3))) as checkpoint:
             stored, records = checkpoint.load()
         assert stored is not None
         assert same_state(stored, spy.states[-1])

@@ -28,11 +28,12 @@ from securefl.core.release import Adjacency, ReleaseKey, Unit
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
+from securefl.protocols.class_sums import Clipping
+from securefl.protocols.class_sums import Statistic as FedLogStatistic
+from securefl.protocols.compression import CompressedUpdate
 from securefl.protocols.contributions import Count, Loss, Size, Update
 from securefl.protocols.fedbabu import Tuned
 from securefl.protocols.feddbe import BiasedUpdate, Consensus
-from securefl.protocols.fedlog.contribution import Clipping
-from securefl.protocols.fedlog.contribution import Statistic as FedLogStatistic
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.protocols.fltrust import UnitUpdate
 from securefl.protocols.heads.contribution import Bounding
@@ -118,6 +119,10 @@ CASES = (
         for name in ("fedavg", "fedprox", "fedavg_rp", "fedadam", "cfcfm")
     ),
     *(Case(protocol=name, update_bound=2.0**-10) for name in ("fedavg", "lg_fedavg")),
+    *(Case(protocol="stc", options={"p": p}, update_bound=bound) for p, bound in ((0.1, 0.3), (1.0, 1000.0))),
+    *(Case(protocol="cs_fl", options={"signs": signs}, update_bound=0.3) for signs in (False, True)),
+    Case(protocol="fedproto", options={"client_bound": 60.0}),
+    Case(protocol="fedproto", options={"clip": Clipping(), "client_bound": 60.0}, slow=True),
     *(Case(protocol=name, update_bound=1000.0, hidden=(8,)) for name in ("lg_fedavg", "feddrop", "adds")),
     *(
         Case(protocol=name, update_bound=2.0, hidden=(8,))
@@ -303,6 +308,13 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
         diverged = [] if isinstance(contribution, Map) else [DataError("it diverged")]
         for trained in (*diverged, *_models(model, rng, draws)):
             yield contribution.value(asked(contribution, some, broadcast=model), trained)
+    elif isinstance(contribution, CompressedUpdate):
+        initial = contribution.problem.initial
+        for trained in (*_models(initial, rng, draws), DataError("it diverged")):
+            kept = {"residual": rng.normal(size=len(initial)).astype(np.float32)}
+            yield contribution.value(
+                asked(contribution, nobody, broadcast=np.zeros(3, np.float32), kept=kept), trained
+            )
     elif isinstance(contribution, EnvelopeUpdate):
         model = contribution.problem.initial
         for trained in (*_models(np.tile(model, 2), rng, draws), DataError("it diverged")):
@@ -384,6 +396,7 @@ SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Valu
             HeadStatistic,
             FedLogStatistic,
             Update,
+            CompressedUpdate,
             SharedUpdate,
             EnvelopeUpdate,
             BiasedUpdate,
