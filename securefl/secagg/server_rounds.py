@@ -8,7 +8,7 @@ of shares of its own secrets, and a *holder* of its neighbours' shares.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
@@ -20,7 +20,7 @@ from securefl.core.keys import SecretKey, Share, Signature
 from securefl.core.machine import Need, Outgoing, Step
 from securefl.core.release import Delivered
 from securefl.core.signing import AgreementKey
-from securefl.secagg.agreement import Agreement, ClosedRoster, Entry
+from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, Entry
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
 from securefl.secagg.dealing import (
     KEY,
@@ -37,6 +37,7 @@ from securefl.secagg.masks import Words
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
+    Confirmed,
     Consistent,
     Dealt,
     MaskedInput,
@@ -51,6 +52,8 @@ from securefl.secagg.unmasking import Aborted, Summed, Unmasking
 
 _PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))
 """A key of no party. Key agreement with any key fails if the other key is weak (of small order)."""
+
+_NO_TAG: Final = Signature(b"")
 
 # States -----------------------------------------------------------------------------------------
 
@@ -118,12 +121,13 @@ class Summing:
 
 @dataclass(frozen=True)
 class Agreeing:
-    """Round 3: the signatures on the one set of survivors."""
+    """Round 3: the signatures on the one set of survivors, and each signer's tags for its neighbours."""
 
     phase: ClassVar[str] = CONSISTENCY
     awaits: ClassVar[tuple[type[Any], ...]] = (Consistent,)
     summed: Summing
     signatures: AppendMap[int, Signature] = field(repr=False)
+    tags: AppendMap[int, tuple[Signature, ...]] = field(repr=False)
     waited: int = 0
 
     def heard(self, number: int) -> bool:
@@ -297,7 +301,7 @@ def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
     dropped = tuple(dealer for dealer in state.dealers if dealer not in state.inputs)
     out = (_to(agreement, survivors, Survivors(survivors=survivors, dropped=dropped)),)
     if agreement.parameters.mode == "active":
-        return Step(Agreeing(state, AppendMap()), out=out)
+        return Step(Agreeing(state, AppendMap(), AppendMap()), out=out)
     return Step(_opening(state, survivors), out=out)
 
 
@@ -305,11 +309,18 @@ def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
 
 
 def signed(agreement: Agreement, state: Agreeing, number: int, said: Consistent) -> Step[ServerState]:
-    """A survivor signed the one set of survivors."""
+    """A survivor signed the one set of survivors. Its tags are for its neighbours alone to check."""
     summed = state.summed
     _admit(agreement, number, summed.survivors, CONSISTENCY)
+    near = summed.closed.surviving_neighbours(number, summed.inputs.keys())
+    if [len(tag.raw) for tag in said.tags] != [TAG_BYTES] * len(near):
+        raise CryptoError(f"Expected {len(near)} tags of {TAG_BYTES} bytes, got {len(said.tags)} tags.")
     agreement.check(number, said.signature, summed.closed.survival(summed.dealers, summed.survivors))
-    state = replace(state, signatures=state.signatures.having(number, said.signature))
+    state = replace(
+        state,
+        signatures=state.signatures.having(number, said.signature),
+        tags=state.tags.having(number, said.tags),
+    )
     everybody = len(state.signatures) == len(summed.survivors)
     return close_signatures(agreement, state) if everybody else Step(state)
 
@@ -330,7 +341,22 @@ def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]
         others=others,
         inputs=tuple(state.summed.inputs[member] for member in others),
     )
-    return Step(_opening(state.summed, signers), out=(_to(agreement, signers, quorum),))
+    # The tags first: a client that has them verifies fewer signatures of the list.
+    tags = tuple(_to(agreement, (one,), Confirmed(tags=of)) for one, of in _by_receiver(state))
+    return Step(_opening(state.summed, signers), out=(*tags, _to(agreement, signers, quorum)))
+
+
+def _by_receiver(state: Agreeing) -> Iterator[tuple[int, tuple[Signature, ...]]]:
+    """Yield each signer, with the tags of its surviving neighbours for it. One without has an empty tag."""
+    summed = state.summed
+    alive = set(summed.survivors)
+    near = {member: summed.closed.surviving_neighbours(member, alive) for member in alive}
+    found: dict[int, dict[int, Signature]] = {member: {} for member in alive}
+    for sender, tags in state.tags.items():
+        for receiver, tag in zip(near[sender], tags, strict=True):
+            found[receiver][sender] = tag
+    for member in sorted(state.signatures):
+        yield member, tuple(found[member].get(other, _NO_TAG) for other in near[member])
 
 
 # Round 4 ----------------------------------------------------------------------------------------

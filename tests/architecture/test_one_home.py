@@ -56,6 +56,7 @@ ALONE = {
     "securefl.mechanisms.key_holder": "one mechanism with its proof",
     "securefl.mechanisms.local": "one mechanism with its proof",
     "securefl.mechanisms.outside": "what a mechanism of another distribution is held to",
+    "securefl.secagg.quorum": "one check with its bound, as SPEC.md proves it",
     "securefl.study.alarms": "warnings about a finished run, apart from the tables that `results` makes",
     "securefl.study.lanes": "what a lane says, and how its end is read",
     "securefl.sums.encrypted.key_holder": "one party's machine",
