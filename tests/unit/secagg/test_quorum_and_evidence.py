@@ -307,7 +307,7 @@ def test_who_signed_no_set_of_survivors_opens_nothing() -> None:
     with pytest.raises(RemoteProtocolError, match="dropped out before"):
         server.inner.receive(closing.state, last, shares)
     _, shares, _ = server.at(Unmask, quorum.to[0])
-    assert server.inner.receive(closing.state, quorum.to[0], shares).state.answered
+    assert server.inner.receive(closing.state, quorum.to[0], shares).state.answers
 
 
 def test_one_secret_with_too_few_shares_ends_the_sum_and_names_nobody() -> None:
@@ -319,7 +319,7 @@ def test_one_secret_with_too_few_shares_ends_the_sum_and_names_nobody() -> None:
     enough = [one for one in answers if one[1] in holders][: agreed.parameters.threshold]
     for _, sender, message, _ in enough:
         state = server.inner.receive(state, sender, message).state
-    assert len(state.shares[0]) == agreed.parameters.threshold
+    assert len(state.shares()[0]) == agreed.parameters.threshold
     result = Server(agreement=agreed, patience=0).deadline(state).result
     assert isinstance(result, Aborted)
     assert (result.phase, result.culprit) == ("unmask", None)
