@@ -57,6 +57,7 @@ ALONE = {
     "securefl.mechanisms.local": "one mechanism with its proof",
     "securefl.mechanisms.outside": "what a mechanism of another distribution is held to",
     "securefl.protocols.fedlog.bodies": "FedLog's bodies and FedLog-C's penalty, apart from the head",
+    "securefl.secagg.quorum": "one check with its bound, as SPEC.md proves it",
     "securefl.study.alarms": "warnings about a finished run, apart from the tables that `results` makes",
     "securefl.sums.encrypted.key_holder": "one party's machine",
     "securefl.sums.encrypted.parts": "arithmetic on ciphertexts, tested without the machines",
