@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ast
 import errno
+import gc
 import io
 import logging
 import sys
-from importlib.abc import InspectLoader
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -21,9 +22,13 @@ from securefl import __version__
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import SENTENCE, Help, echo
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.installed import entry_points
 from securefl.core.memory import keep_freed_memory
 from securefl.core.reading import near
 from securefl.core.text_safety import escaped
+
+_FULL_SEARCHES_APART: Final = 100
+"""Searches of the middle generation between two full ones; Python's own number is 10."""
 
 
 class _Context(click.Context):
@@ -77,9 +82,9 @@ def _sentence(point: EntryPoint) -> str:
     """The first sentence of a command's help. A command is imported only if no function defines it."""
     # Read from the source, because importing all commands for the list takes seconds.
     spec = find_spec(point.module)
-    loader = None if spec is None else spec.loader
-    source = loader.get_source(point.module) if isinstance(loader, InspectLoader) else None
-    for node in ast.parse(source or "").body:
+    # `importlib.abc.InspectLoader` would say which loaders have it, and takes a third of the time of --help.
+    read = getattr(None if spec is None else spec.loader, "get_source", lambda module: None)
+    for node in ast.parse(read(point.module) or "").body:
         if isinstance(node, ast.FunctionDef) and node.name == point.attr:
             return click.Command(None, help=ast.get_docstring(node)).get_short_help_str(SENTENCE)
     command: click.Command = point.load()
@@ -114,6 +119,9 @@ def _log_to_stderr() -> None:
 def main() -> None:
     """Run the command line. An error of this package becomes one line and exit code 1."""
     keep_freed_memory()
+    # A full search for reference cycles looks through all loaded modules. Python makes five of them while
+    # torch and the accountant load, and finds nothing. Searches among newer objects stay as they are.
+    gc.set_threshold(*gc.get_threshold()[:2], _FULL_SEARCHES_APART)
     try:
         _require_folder()
         # In standalone mode click would end the process, and this package's errors would be tracebacks.

@@ -160,6 +160,7 @@ class Turn:
             fewest=partial(fewest_behind_an_entry, self._plan),
             fixed_batch=self._plan.fixed_batch or 1,
             admits=partial(admits, self._plan),
+            last=number == study.study.rounds,
         )
         rng = stream(world.seed, "selection", number)
         played = run_round(self._algorithm, state, population, number, rng, query)

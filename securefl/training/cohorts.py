@@ -143,8 +143,10 @@ class Batched:
     def __call__(self, fits: Sequence[Fit]) -> Sequence[Fitted]:
         came: dict[int, Result] = {}
         groups: dict[Hashable, list[int]] = {}
+        fits = self._under_heads(fits, came)
         for place, fit in enumerate(fits):
-            groups.setdefault(self._alike(fit), []).append(place)
+            if place not in came:
+                groups.setdefault(self._alike(fit), []).append(place)
         alone = groups.pop(None, [])
         for places in groups.values():
             problem = fits[places[0]].problem
@@ -161,6 +163,19 @@ class Batched:
         came |= {place: partial(rest.__getitem__, at) for at, place in enumerate(alone)}
         return Results([came[place] for place in range(len(fits))])
 
+    def _under_heads(self, fits: Sequence[Fit], came: dict[int, Result]) -> list[Fit]:
+        """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
+        found = list(fits)
+        # A fit that runs alone trains its own head: one attempt on a GPU then covers both trainings.
+        places = [k for k, fit in enumerate(fits) if fit.head_first and self._alike(fit) is not None]
+        heads = self([own for k in places if (own := fits[k].head_first)]) if places else []
+        for place, head in zip(places, heads, strict=True):
+            if isinstance(head, DataError):
+                came[place] = partial(_same, head)
+            else:
+                found[place] = fits[place].under(head)
+        return found
+
     def _try(self, fit: Fit, slots: int) -> None:
         """Test the kernels of this kind of training, once in a run."""
         if (kind := (fit.problem, fit.under_head)) not in self._tried:
@@ -174,7 +189,7 @@ class Batched:
             self._stackable[problem] = not why_alone(problem)
         if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
             return None
-        if fit.start.shape != problem.initial.shape:  # the training that runs alone raises the error
+        if _start(fit).shape != problem.initial.shape:  # the training that runs alone raises the error
             return None
         try:
             require_records(x, y, problem.loss)
@@ -185,7 +200,8 @@ class Batched:
         if problem.private is None and not (len(x) and _known(problem, y)):
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
-        return (problem, fit.context.round, fit.under_head, fit.activation, fit.penalty, fit.update, forms)
+        how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope)
+        return (problem, fit.context.round, *how, forms)
 
 
 def fit_together(fits: Sequence[Fit], slots: int) -> Results:
@@ -195,27 +211,35 @@ def fit_together(fits: Sequence[Fit], slots: int) -> Results:
     optimizer = optimizer_of(config, fits[0].context.round - 1)
     came: dict[int, Result] = {}
     with torch.no_grad(), one_thread():
-        stack = stack_of(fits[0], [fit.start for fit in fits], slots)
-        start = stack.values.clone() if config.proximal else None
+        stack = stack_of(fits[0], [_start(fit) for fit in fits], slots)
+        envelope = fits[0].envelope
+        pull = config.proximal if envelope is None else envelope.weight
+        near = stack.values.clone() if pull else None
         total = torch.zeros(slots, _rows_of(fits[0].problem))
         for number, batch in enumerate(_batches(fits, slots), start=1):
-            back = stack.back(*batch)
-            total.addcmul_(back.losses, batch.weights)
-            if config.plain:
-                stack.descend(back, optimizer.rate)
-            else:
+            for _ in range(1 if envelope is None else envelope.steps):
+                back = stack.back(*batch)
+                total.addcmul_(back.losses, batch.weights)
+                if config.plain and near is None:
+                    stack.descend(back, optimizer.rate)
+                    continue
                 gradient = stack.gradient(back)
                 if config.weight_decay:
                     gradient.add_(stack.values, alpha=config.weight_decay)
-                if start is not None:
-                    gradient.add_(stack.values - start, alpha=config.proximal)
+                if near is not None:
+                    gradient.add_(stack.values - near, alpha=pull)
                 optimizer.step(stack.values, gradient)
+            if envelope is not None and near is not None:
+                envelope.move(near, stack.values)
             # Copy a slot at its last step: momentum or decay still moves it until all slots have ended.
             if ended := [slot for slot, last in enumerate(lasts) if last == number]:
                 fine = (stack.finite() & torch.isfinite(total).all(1)).tolist()
+                moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
                 for slot in ended:
                     read: Result = partial(stack.vector, slot, update=fits[0].update)
-                    if number < max(lasts):
+                    if moved is not None:
+                        read = partial(_same, np.concatenate([read(), moved[slot]]))
+                    elif number < max(lasts):
                         read = partial(_same, read())
                     came[slot] = read if fine[slot] else partial(_same, diverged(optimizer.rate))
     return Results([came[slot] for slot in range(len(fits))])
@@ -223,6 +247,11 @@ def fit_together(fits: Sequence[Fit], slots: int) -> Results:
 
 def _same(result: Fitted) -> Fitted:
     return result
+
+
+def _start(fit: Fit) -> Float32s:
+    """The model before training, (d,)."""
+    return fit.start if fit.envelope is None else fit.start[: len(fit.start) // 2]
 
 
 def _known(problem: Problem, y: NDArray[Any]) -> bool:

@@ -40,6 +40,8 @@ PRIVATE = {
     "fedprox": private("fedprox", "fraction = 1.0"),
     "fedadam": private("fedadam", "fraction = 1.0"),
     "lg_fedavg": private("lg_fedavg", ""),
+    "fedrep": private("fedrep", ""),
+    "fedbabu": private("fedbabu", "fine_tune_epochs = 1"),
     "cfcfm": private("cfcfm", "fraction = 1.0"),
     "stc": private("stc", "fraction = 1.0\np = 0.1"),
     "cs_fl": private("cs_fl", "fraction = 1.0\nsigns = true"),

@@ -76,6 +76,7 @@ class Computing:
     ) -> None:
         self._plan = plan
         self._contributions = contributions
+        self._specs = {name: contribution.spec for name, contribution in contributions.items()}
         self._fits = {
             name: contribution
             for name, contribution in contributions.items()
@@ -245,7 +246,7 @@ class Computing:
 
     def _source(self, task: Task, name: str, secret: SecretKey | None) -> Source | None:
         """The randomness of private training for one query and one broadcast."""
-        if secret is None or self._contributions[name].spec.training is None:
+        if secret is None or self._specs[name].training is None:
             return None
         at, order = task.header, task.order.order
         # Session and round need no label here, because the journal has a secret for each of them.
