@@ -35,6 +35,7 @@ from masked_round import grid, identities, ours, update
 from secagg_curves import curves, show
 from two_server import two_server
 
+from securefl.core.memory import keep_freed_memory
 from securefl.secagg import Policy, Vector
 from securefl.storage import files
 
@@ -137,6 +138,7 @@ def main() -> None:
     parser.add_argument("--curves", action="store_true", help="also 30 to 1,000 clients (15 minutes)")
     parser.add_argument("--turns", type=int, default=2, help="rounds of ours before, and after, Flower's")
     chosen = parser.parse_args()
+    keep_freed_memory()  # as each command does
     ours(Policy(mode="active", corrupt=0.0, dropout=0.0), 3, 10, 0)  # loads what is loaded once
     rows = []
     print(f"{'n':>3}{'length':>9}{'drop':>6}" + "".join(f"{title:>10}" for title, _ in COLUMNS))
