@@ -145,6 +145,12 @@ def _advertised(context: bytes, member: int, key: bytes, nonce: bytes) -> bytes:
     return tagged(b"advertise", context, u32(member), key, nonce)
 
 
+# Cached for the same reasons, and since each party needs the same two lists in several texts.
+@lru_cache(maxsize=8)
+def _listed(members: tuple[int, ...]) -> bytes:
+    return listed(members)
+
+
 # Cached: the result follows from the arguments alone, and one process may simulate many members.
 @lru_cache(maxsize=4)
 def _closed_context(context: bytes, entries: tuple[tuple[int, Entry], ...]) -> bytes:
@@ -195,11 +201,11 @@ class ClosedRoster:
 
     def input_of(self, member: int, dealers: Sequence[int]) -> bytes:
         """Return the bytes that a member signs with its masked input. They name the dealers of its masks."""
-        return tagged(b"input", self.context, u32(member), listed(dealers))
+        return tagged(b"input", self.context, u32(member), _listed(tuple(dealers)))
 
     def survival(self, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
         """Return the bytes that every member signs in round 3. They name the dealers and the survivors."""
-        return tagged(b"survivors", self.context, listed(dealers), listed(survivors))
+        return tagged(b"survivors", self.context, _listed(tuple(dealers)), _listed(tuple(survivors)))
 
     def surviving_neighbours(self, member: int, survivors: Set[int]) -> tuple[int, ...]:
         """Return a member's neighbours among the survivors, ascending."""
