@@ -11,6 +11,7 @@ from support.tiny_study import FEDAVG, plain, text, with_privacy
 
 from securefl.accounting.shared import account_of
 from securefl.core.errors import ConfigError, DataError
+from securefl.study import run
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.interruption import Interruption
@@ -107,8 +108,12 @@ def test_a_cell_that_fails_or_loses_its_workers_stops_no_other(
 
 @pytest.mark.parametrize(("budget", "runs"), [("8.0", 2), ("2.5", 1)], ids=["room", "room for one"])
 def test_a_shared_ledger_stays_here_and_has_every_run_once(
-    budget: str, runs: int, ray: FakeRay, tmp_path: Path
+    budget: str, runs: int, ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a worker looked for the shared ledger")
+
+    monkeypatch.setattr(run, "reserve", refuse)
     ledger = tmp_path / "people.ledger"
     privacy = {"noise": '"local"', "adversaries": '["server", "others"]', "budget": budget}
     privacy |= {"epsilon": "2.0", "ledger": f'"{ledger}"'}
