@@ -32,12 +32,16 @@ class Shown:
     def __init__(self) -> None:
         self.begun_cells: list[str] = []
         self.rounds: dict[int, int] = {}
+        self.played_cells: list[str] = []
 
     def begun(self, cell: Cell, place: int) -> None:
         self.begun_cells.append(cell.name)
 
     def round(self, place: int, done: int) -> None:
         self.rounds[place] = done
+
+    def played(self, cell: Cell) -> None:
+        self.played_cells.append(cell.name)
 
     def ended(self, cell: Cell, place: int, error: str | None) -> None:
         raise AssertionError("a cell ends with its report")
@@ -72,6 +76,8 @@ def test_cells_have_the_bits_of_their_own_runs(ray: FakeRay, tmp_path: Path) -> 
     sweep, watch = of(), Shown()
     assert played(sweep, tmp_path / "there", watch) == {}
     assert sorted(watch.begun_cells) == sorted(cell.name for cell in sweep.cells)
+    assert sorted(watch.played_cells) == sorted(watch.begun_cells)
+    assert sum(watch.rounds.values()) >= 3
     assert ray.puts == 1, "cells with the same data share it"
     for cell in sweep.cells:
         here = tmp_path / "here" / cell.folder
