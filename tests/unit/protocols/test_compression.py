@@ -121,7 +121,7 @@ def test_a_zero_below_zero_moves_server_and_client_alike() -> None:
     assert isinstance(own, CompressedAveraging)
     zeros = np.full(len(own.problem.initial), -0.0, np.float32)
     before = State(zeros, own.start().memory)
-    after = own._moved(before, zeros.astype(np.float64))
+    after = own._moved(before, np.full(len(zeros), -1e-60))  # -0.0 in float32
     state = {"model": zeros, "version": np.zeros(1, np.int64)}
     model, _ = received(own.problem, download(after, (0,)), state)
     assert model.tobytes() == after.broadcast.tobytes()
