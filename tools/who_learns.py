@@ -150,6 +150,7 @@ _ADDS = 'protocol = "adds"\nfraction = 0.5\nimportance = "lrp"\noptimizer = "sgd
 _STC = 'protocol = "stc"\nfraction = 0.5\np = 0.1'
 _SKETCH = 'protocol = "cs_fl"\nfraction = 0.5'
 _PROTOTYPES = 'protocol = "fedproto"\nclient_bound = 20.0'
+_FEDPER, _FEDDBE = 'protocol = "fedper"\nfraction = 0.5', 'protocol = "feddbe"\nfraction = 0.5'
 _MASKED, _CKKS, _SERVERS = '"masked"', '"ckks"', '"two-server"'
 _CLIP = "clip = { outputs = 2.0, squares = 4.0 }"
 
@@ -190,6 +191,25 @@ CASES = (
     _statistic(
         "statistic of heads, masked, distributed noise", _MODEL, "heads", sum=_MASKED, noise='"distributed"'
     ),
+    Case("update of the body (FedPer), clear", "update", _FEDPER, {}, _MODEL),
+    Case(
+        "update of the body, masked, `[dpsgd]`",
+        "update",
+        _FEDPER,
+        {"sum": _MASKED, "adjacency": '"add-remove"'},
+        _MODEL,
+        dpsgd=True,
+    ),
+    Case("consensus (FedDBE), masked", "consensus", _FEDDBE, {"sum": _MASKED}, _MODEL),
+    Case(
+        "consensus, `mean_bound` and noise per client",
+        "consensus",
+        f"{_FEDDBE}\nmean_bound = 4.0",
+        _PER_CLIENT,
+        _MODEL,
+        bound=True,
+    ),
+    Case("fine-tuned (FedBABU), clear", "tuned", 'protocol = "fedbabu"\nfraction = 0.5', {}, _MODEL),
     Case("loss (Active FL)", "loss", _LOSS, {}),
     Case(
         "loss, `loss_bound` and noise",
@@ -227,7 +247,7 @@ def _world() -> World:
 def composed(case: Case) -> tuple[Plan, ValueSpec]:
     """The plan of a case, and the spec of its value. Every value may leave without noise."""
     study, base = parse(case.text()), _world().problem
-    open_values = ("update", "map", "profile", "direction", "loss", "size", "statistic")
+    open_values = ("update", "map", "profile", "direction", "loss", "size", "statistic", "consensus")
     section = replace(study.privacy, non_private=open_values)
 
     def planned(specs: object) -> Plan:
