@@ -192,6 +192,7 @@ def test_a_client_that_lost_its_state_gets_all_changes_after_three_silent_rounds
     state = _answered(state, (1,), (1,))
     assert state.memory["has"].tolist() == [0, 3, 3, 2, 2, 2]
     assert not state.memory["silent"].any()
+    assert _answered(state, (1, 2), ()).memory["has"].tolist() == [0, 0, 0, 2, 2, 2]
 
 
 def words(*parts: bytes) -> list[float]:
