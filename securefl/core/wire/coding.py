@@ -228,6 +228,12 @@ def peek(data: bytes, sender: str) -> Header:
     return _guarded(lambda: _read_header(_Reader(data))[2], sender)
 
 
+def begins_as(data: bytes, header: Header, kind: Any) -> bool:
+    """Whether these bytes begin as a message of this class at this place. Nothing else is read."""
+    spec: WireType = kind.__wire__
+    return data.startswith(_head(spec.kind, spec.version, header))
+
+
 def decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
     """Decode a message at the place `header` whose class is one of `kinds`.
 
