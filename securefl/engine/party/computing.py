@@ -7,13 +7,15 @@ abstains. A server that calls for other lengths or kinds gets silence, and loses
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext, Contribution
@@ -36,6 +38,8 @@ from securefl.training.fit import Fit, Fits, Fitted, Trainer
 Records = tuple[NDArray[Any], NDArray[Any]]
 Streams = Callable[[int, int, int], np.random.Generator]
 """Gives a client's own stream, from the round, the client, and the number of the query within the round."""
+_PIECE: Final = 1 << 30
+"""The library tags at most 2^31 - 1 bytes at once."""
 
 
 def of_records(error: Exception) -> bool:
@@ -97,7 +101,8 @@ class Computing:
         self._values: dict[tuple[int, Question], Value] = {}
         self._trained: dict[tuple[int, Question], tuple[ClientContext, Callable[[], Fitted]]] = {}
         self._made: dict[tuple[int, Question], Callable[[], Value]] = {}
-        self._seen: dict[int, bytes] = {}
+        self._seen: dict[int, tuple[bytes, ...]] = {}
+        self._gmac = AESGCM(os.urandom(32))
 
     def settle(self) -> None:
         """End the current query: its new client states count from here on."""
@@ -125,15 +130,23 @@ class Computing:
         x, y = self._records[client]
         if not self._plan.hidden:  # one wave, in which every value is computed
             return
-        found = hashlib.sha256()
-        for part in (x, y, *(() if self._held is None else self._held[client])):
-            found.update(np.ascontiguousarray(part).data)
-        if self._seen.setdefault(client, found.digest()) != found.digest():
+        found = self._tags(x, y, *(() if self._held is None else self._held[client]))
+        if self._seen.setdefault(client, found) != found:
             raise Abstains(
                 Reason.CHANGED,
                 "Expected one set of records in a query, but the records changed: it abstains. Ask again in "
                 "another round.",
             )
+
+    def _tags(self, *parts: NDArray[Any]) -> tuple[bytes, ...]:
+        """Tags of arrays under a key that nobody is shown, not even the other parties of this process.
+
+        AES-GMAC takes a tenth of SHA-256's time. Two arrays of n bytes have one tag with a probability of at
+        most n / 2^128.
+        """
+        flat = (np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts)
+        pieces = (part[at : at + _PIECE] for part in flat for at in range(0, part.size, _PIECE))
+        return tuple(self._gmac.encrypt(bytes(12), b"", piece.data) for piece in pieces)
 
     def count(self, client: int) -> int:
         """A client's number of records, as the plan lets other parties learn it."""
