@@ -86,6 +86,11 @@ class Computing:
             for name, contribution in contributions.items()
             if isinstance(contribution, Fits)
         }
+        self._of_waves = {
+            name: contribution
+            for name, contribution in contributions.items()
+            if isinstance(contribution, OfWave)
+        }
         self._records = records
         self._held = held
         self._rng = rng
@@ -187,17 +192,16 @@ class Computing:
         If that fails, `value` makes each value alone, which shows whose records failed.
         """
         self._made = {}
-        asked: dict[str, dict[tuple[int, Question], ClientContext]] = {}
-        for task, secret in wave:
-            for name in task.wants:
-                place = (task.client, _question(task, name))
-                if isinstance(self._contributions.get(name), OfWave) and place not in self._values:
-                    asked.setdefault(name, {})[place] = self._job(task, name, secret)
-        for name, contexts in asked.items():
-            contribution = self._contributions[name]
-            assert isinstance(contribution, OfWave)
+        for name, contribution in self._of_waves.items():
             try:
-                self._made |= zip(contexts, contribution.of_wave(list(contexts.values())), strict=True)
+                contexts = {
+                    place: self._job(task, name, secret)
+                    for task, secret in wave
+                    if name in task.wants
+                    and (place := (task.client, _question(task, name))) not in self._values
+                }
+                if contexts:
+                    self._made |= zip(contexts, contribution.of_wave(list(contexts.values())), strict=True)
             except Exception as error:
                 if not of_records(error):
                     raise
@@ -218,6 +222,7 @@ class Computing:
 
     def blank(self, task: Task, name: str, secret: SecretKey | None) -> Value:
         """The value of a client without records, sent if the client's own could not be computed."""
+        self._made.pop((task.client, _question(task, name)), None)
         self._trained.pop((task.client, _question(task, name)), None)
         return self._noted(task, name, nothing(self._contributions[name], self._job(task, name, secret)))
 
