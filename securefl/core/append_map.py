@@ -40,7 +40,7 @@ class AppendMap(Mapping[K, V]):
         return value
 
     def __contains__(self, key: object) -> bool:
-        found = self._table.get(key)  # type: ignore[call-overload]  # as a dict: any key may be looked up
+        found = self._table.get(key)  # type: ignore[arg-type]  # as a dict: any key may be looked up
         return found is not None and found[0] < self._size
 
     def __iter__(self) -> Iterator[K]:
