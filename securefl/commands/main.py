@@ -23,6 +23,7 @@ from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import SENTENCE, Help, echo
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.installed import entry_points
+from securefl.core.memory import keep_freed_memory
 from securefl.core.reading import near
 from securefl.core.text_safety import escaped
 
@@ -117,6 +118,7 @@ def _log_to_stderr() -> None:
 
 def main() -> None:
     """Run the command line. An error of this package becomes one line and exit code 1."""
+    keep_freed_memory()
     # A full search for reference cycles looks through all loaded modules. Python makes five of them while
     # torch and the accountant load, and finds nothing. Searches among newer objects stay as they are.
     gc.set_threshold(*gc.get_threshold()[:2], _FULL_SEARCHES_APART)

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.printing import echo
-from securefl.commands.telling import end_stopped, end_told, printing, with_workers
+from securefl.commands.telling import end_stopped, end_told, printing, with_backend, with_workers
 from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
 
 if TYPE_CHECKING:
     from securefl.published.table import Table
+    from securefl.study.config import RuntimeBackend
 
 _EXAMPLES = """\b
 Example:  securefl reproduce
           securefl reproduce fedprof_v2_table_3
           securefl reproduce fedprof_v2_table_3 --json --workers 2
+          RAY_ADDRESS=10.0.0.1:6379 securefl reproduce fedprof_v2_table_3 --backend ray
 """
 
 
@@ -34,8 +36,11 @@ Example:  securefl reproduce
     help="Folder of all tables. Each table has a subfolder of its name.",
 )
 @with_workers
+@with_backend
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def reproduce(table: str | None, out: Path, workers: int | None, as_json: bool) -> None:
+def reproduce(
+    table: str | None, out: Path, workers: int | None, backend: RuntimeBackend | None, as_json: bool
+) -> None:
     """Measure a published TABLE again, and print its figures beside the published ones.
 
     Without TABLE, the command lists the tables with their data, the minutes that each takes on two cores, and
@@ -50,7 +55,7 @@ def reproduce(table: str | None, out: Path, workers: int | None, as_json: bool) 
     if table is None:
         _list(out, as_json)
     else:
-        _reproduce(table, catalogue.table_named(table), out, workers, as_json)
+        _reproduce(table, catalogue.table_named(table), out, workers, backend, as_json)
 
 
 def _list(out: Path, as_json: bool) -> None:
@@ -89,7 +94,14 @@ def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
     }
 
 
-def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json: bool) -> None:
+def _reproduce(
+    name: str,
+    table: Table,
+    out: Path,
+    workers: int | None,
+    backend: RuntimeBackend | None,
+    as_json: bool,
+) -> None:
     from rich.console import Console
 
     from securefl.published import beside
@@ -108,7 +120,9 @@ def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json:
     stop = Interruption(line)
     try:
         with stop, Bar(table, console) as bar:
-            results = run_table(table, folder, bar.tell, workers=workers, stop=stop, say=line)
+            results = run_table(
+                table, folder, bar.tell, workers=workers, backend=backend, stop=stop, say=line
+            )
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl reproduce {name} --out {out}")
     pairs = beside.beside(table, {name: own.metrics for name, own in results.items()})

@@ -8,6 +8,7 @@ active mode) and answers one request to unmask. The host trains, quantises, adds
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -30,6 +31,7 @@ class Client(Rounds):
     Args:
         agreement: built from this client's own plan and the server's order, never taken from the server.
         channels: the client's keys and its secrets with the other members, for all rounds of a session.
+        random: the source of the sample of a quorum, by default the operating system's.
         policy: the client's demands.
         patience: the number of deadlines that may pass in one state before the client gives up.
 
@@ -66,6 +68,10 @@ class Client(Rounds):
         return CLIENT.begin(self)
 
     def expects(self, state: ClientState) -> Expects:
+        return self._expects
+
+    @cached_property
+    def _expects(self) -> Expects:
         return Expects(self.agreement.header, from_server(self.agreement))
 
     def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:

@@ -24,7 +24,7 @@ from securefl.core.streams import stream
 from securefl.engine.party.computing import Records
 from securefl.storage.files import write
 from securefl.storage.private_folder import PRIVATE, json_text, private_folder
-from securefl.study.arm import ArmRun, arm_folder
+from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study
@@ -150,7 +150,7 @@ def _of_arm(study: Study, run: ArmRun, folder: Path) -> Observed | None:
     algorithm, _ = composition(study, run.arm, run.world)
     if not isinstance(algorithm, Exportable):
         return None
-    with Checkpoint(arm_folder(folder, run.arm, run.world.seed) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(folder, run.arm, run.world.seed))) as checkpoint:
         state, _ = checkpoint.load()
         kept = checkpoint.kept() if run.personal else {}
     if state is None:
@@ -218,8 +218,7 @@ class _Training:
                     context = _context(self.problem, rng, number, client, records[client])
                     fits[client] = Fit(problem=self.problem, start=vector, context=context)
             for client, result in zip(fits, trainer(list(fits.values())), strict=True):
-                # A copy: the result may be a view of a whole wave's models.
-                vectors[client] = None if isinstance(result, DataError) else np.array(result)
+                vectors[client] = None if isinstance(result, DataError) else result
             self.watch(NAMES[kind], number, passes)
             self.stop.check()
         return vectors

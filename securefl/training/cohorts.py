@@ -25,10 +25,11 @@ the wave, or on its client's slot. `require_alike` tests this on public records.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -59,6 +60,8 @@ MOST_ROWS: Final = 1024
 """The most rows of a pass. With larger mini-batches, training side by side is not faster."""
 MOST_SLOTS: Final = 16
 """The largest cohort that trains in one pass."""
+_MOST_WEIGHTS: Final = 2**23
+"""The most weights of a pass: 32 MB. Beyond, they leave the processor's last cache between two steps."""
 _GATHERED: Final = 2**20
 """The number of record values that are gathered at a time: 4 MB."""
 
@@ -75,6 +78,19 @@ def slots_for(cohort: int) -> int:
     return -(-cohort // passes)
 
 
+def slots_within(slots: int, weights: int) -> int:
+    """The number of slots of a pass for models of so many weights: `slots`, or fewer for wide models.
+
+    It is public: it follows from the plan and from the shape of the model.
+
+    >>> from securefl.training.cohorts import slots_within
+    >>> slots_within(10, 159_010), slots_within(10, 1_590_010), slots_within(10, 10**7)
+    (10, 5, 1)
+    """
+    passes = -(-slots // max(1, _MOST_WEIGHTS // weights))
+    return -(-slots // passes)
+
+
 def why_alone(problem: Problem) -> str:
     """The reason why the clients of this problem cannot train side by side, or "" if they can."""
     if problem.hardware.gpu is not None:
@@ -88,10 +104,33 @@ def why_alone(problem: Problem) -> str:
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 
+Result = Callable[[], Fitted]
+"""Copies one client's result from the memory of its wave."""
+
+
+@dataclass(frozen=True)
+class Results(Sequence[Fitted]):
+    """Results of a wave. Each is copied when it is read."""
+
+    results: Sequence[Result]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @overload
+    def __getitem__(self, at: int) -> Fitted: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Fitted]: ...
+
+    def __getitem__(self, at: int | slice) -> Fitted | list[Fitted]:
+        return [own() for own in self.results[at]] if isinstance(at, slice) else self.results[at]()
+
+
 class Batched:
     """A trainer that runs fits of the same shape side by side, and passes all others to the trainer `rest`.
 
-    slots: the number of slots of each pass, constant in a run.
+    slots: the number of slots of each pass, constant in a run. Wide models have fewer (`slots_within`).
 
     Raises ConfigError if torch's kernels do not keep slots and rows apart.
     """
@@ -101,27 +140,46 @@ class Batched:
         self._stackable: dict[Problem, bool] = {}
         self._tried: set[tuple[Problem, bool]] = set()
 
-    def __call__(self, fits: Sequence[Fit]) -> list[Fitted]:
-        came: dict[int, Fitted] = {}
+    def __call__(self, fits: Sequence[Fit]) -> Sequence[Fitted]:
+        came: dict[int, Result] = {}
         groups: dict[Hashable, list[int]] = {}
+        fits = self._under_heads(fits, came)
         for place, fit in enumerate(fits):
-            groups.setdefault(self._alike(fit), []).append(place)
+            if place not in came:
+                groups.setdefault(self._alike(fit), []).append(place)
         alone = groups.pop(None, [])
         for places in groups.values():
-            self._try(fits[places[0]])
-            run = fit_together if fits[places[0]].problem.private is None else fit_privately
+            problem = fits[places[0]].problem
+            slots = slots_within(self.slots, len(problem.initial))
+            self._try(fits[places[0]], slots)
+            run = fit_together if problem.private is None else fit_privately
             # Clients of similar sizes share a pass, so few slots wait for others.
             places.sort(key=lambda place: -len(fits[place].context.x))
-            for at in range(0, len(places), self.slots):
-                together = places[at : at + self.slots]
-                came |= zip(together, run([fits[place] for place in together], self.slots), strict=True)
-        came |= zip(alone, self._rest([fits[place] for place in alone]) if alone else [], strict=True)
-        return [came[place] for place in range(len(fits))]
+            for at in range(0, len(places), slots):
+                together = places[at : at + slots]
+                found = run([fits[place] for place in together], slots)
+                came |= zip(together, found.results, strict=True)
+        rest = self._rest([fits[place] for place in alone]) if alone else ()
+        came |= {place: partial(rest.__getitem__, at) for at, place in enumerate(alone)}
+        return Results([came[place] for place in range(len(fits))])
 
-    def _try(self, fit: Fit) -> None:
+    def _under_heads(self, fits: Sequence[Fit], came: dict[int, Result]) -> list[Fit]:
+        """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
+        found = list(fits)
+        # A fit that runs alone trains its own head: one attempt on a GPU then covers both trainings.
+        places = [k for k, fit in enumerate(fits) if fit.head_first and self._alike(fit) is not None]
+        heads = self([own for k in places if (own := fits[k].head_first)]) if places else []
+        for place, head in zip(places, heads, strict=True):
+            if isinstance(head, DataError):
+                came[place] = partial(_same, head)
+            else:
+                found[place] = fits[place].under(head)
+        return found
+
+    def _try(self, fit: Fit, slots: int) -> None:
         """Test the kernels of this kind of training, once in a run."""
         if (kind := (fit.problem, fit.under_head)) not in self._tried:
-            require_alike(fit, _rows_of(fit.problem), self.slots)
+            require_alike(fit, _rows_of(fit.problem), slots)
             self._tried.add(kind)
 
     def _alike(self, fit: Fit) -> Hashable:
@@ -131,7 +189,7 @@ class Batched:
             self._stackable[problem] = not why_alone(problem)
         if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
             return None
-        if fit.start.shape != problem.initial.shape:  # the training that runs alone raises the error
+        if _start(fit).shape != problem.initial.shape:  # the training that runs alone raises the error
             return None
         try:
             require_records(x, y, problem.loss)
@@ -142,37 +200,58 @@ class Batched:
         if problem.private is None and not (len(x) and _known(problem, y)):
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
-        return (problem, fit.context.round, fit.under_head, fit.activation, fit.penalty, forms)
+        how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope)
+        return (problem, fit.context.round, *how, forms)
 
 
-def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
+def fit_together(fits: Sequence[Fit], slots: int) -> Results:
     """Train at most `slots` clients of one shape side by side, without DP-SGD. Each must have records."""
     config = fits[0].problem.local
     lasts = [config.batches(len(fit.context.x)) for fit in fits]
     optimizer = optimizer_of(config, fits[0].context.round - 1)
-    came: dict[int, Fitted] = {}
+    came: dict[int, Result] = {}
     with torch.no_grad(), one_thread():
-        stack = stack_of(fits[0], [fit.start for fit in fits], slots)
-        start = stack.values.clone() if config.proximal else None
+        stack = stack_of(fits[0], [_start(fit) for fit in fits], slots)
+        envelope = fits[0].envelope
+        pull = config.proximal if envelope is None else envelope.weight
+        near = stack.values.clone() if pull else None
         total = torch.zeros(slots, _rows_of(fits[0].problem))
         for number, batch in enumerate(_batches(fits, slots), start=1):
-            back = stack.back(*batch)
-            total.addcmul_(back.losses, batch.weights)
-            if config.plain:
-                stack.descend(back, optimizer.rate)
-            else:
+            for _ in range(1 if envelope is None else envelope.steps):
+                back = stack.back(*batch)
+                total.addcmul_(back.losses, batch.weights)
+                if config.plain and near is None:
+                    stack.descend(back, optimizer.rate)
+                    continue
                 gradient = stack.gradient(back)
                 if config.weight_decay:
                     gradient.add_(stack.values, alpha=config.weight_decay)
-                if start is not None:
-                    gradient.add_(stack.values - start, alpha=config.proximal)
+                if near is not None:
+                    gradient.add_(stack.values - near, alpha=pull)
                 optimizer.step(stack.values, gradient)
+            if envelope is not None and near is not None:
+                envelope.move(near, stack.values)
             # Copy a slot at its last step: momentum or decay still moves it until all slots have ended.
             if ended := [slot for slot, last in enumerate(lasts) if last == number]:
-                fine = stack.finite() & torch.isfinite(total).all(1)
-                for slot, vector in stack.vectors(ended).items():
-                    came[slot] = vector if fine[slot] else diverged(optimizer.rate)
-    return [came[slot] for slot in range(len(fits))]
+                fine = (stack.finite() & torch.isfinite(total).all(1)).tolist()
+                moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
+                for slot in ended:
+                    read: Result = partial(stack.vector, slot, update=fits[0].update)
+                    if moved is not None:
+                        read = partial(_same, np.concatenate([read(), moved[slot]]))
+                    elif number < max(lasts):
+                        read = partial(_same, read())
+                    came[slot] = read if fine[slot] else partial(_same, diverged(optimizer.rate))
+    return Results([came[slot] for slot in range(len(fits))])
+
+
+def _same(result: Fitted) -> Fitted:
+    return result
+
+
+def _start(fit: Fit) -> Float32s:
+    """The model before training, (d,)."""
+    return fit.start if fit.envelope is None else fit.start[: len(fit.start) // 2]
 
 
 def _known(problem: Problem, y: NDArray[Any]) -> bool:
@@ -222,7 +301,7 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
             _gather(targets, order[first:last], places, y[slot])
         block[0] = widened(block[0])
         there = (block[2] > 0).float()[:, :, None]
-        # Slots without a client are not checked: their models are zero and their results are discarded.
+        # Slots without a client are not checked: their results are discarded.
         full: NDArray[np.bool_] = np.all(weights[: len(fits)].reshape(len(fits), steps, rows), (0, 2))
         parts = (part.view(slots, steps, rows, *part.shape[2:]).unbind(1) for part in (*block, there))
         for step, filled in zip(islice(zip(*parts, strict=True), most - at), full, strict=False):
@@ -279,7 +358,7 @@ def _places(
 # With privacy per record ----------------------------------------------------------------------------
 
 
-def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
+def fit_privately(fits: Sequence[Fit], slots: int) -> Results:
     """Train at most `slots` clients of the same shape side by side, each with record-level privacy."""
     problem = fits[0].problem
     config = problem.private
@@ -295,9 +374,15 @@ def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
             lambda batches: stack.layout.rows(clipped_sums(stack, batches, config)),
             stack.layout.flat,
         )
-        fine = stack.finite()
-        vectors = stack.vectors(range(len(fits)))
-    return [own if fine[slot] else diverged_privately(config.learning_rate) for slot, own in vectors.items()]
+        fine = stack.finite().tolist()
+    return Results(
+        [
+            partial(stack.vector, slot, update=fit.update)
+            if fine[slot]
+            else partial(_same, diverged_privately(config.learning_rate))
+            for slot, fit in enumerate(fits)
+        ]
+    )
 
 
 def stack_of(fit: Fit, vectors: Sequence[Float32s], slots: int) -> Stack:
@@ -370,9 +455,13 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     its place, on its slot, or on other records. Then this build of torch has kernels that slots cannot use.
     """
     columns = records(fit.context.x, fit.context.y, fit.problem.loss)
-    stack = stack_of(fit, [fit.problem.initial] * slots, slots)
-    full, alone = (_factors(stack, probe) for probe in probes_of(columns, slots * rows))
-    if not stay_apart(full, alone):
+    initial = fit.problem.initial
+    # One model that all slots read, and a model of each slot.
+    stacks = [
+        stack_of(fit, own, slots) for own in ([initial] * slots, [initial.copy() for _ in range(slots)])
+    ]
+    probes = probes_of(columns, slots * rows)
+    if not all(stay_apart(*(_factors(stack, probe) for probe in probes)) for stack in stacks):
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
             'be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'

@@ -17,14 +17,16 @@ activations and slopes are zero, so they stay zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm.queries import Float32s
-from securefl.training.devices import as_tensor
 from securefl.training.heads import Activation
 from securefl.training.local import Penalty
 from securefl.training.losses import Loss
@@ -70,9 +72,10 @@ class Back:
 
 
 class Stack:
-    """Models with these vectors (d,) in the first slots. Further slots hold zeros.
+    """Models with these vectors (d,) in the first slots. No result of further slots counts.
 
-    values: all trained parameters in the layout `layout`. An optimizer updates them.
+    If all vectors are one broadcast, the first pass reads it for all slots, and the first step of `descend`
+    writes each slot's own model. So no copy of the broadcast is made that the step would overwrite.
     """
 
     def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
@@ -80,11 +83,27 @@ class Stack:
         dense = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
         sizes = tuple((layer.out_features, layer.in_features) for layer in dense)
         self._whole_layout = Layout(slots, sizes)
-        self._whole = self._whole_layout.place(vectors)
-        self._layers = self._whole_layout.layers(self._whole)
+        self._starts, self._count = starts_of(vectors), len(vectors)
+        self._whole: Tensor | None = None
         self.layout = Layout(slots, sizes[: len(sizes) - tail.under_head])
-        self.values = self._whole[: self.layout.length]
         self._gradient: tuple[Tensor, list[Layer]] | None = None
+        if self._starts.ndim == 1:
+            one = Layout(1, sizes)
+            self._layers = [layer.expand(slots) for layer in one.layers(one.place(self._starts, 1))]
+        else:
+            self._placed()
+
+    @property
+    def values(self) -> Tensor:
+        """All trained parameters in the layout `layout`. An optimizer updates them."""
+        return self._placed()[: self.layout.length]
+
+    def _placed(self) -> Tensor:
+        """All parameters of all slots, which hold zeros behind the models."""
+        if self._whole is None:
+            self._whole = self._whole_layout.place(self._starts, self._count)
+            self._layers = self._whole_layout.layers(self._whole)
+        return self._whole
 
     def finite(self) -> Tensor:
         """A mask of the slots whose values are all finite, (slots,)."""
@@ -99,18 +118,42 @@ class Stack:
             return torch.ones(y.shape[:2], dtype=torch.bool)
         return (y >= 0) & (y < self._layers[-1].outputs)
 
-    def vectors(self, slots: Sequence[int]) -> dict[int, Float32s]:
-        """The whole models (d,) of these slots, by slot. All slots from the first to the last are copied."""
-        first, last = min(slots), max(slots)
-        found = self._whole_layout.rows(self._whole, slice(first, last + 1)).numpy()
-        return {slot: found[slot - first] for slot in slots}
+    def vector(self, slot: int, *, update: bool = False) -> Float32s:
+        """A copy of this slot's whole model (d,), or its update: the model minus its start, in one pass."""
+        start = self._starts if self._starts.ndim == 1 else self._starts[slot]
+        found = np.empty(len(start), np.float32)
+        at = 0
+        # As arrays, since torch takes longer to make views than to copy such short vectors.
+        with np.errstate(over="ignore"):  # as for `fitted`
+            for part in self._arrays:
+                own, end = part[slot], at + part[slot].size
+                to = found[at:end].reshape(own.shape)
+                if update:
+                    np.subtract(own, start[at:end].reshape(own.shape), out=to)
+                else:
+                    to[...] = own
+                at = end
+        return found
+
+    @cached_property
+    def _arrays(self) -> list[NDArray[np.float32]]:
+        """The weights and biases of all slots, (slots, ...), in the model's order: views of `values`."""
+        placed = self._whole_layout.layers(self._placed())
+        return [part.numpy() for layer in placed for part in layer.parts(slice(None))]
 
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
+        before = self._layers
+        if self._whole is None:
+            self._whole = torch.empty(self._whole_layout.length)
+            self._layers = self._whole_layout.layers(self._whole)
+            for layer, to in islice(zip(before, self._layers, strict=True), len(back.layers), None):
+                to.weight.copy_(layer.weight)  # the head, if it is not trained
+                to.bias.copy_(layer.bias)
         # One operation with the weights, since separate gradients would be written and read once more.
-        for (given, slope), layer in zip(back.layers, self._layers, strict=False):
-            layer.weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
-            layer.bias.sub_(slope.sum(1), alpha=rate)
+        for (given, slope), layer, to in zip(back.layers, before, self._layers, strict=False):
+            torch.baddbmm(layer.weight, slope.transpose(1, 2), given, alpha=-rate, out=to.weight)
+            torch.sub(layer.bias, slope.sum(1), alpha=rate, out=to.bias)
 
     def gradient(self, back: Back) -> Tensor:
         """The gradients of all slots in the layout of `values`. The next call overwrites them."""
@@ -235,6 +278,10 @@ class Layer:
         """The slope of the inputs, from the slope of the outputs."""
         return torch.bmm(slope, self.weight)
 
+    def expand(self, slots: int) -> Layer:
+        """The one model of this layer as that of all slots, without a copy."""
+        return replace(self, weight=self.weight.expand(slots, -1, -1), bias=self.bias.expand(slots, -1))
+
     def parts(self, slots: slice) -> list[Tensor]:
         """These slots' weights and biases without the zeros, in the model's order."""
         return [self.weight[slots, : self.outputs, : self.inputs], self.bias[slots, : self.outputs]]
@@ -263,23 +310,19 @@ class Layout:
             at = end
         return made
 
-    def place(self, vectors: Sequence[Float32s]) -> Tensor:
-        """A flat tensor with these models (d,) in the first slots, and zeros in the others."""
+    def place(self, starts: Float32s, count: int) -> Tensor:
+        """A flat tensor: the models of `starts_of` in the first `count` slots, and zeros in the others."""
         made = torch.empty(self.length)
         layers = self.layers(made)
         for layer, size in zip(layers, self.sizes, strict=True):
-            first = len(vectors) if size == _even(size) else 0
+            first = count if size == _even(size) else 0
             layer.weight[first:] = 0
             layer.bias[first:] = 0
-        # Usually all vectors are views of one read-only broadcast, of which `as_tensor` would make a copy
-        # each time.
-        memories = {(vector.__array_interface__["data"][0], vector.strides) for vector in vectors}
-        alike = len(memories) == 1
-        for slot, vector in enumerate(islice(vectors, 1 if alike else None)):
-            slots = slice(0, len(vectors)) if alike else slice(slot, slot + 1)
-            parts = [part for layer in layers for part in layer.parts(slots)]
-            for part, own in zip(parts, _cut(as_tensor(vector), parts), strict=True):
-                part.copy_(own.view(part.shape[1:]))
+        at = 0
+        for part in (part for layer in layers for part in layer.parts(slice(0, count))):
+            end = at + part[0].numel()
+            part.numpy()[...] = starts[..., at:end].reshape(*starts.shape[:-1], *part.shape[1:])
+            at = end
         return made
 
     def rows(self, of: Tensor, slots: slice = slice(None)) -> Tensor:
@@ -291,17 +334,22 @@ class Layout:
         """The flat tensor of models (slots, d): the inverse of `rows` for all slots."""
         made = rows.new_zeros(self.length)
         parts = [part for layer in self.layers(made) for part in layer.parts(slice(None))]
-        for part, own in zip(parts, _cut(rows, parts), strict=True):
+        pieces = torch.split(rows, [part[0].numel() for part in parts], dim=1)
+        for part, own in zip(parts, pieces, strict=True):
             part.copy_(own.view(part.shape))
         return made
+
+
+def starts_of(vectors: Sequence[Float32s]) -> Float32s:
+    """These models (slots, d), or (d,) if all of them are one broadcast."""
+    # Usually all vectors are views of the bytes of one message.
+    memories = {(vector.__array_interface__["data"][0], vector.strides) for vector in vectors}
+    if len(memories) == 1:
+        return vectors[0]
+    return np.stack(vectors)
 
 
 def _even(size: tuple[int, int]) -> tuple[int, int]:
     """The numbers of outputs and inputs with the added zeros."""
     outputs, inputs = size
     return outputs + widened_by(outputs), inputs + widened_by(inputs)
-
-
-def _cut(of: Tensor, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    """A model's values (..., d) in pieces: each as long as one slot of the part."""
-    return torch.split(of, [part[0].numel() for part in parts], dim=-1)

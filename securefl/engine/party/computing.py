@@ -7,12 +7,15 @@ abstains. A server that calls for other lengths or kinds gets silence, and loses
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext, Contribution
@@ -35,6 +38,8 @@ from securefl.training.fit import Fit, Fits, Fitted, Trainer
 Records = tuple[NDArray[Any], NDArray[Any]]
 Streams = Callable[[int, int, int], np.random.Generator]
 """Gives a client's own stream, from the round, the client, and the number of the query within the round."""
+_PIECE: Final = 1 << 30
+"""The library tags at most 2^31 - 1 bytes at once."""
 
 
 def of_records(error: Exception) -> bool:
@@ -75,10 +80,16 @@ class Computing:
     ) -> None:
         self._plan = plan
         self._contributions = contributions
+        self._specs = {name: contribution.spec for name, contribution in contributions.items()}
         self._fits = {
             name: contribution
             for name, contribution in contributions.items()
             if isinstance(contribution, Fits)
+        }
+        self._of_waves = {
+            name: contribution
+            for name, contribution in contributions.items()
+            if isinstance(contribution, OfWave)
         }
         self._records = records
         self._held = held
@@ -88,8 +99,10 @@ class Computing:
         self.kept: dict[int, ClientState] = dict(kept)
         self._news: dict[int, ClientState] = {}
         self._values: dict[tuple[int, Question], Value] = {}
-        self._trained: dict[tuple[int, Question], tuple[ClientContext, Fitted]] = {}
-        self._seen: dict[int, bytes] = {}
+        self._trained: dict[tuple[int, Question], tuple[ClientContext, Callable[[], Fitted]]] = {}
+        self._made: dict[tuple[int, Question], Callable[[], Value]] = {}
+        self._seen: dict[int, tuple[bytes, ...]] = {}
+        self._gmac = AESGCM(os.urandom(32))
 
     def settle(self) -> None:
         """End the current query: its new client states count from here on."""
@@ -101,27 +114,39 @@ class Computing:
         self._news = {}
         self._values = {}
         self._trained = {}
+        self._made = {}
         self._seen = {}
 
-    def records(self, client: int) -> Records:
-        """A client's records. Raises Abstains if they changed during a query.
+    def has_records(self, client: int) -> bool:
+        """Whether a client has any record to train on."""
+        return len(self._records[client][0]) > 0
+
+    def require_unchanged(self, client: int) -> None:
+        """Raise Abstains if a client's records changed since the first value of this query.
 
         A query with a hidden sum takes several waves. Its values must come from one set of records, since one
         charge was made for them.
         """
         x, y = self._records[client]
         if not self._plan.hidden:  # one wave, in which every value is computed
-            return x, y
-        found = hashlib.sha256()
-        for part in (x, y, *(() if self._held is None else self._held[client])):
-            found.update(np.ascontiguousarray(part).data)
-        if self._seen.setdefault(client, found.digest()) != found.digest():
+            return
+        found = self._tags(x, y, *(() if self._held is None else self._held[client]))
+        if self._seen.setdefault(client, found) != found:
             raise Abstains(
                 Reason.CHANGED,
                 "Expected one set of records in a query, but the records changed: it abstains. Ask again in "
                 "another round.",
             )
-        return x, y
+
+    def _tags(self, *parts: NDArray[Any]) -> tuple[bytes, ...]:
+        """Tags of arrays under a key that nobody is shown, not even the other parties of this process.
+
+        AES-GMAC takes a tenth of SHA-256's time. Two arrays of n bytes have one tag with a probability of at
+        most n / 2^128.
+        """
+        flat = (np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts)
+        pieces = (part[at : at + _PIECE] for part in flat for at in range(0, part.size, _PIECE))
+        return tuple(self._gmac.encrypt(bytes(12), b"", piece.data) for piece in pieces)
 
     def count(self, client: int) -> int:
         """A client's number of records, as the plan lets other parties learn it."""
@@ -148,16 +173,38 @@ class Computing:
                 if not isinstance(error, DataError) and not (task.client in speaking and of_records(error)):
                     raise
         try:
-            came = self._trainer([fit for _, fit in fits.values()]) if fits else []
+            came = self._trainer([fit for _, fit in fits.values()]) if fits else ()
         except Exception as error:
             if not of_records(error) or not any(client in speaking for client, _ in fits):
                 raise
             # Values are made one after the other, which shows whose records failed.
             self._trained = {}
             return
+        # Each result is read when its value is made, so that it is still in the cache for what follows.
         self._trained = {
-            place: (context, own) for (place, (context, _)), own in zip(fits.items(), came, strict=True)
+            place: (context, partial(came.__getitem__, number))
+            for number, (place, (context, _)) in enumerate(fits.items())
         }
+
+    def make(self, wave: Sequence[tuple[Task, SecretKey | None]]) -> None:
+        """Make the values of this wave that need no training and are faster made together (`OfWave`).
+
+        If that fails, `value` makes each value alone, which shows whose records failed.
+        """
+        self._made = {}
+        for name, contribution in self._of_waves.items():
+            try:
+                contexts = {
+                    place: self._job(task, name, secret)
+                    for task, secret in wave
+                    if name in task.wants
+                    and (place := (task.client, _question(task, name))) not in self._values
+                }
+                if contexts:
+                    self._made |= zip(contexts, contribution.of_wave(list(contexts.values())), strict=True)
+            except Exception as error:
+                if not of_records(error):
+                    raise
 
     def value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
         """The client's value, computed once for a query and used in all its stages and attempts."""
@@ -165,13 +212,17 @@ class Computing:
         if place in self._values:
             return self._values[place]
         if place in self._trained:
-            value = self._fits[name].value(*self._trained.pop(place))
+            context, trained = self._trained.pop(place)
+            value = self._fits[name].value(context, trained())
+        elif (made := self._made.pop(place, None)) is not None:
+            value = made()
         else:
             value = self._contributions[name].compute(self._job(task, name, secret))
         return self._noted(task, name, value)
 
     def blank(self, task: Task, name: str, secret: SecretKey | None) -> Value:
         """The value of a client without records, sent if the client's own could not be computed."""
+        self._made.pop((task.client, _question(task, name)), None)
         self._trained.pop((task.client, _question(task, name)), None)
         return self._noted(task, name, nothing(self._contributions[name], self._job(task, name, secret)))
 
@@ -208,7 +259,7 @@ class Computing:
 
     def _source(self, task: Task, name: str, secret: SecretKey | None) -> Source | None:
         """The randomness of private training for one query and one broadcast."""
-        if secret is None or self._contributions[name].spec.training is None:
+        if secret is None or self._specs[name].training is None:
             return None
         at, order = task.header, task.order.order
         # Session and round need no label here, because the journal has a secret for each of them.
@@ -228,6 +279,20 @@ class Computing:
         if (then := value.after_noise) is None:
             return value
         return replace(value, after_noise=lambda noised: self._counted(client, then(noised)))
+
+
+@runtime_checkable
+class OfWave(Protocol):
+    """A contribution that makes the values of many clients in one pass."""
+
+    @property
+    def spec(self) -> ValueSpec: ...
+
+    def compute(self, context: ClientContext) -> Value: ...
+
+    def of_wave(self, contexts: Sequence[ClientContext]) -> Sequence[Callable[[], Value]]:
+        """For each client, a function that returns its value, or raises what `compute` raises for it."""
+        ...
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ from securefl.engine.network import Network
 
 HERE = Header(bytes(range(32)), 3, 1, 2)
 ROOM = Limit(10**4, 100)
-ORDER = order("update", members=(3, 7), draws=(1, 2), whole=3, most=2)
+ORDER = order("update", "loss", sums=("count", "total"), cohort=bytes(32), draws=0, whole=3, most=2)
 DATA = encode(HERE, ORDER)
 KEY = SigningKey(SecretKey(bytes(range(32))))
 
@@ -50,7 +50,7 @@ def test_the_same_bytes_are_read_once() -> None:
     ("header", "kinds"),
     [
         (HERE, {Order: Limit(len(DATA) - 1, 100)}),
-        (HERE, {Order: Limit(10**4, 4)}),
+        (HERE, {Order: Limit(10**4, 3)}),
         (HERE, {Broadcast: ROOM}),
         (HERE, {}),
         (replace(HERE, attempt=2), {Order: ROOM}),
@@ -66,7 +66,7 @@ def test_who_expects_something_else_refuses_what_another_accepted(header: Header
 
 
 def test_what_was_refused_is_accepted_by_who_has_room_and_refused_again() -> None:
-    once, tight = Once(), {Order: Limit(10**4, 4)}
+    once, tight = Once(), {Order: Limit(10**4, 3)}
     for sender in ("client-0001", "client-0002"):
         with pytest.raises(RemoteProtocolError) as refused:
             once.decode(DATA, HERE, tight, sender)
@@ -105,7 +105,9 @@ def test_the_bytes_of_a_model_are_not_hashed() -> None:
             raise AssertionError("a model's bytes are long")
 
     data = Long(encode(HERE, Broadcast(model=np.ones(4, np.float32), names=(), arrays=())))
-    assert len(Once().decode(data, HERE, {Broadcast: ROOM}, SERVER).model) == 4
+    for kinds in ({Broadcast: ROOM}, {Broadcast: ROOM, Order: ROOM}):
+        found: Any = Once().decode(data, HERE, kinds, SERVER)
+        assert len(found.model) == 4
 
 
 def test_messages_are_forgotten_the_oldest_first() -> None:
@@ -154,6 +156,48 @@ def test_after_a_good_signature_a_bad_one_is_refused_and_each_time() -> None:
         with pytest.raises(CryptoError):
             once.verify(public, signature, message)
     once.verify(KEY.public, good, b"yes")
+
+
+def test_who_signed_in_this_process_has_done_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without a liar checks no signature; with one flipped bit it checks that one, and refuses it."""
+    checked: list[bytes] = []
+    own = signing.verify
+
+    def counted(public: PublicKey, signature: Signature, message: bytes) -> None:
+        checked.append(message)
+        own(public, signature, message)
+
+    monkeypatch.setattr(signing, "verify", counted)
+    engine = masked()
+    answers, _ = engine.query(ASK, Header(bytes(32), 1, 0, 0))
+    assert answers.survivors == ASK.cohort
+    assert checked == []
+
+    def flipped(sender: str, to: str, data: bytes) -> bytes:
+        lies = sender == "client-0002" and b"secagg-advertise" in data[:32]
+        return data[:-1] + bytes([data[-1] ^ 1]) if lies else data
+
+    answers, log = engine.query(ASK, Header(bytes(32), 2, 0, 0), Network(tamper=flipped))
+    assert len(checked) == 1
+    assert set(log.traffic.rejected_from) == {"client-0002"}
+    assert answers.survivors in ((0, 1, 3), ())
+
+
+def test_a_key_tells_of_its_own_signatures_alone() -> None:
+    once = Once()
+    own, other = (Identity.generate(f"client-{k:04d}").heard_by(once.signed) for k in range(2))
+    good = own.signing.sign(b"yes")
+    once.verify(own.signing.public, good, b"yes")
+    flipped = Signature(good.raw[:-1] + bytes([good.raw[-1] ^ 1]))
+    for public, signature, message in (
+        (own.signing.public, flipped, b"yes"),
+        (own.signing.public, good, b"no"),
+        (other.signing.public, good, b"yes"),
+        (own.signing.public, other.signing.sign(b"yes"), b"yes"),
+    ):
+        with pytest.raises(CryptoError):
+            once.verify(public, signature, message)
+    assert own.member() == replace(own, signing=SigningKey(own.signing.secret)).member()
 
 
 # Agreements -------------------------------------------------------------------------------------
@@ -223,6 +267,7 @@ def test_a_party_on_its_own_reads_and_checks_everything() -> None:
     member = Identity.generate("client-0000").member()
     directory = Directory(bytes(32), Identity.generate(SERVER).member(), None, lambda names: [member])
     assert directory.verify is signing.verify
+    assert directory.signed is None
     assert directory.roster(["client-0000"]).verify is signing.verify
     assert Roster((member,)).verify is signing.verify
     assert directory.agree is directory.roster(["client-0000"]).agree is AgreementKey.agree

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,11 +17,11 @@ from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.streams import stream
+from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.bodies import Clustering
-from securefl.protocols.fedlog.contribution import Clipping
-from securefl.training import LocalTraining, ModelConfig
-from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, why_alone
-from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training import LocalTraining, ModelConfig, cohorts
+from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, slots_within, why_alone
+from securefl.training.fit import Fit, Fitted, Trainer, one_by_one
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
 from securefl.training.task import Problem
@@ -117,6 +118,19 @@ def test_sums_are_within_a_grid_step_of_those_of_clients_alone(changes: dict[str
     assert np.abs(vectors(one_by_one(fits(here))) - here.initial).max() > 1e-2, "they do train"
 
 
+@pytest.mark.parametrize("trainer", [one_by_one, Batched(one_by_one, 4)])
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_update_is_the_model_minus_its_start(trainer: Trainer, apart: bool) -> None:
+    here = problem(local())
+    own = fits(here)
+    if apart:
+        own = [replace(fit, start=fit.start + np.float32(0.01 * k)) for k, fit in enumerate(own)]
+    again = [replace(fit, context=replace(fit.context, rng=copy.deepcopy(fit.context.rng))) for fit in own]
+    moved = trainer([replace(fit, update=True) for fit in own])
+    expected = vectors(trainer(again)) - np.array([fit.start for fit in own])
+    np.testing.assert_array_equal(vectors(moved), expected)
+
+
 def test_adam_stays_within_its_own_rounding() -> None:
     # Adam divides by the root of a mean square. A slope near zero is of either sign by rounding, and moves an
     # entry by up to the rate. In these few steps hardly any slope is that small.
@@ -188,6 +202,16 @@ def test_more_clients_than_stand_together() -> None:
 def test_the_slots_of_a_run_follow_from_the_cohort_of_its_plan() -> None:
     cohorts = {0: SLOTS, 1: 1, 2: 2, 10: 10, 12: 12, 16: 16, 17: 9, 25: 9, 30: 10, 100: 10, 1001: 10}
     assert {cohort: slots_for(cohort) for cohort in cohorts} == cohorts
+
+
+def test_wide_models_share_their_passes_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = problem(local(momentum=0.5))
+    usual = vectors(Batched(one_by_one)(fits(here)))
+    assert slots_within(SLOTS, len(here.initial)) == SLOTS
+    for room, slots in ((4, 4), (3, 3), (1, 1), (0.5, 1)):
+        monkeypatch.setattr(cohorts, "_MOST_WEIGHTS", int(room * len(here.initial)))
+        assert slots_within(SLOTS, len(here.initial)) == slots
+        np.testing.assert_array_equal(vectors(Batched(one_by_one)(fits(here))), usual)
 
 
 def test_streams_are_drawn_from_as_alone() -> None:
