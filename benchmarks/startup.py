@@ -131,7 +131,7 @@ CASES: Final = (
     command("report runs/a --out OUT", "torch", "pandas", "dp_accounting"),
     command("compare runs/a runs/b", "torch", "pandas", "dp_accounting"),
     command("export runs/a --out OUT.safetensors", "torch", "dp_accounting"),
-    command("calibrate --epsilon 1 --delta 1e-5 --rounds 10", "dp_accounting"),
+    command("calibrate --epsilon 1 --delta 1e-5 --releases 10", "dp_accounting"),
     command("ledger show runs/a/private/arms/fedavg/seed-0/ledger.sqlite", "dp_accounting"),
     command("data list"),
     command("keygen --role key-holder --out OUT", "dp_accounting"),

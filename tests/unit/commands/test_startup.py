@@ -68,7 +68,7 @@ def loaded(code: str, folder: Path) -> set[str]:
         (["studies", "studies demo", "data list"], set()),
         # A key holder's key is made by what keeps its ledger.
         (["keygen --role key-holder --out K"], {"tenseal", "dp_accounting", "scipy"}),
-        (["calibrate --epsilon 1 --delta 1e-5 --rounds 10"], {"dp_accounting", "scipy"}),
+        (["calibrate --epsilon 1 --delta 1e-5 --releases 10"], {"dp_accounting", "scipy"}),
         (["plan own_table.toml"], {"torch", "dp_accounting", "scipy", "tenseal"}),
     ],
 )
