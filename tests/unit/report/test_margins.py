@@ -1,4 +1,4 @@
-"""Room for the words of a figure: none is cut, none lies on another panel, and each panel is measured once."""
+"""Room for the words of a figure: none is cut, none lies on another panel, each panel is measured once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def boxes(figure: Figure) -> tuple[list[np.ndarray], np.ndarray]:
     renderer = canvas.get_renderer()
     panels = [axes.get_tightbbox(renderer) for axes in figure.axes]
     (below,) = figure.legends
-    return [box.extents for box in panels if box is not None], below.get_window_extent(renderer).extents
+    found = [np.array(box.extents) for box in panels if box is not None]
+    return found, np.array(below.get_window_extent(renderer).extents)
 
 
 def apart(one: np.ndarray, other: np.ndarray) -> bool:
