@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def drawn(down: int, across: int, width: float, scale: float = 1.0) -> Figure:
 
 def boxes(figure: Figure) -> tuple[list[np.ndarray], np.ndarray]:
     """Left, lower, right and upper pixels of each panel with its words, and of the legend."""
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
     panels = [axes.get_tightbbox(renderer) for axes in figure.axes]
