@@ -83,7 +83,8 @@ class Keeper:
 
 def needed(study: Study) -> bool:
     """Whether a split of this study uses a secret key: it claims an epsilon and sets records apart."""
-    return study.claims and (study.data.holdout > 0 or study.shares)
+    section = study.data
+    return study.claims and (section.holdout > 0 or section.validation > 0 or study.shares)
 
 
 def fresh() -> SecretKey:
