@@ -77,7 +77,12 @@ def _part(name: str, rounds: int, seeds: Sequence[int]) -> Part:
         name=name,
         text=text,
         rows=tuple(
-            Row(label=label, arm=label, figures={Measure.ROUNDS: setting.printed[label]})
+            Row(
+                label=label,
+                arm=label,
+                figures={Measure.ROUNDS: setting.printed[label]},
+                sends=("update",) if label == "Rand" else ("update", "loss"),
+            )
             for label in _SYSTEMS
         ),
         ours=OURS,

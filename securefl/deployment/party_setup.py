@@ -186,9 +186,9 @@ def data_of(made: Made, number: int, records: str) -> OwnData:
     if world.held is None:
         return OwnData((scaled, y), None)
     # Split by the records as they are in the file, as the study splits those that it deals.
-    sides = made.keeper.splits(study, world.seed).holdout
-    out = sides.apart(x, y, study.data.holdout, HOLDOUT)
-    held = out & tested_on(study, x, y, sides)
+    splits = made.keeper.splits(study, world.seed)
+    out = splits.holdout.apart(x, y, study.data.holdout, HOLDOUT)
+    held = out & tested_on(study, x, y, splits.choosing)
     return OwnData((scaled[~out], y[~out]), (scaled[held], y[held]))
 
 

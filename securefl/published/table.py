@@ -14,7 +14,9 @@ from securefl.study.config import Study, parse, slug
 
 
 class Measure(StrEnum):
-    """A column of a table. All but the best accuracy count until a run first reaches its target.
+    """A column of a table. All but accuracies count until a run first reaches its target.
+
+    The best accuracy is that of the best round, which test records choose; the last one is chosen by nothing.
 
     Raises ValueError for a value that is no column.
 
@@ -24,6 +26,7 @@ class Measure(StrEnum):
     """
 
     BEST = "best accuracy"
+    LAST = "last accuracy"
     ROUNDS = "rounds"
     SECONDS = "seconds"
     MINUTES = "minutes"
@@ -32,7 +35,12 @@ class Measure(StrEnum):
     @property
     def digits(self) -> int:
         """Decimal places in print."""
-        return {Measure.BEST: 3, Measure.WATT_HOURS: 2}.get(self, 1)
+        return {Measure.BEST: 3, Measure.LAST: 3, Measure.WATT_HOURS: 2}.get(self, 1)
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether it is an accuracy."""
+        return self in (Measure.BEST, Measure.LAST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +65,9 @@ class Row:
     """A line of a published table.
 
     label: the paper's name of the system. arm: the name of the arm that runs it. figures: as printed.
-    options: the paper's values of the system's options, by their names here.
+    options: the paper's values of the system's options, by their names here. tunes: the option, if any, that
+    tuning chooses beside the learning rate, and its two values (`tuning`). sends: those values that it sends
+    of the study's `non_private`; by default all.
 
     Raises nothing.
 
@@ -70,6 +80,8 @@ class Row:
     arm: str
     figures: Mapping[Measure, Figure] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    tunes: tuple[str, tuple[float, float]] | None = None
+    sends: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     clients = len(parts)
     whole = _of_all(study, split.train, clients + apart)
     quality = study.corruption.assign(clients, stream(seed, "quality"))
-    split = replace(split, test=_tested(study, split.test, splits.test))
+    split = replace(split, test=_tested(study, split.test, splits.choosing))
     records, out, tested = [], [], []
     for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
         dealt_to = split.train.take(part)
@@ -86,7 +86,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         records.append((own.x, own.y))
         # Split by the records as loaded: corruption, and last bits of features, may depend on their places.
         out.append(splits.holdout.apart(dealt_to.x, dealt_to.y, study.data.holdout, HOLDOUT))
-        tested.append(tested_on(study, dealt_to.x, dealt_to.y, splits.holdout))
+        tested.append(tested_on(study, dealt_to.x, dealt_to.y, splits.choosing))
     scaled = [(scale(study, x), y) for x, y in records]
     made = featured(study, scaled, replace(split.test, x=scale(study, split.test.x)), tell)
     kept, held = _parted(made.records, out if study.data.holdout else None, tested)

@@ -13,7 +13,12 @@ from securefl.published.table import Figure, Measure, Part, Row, Table
 from support.tiny_study import FEDAVG, FEDPROF, text
 
 ROWS = (
-    Row(label="Avg", arm="FedAvg", figures={Measure.BEST: Figure(mean=0.5, deviation=0.01)}),
+    Row(
+        label="Avg",
+        arm="FedAvg",
+        figures={Measure.BEST: Figure(mean=0.5, deviation=0.01)},
+        sends=("update",),
+    ),
     Row(
         label="Ours",
         arm="FedProf",

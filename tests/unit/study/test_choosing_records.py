@@ -46,6 +46,13 @@ def test_what_chooses_and_what_measures_are_the_test_records_each_once() -> None
     assert abs(len(chooses) - 270) < 70
 
 
+def test_a_record_that_chose_under_one_seed_measures_under_no_other() -> None:
+    chose = rows(world(of(HALF + 'test_on = "validation"\n', seeds="[3]")).problem.server_x)
+    for seed in ("[3]", "[4]", "[5]"):
+        here = world(of(HALF, seeds=seed))
+        assert not chose & rows(here.problem.server_x)
+
+
 def test_what_clients_train_on_does_not_change() -> None:
     whole, measures, chooses = both()
     for one, other, third in zip(whole.records, measures.records, chooses.records, strict=True):
