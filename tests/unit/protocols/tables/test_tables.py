@@ -20,6 +20,8 @@ from securefl.study.composition import composition, require_known
 TABLES = {
     "adds_table_3_twin": adds.TABLE_3_TWIN,
     "fedcor_table_1": fedcor.TABLE_1,
+    "fedcor_table_1_cifar10": fedcor.TABLE_1_CIFAR10,
+    "fedcor_table_1_cifar10_twin": fedcor.TABLE_1_CIFAR10_TWIN,
     "fedcor_table_1_twin": fedcor.TABLE_1_TWIN,
     "fedprof_v1_table_2": fedprof_v1.TABLE_2,
     "fedprof_v1_table_3": fedprof_v1.TABLE_3,
@@ -79,7 +81,7 @@ def test_the_table_of_fedcor_is_whole_once_its_systems_are_there() -> None:
         studies = [part.study for part in fedcor.TABLE_1.parts]
     except ConfigError as error:
         pytest.skip(str(error))
-    assert [(study.data.clients, len(study.study.seeds)) for study in studies] == [(100, 5)] * 3
+    assert [(study.data.clients, len(study.study.seeds)) for study in studies] == [(100, 8)] * 3
     assert not any("arm" in line for line in differences(fedcor.TABLE_1))
 
 
