@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from securefl.storage import files
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, read
 from securefl.study.seeded import World
@@ -39,7 +39,7 @@ def rows(study: Study, folder: Path) -> pd.DataFrame:
     for seed in study.study.seeds:
         labels = main_labels(build(study, seed))
         for arm in study.arms:
-            with Checkpoint(arm_folder(folder, arm, seed) / "checkpoint.sqlite") as checkpoint:
+            with Checkpoint(checkpoint_file(arm_folder(folder, arm, seed))) as checkpoint:
                 _, records = checkpoint.load()
             accuracy = np.array([r["accuracy"] for r in records], dtype=float)
             reached = np.flatnonzero(accuracy >= (study.study.target or np.inf))

@@ -37,7 +37,7 @@ from torch import nn
 from securefl.algorithm.clients import Algorithm, ClientContext, Device, Population, State, run_round
 from securefl.algorithm.queries import Answers, ByDraws, ClientState, CohortQuery, Floats, Total
 from securefl.protocols.averaging import Averaging
-from securefl.protocols.fedlog.contribution import GRID, Clipping
+from securefl.protocols.class_sums import GRID, Clipping
 from securefl.protocols.fedlog.head import solve
 from securefl.protocols.fedlog.options import FedLog, Heads
 from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg

@@ -1,12 +1,17 @@
 """What a round costs the engine as clients and rounds grow: CPU, memory, and bytes written.
 
     python benchmarks/growth.py [--clients 100 1000 ...] [--noise local|none] [--write]
+    python benchmarks/growth.py --masked [--clients 100000] [--cohorts 100 300 1000 3000] [--write]
 
 The clients' work is next to nothing (a constant update of 610 values), so all that is left is the engine's:
 selection, orders, messages, ledger, journal, records. Each cell is a process of its own. It plays ten rounds
 as a study does. Then it writes the rounds up to the 1,000th as they would have been (ledger, records), and
 resumes for the last ones. Large cohorts have fewer rounds, early and late: as many as the table says. Sums
-are in the clear: the rows that a journal has for a hidden sum, one for each round, are not in the table.
+are in the clear, or hidden by masks with `--masked`: then every client's keys, shares and signatures are in
+the figures, since one process plays all of them.
+
+With `--write` each cell is written when it is measured. The same command goes on with the cells that are
+missing: remove the file to measure anew.
 
     ms early, ms late    CPU of a client-round, the median of the last rounds up to each
     MiB, MiB late        largest memory beyond the imports: of the early rounds, and with the resumed ones
@@ -29,15 +34,17 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-from growth_study import LATE, NOISES, SIZE, fill, made
+from growth_study import KINDS, LATE, SIZE, fill, made
 
 from securefl.study.arm import arm_folder
 from securefl.study.run import run_arm
 
 EARLY = 10
-MOST_PLAYED, MOST_ROWS = 20_000, 100_000
+MOST_PLAYED, MOST_ROWS = {"none": 20_000, "local": 20_000, "masked": 3_000}, 100_000
 """The most client-rounds that are played early, and that are written between."""
 CLIENTS, SHARES = (100, 1_000, 10_000, 100_000), (0.01, 0.1)
+MASKED = ((1_000, 100), (10_000, 100), (100_000, 100), (100_000, 300), (100_000, 1_000), (100_000, 3_000))
+"""The cells under masks: clients and cohort."""
 
 
 class Meter:
@@ -64,13 +71,13 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def cell(clients: int, share: float, noise: str) -> dict[str, Any]:
-    """One row of the table."""
+def cell(clients: int, cohort: int, kind: str) -> dict[str, Any]:
+    """One row of the table. kind: a key of `KINDS`."""
     before = peak()
-    study, arm, here = made(clients, share, noise)
-    cohort = round(share * clients)
-    soon, late = (min(n, most // cohort) for n, most in ((EARLY, MOST_PLAYED), (LATE, MOST_ROWS)))
-    newest = 4 if cohort < 10_000 else 2
+    study, arm, here = made(clients, cohort / clients, kind)
+    limits = ((EARLY, max(2 * cohort, MOST_PLAYED[kind])), (LATE, MOST_ROWS))
+    soon, late = (min(n, most // cohort) for n, most in limits)
+    newest = 4 if cohort < (1_000 if kind == "masked" else 10_000) else 2
     with tempfile.TemporaryDirectory() as place:
         folder, early = Path(place), Meter()
         played = run_arm(study, arm, here, folder, early.tell, rounds=soon)
@@ -85,7 +92,7 @@ def cell(clients: int, share: float, noise: str) -> dict[str, Any]:
         return {
             "clients": clients,
             "cohort": cohort,
-            "noise": noise,
+            "kind": kind,
             "early_round": soon,
             "late_round": late,
             "ms_early": round(1e3 * first_ms, 4),
@@ -116,31 +123,50 @@ COLUMNS = (
 )
 
 
+def measured(clients: int, cohort: int, kind: str) -> dict[str, Any]:
+    """A cell in a process of its own."""
+    command = [sys.executable, __file__, "--cell", str(clients), str(cohort), kind]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    row: dict[str, Any] = json.loads(done.stdout)
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
-    parser.add_argument("--noise", choices=NOISES, default="local")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/results/growth_NOISE.json")
-    parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--clients", type=int, nargs="+", help="all cells of so many clients")
+    parser.add_argument("--cohorts", type=int, nargs="+", help="all cells of such cohorts")
+    parser.add_argument("--noise", choices=[kind for kind in KINDS if kind != "masked"], default="local")
+    parser.add_argument("--masked", action="store_true", help="masked sums without noise")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/growth_KIND.json")
+    parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cell:
-        print(json.dumps(cell(int(options.cell[0]), float(options.cell[1]), options.noise)))
+        clients, cohort, kind = options.cell
+        print(json.dumps(cell(int(clients), int(cohort), kind)))
         return
+    kind = "masked" if options.masked else options.noise
+    cells = MASKED if options.masked else [(n, round(share * n)) for n in CLIENTS for share in SHARES]
+    said = "--masked" if options.masked else f"--noise {kind}"
+    place = Path(__file__).parent / "results" / f"growth_{kind}.json"
+    found: dict[str, Any] = {
+        "command": f"python benchmarks/growth.py {said} --write",
+        "python": platform.python_version(),
+        "update": SIZE,
+        "cells": json.loads(place.read_text())["cells"] if options.write and place.exists() else [],
+    }
     print("  ".join(f"{title:>13}" for _, title, _ in COLUMNS))
-    rows = []
-    for clients in options.clients:
-        for share in SHARES:
-            command = [sys.executable, __file__, "--noise", options.noise, "--cell", str(clients), str(share)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            rows.append(json.loads(done.stdout))
-            print("  ".join(f"{rows[-1][name]:>13{form}}" for name, _, form in COLUMNS), flush=True)
-    if options.write:
-        said = f"python benchmarks/growth.py --noise {options.noise} --write"
-        found = {"command": said, "python": platform.python_version(), "update": SIZE, "cells": rows}
-        place = Path(__file__).parent / "results" / f"growth_{options.noise}.json"
-        place.write_text(json.dumps(found, indent=1) + "\n")
+    for clients, cohort in cells:
+        if clients not in (options.clients or [clients]) or cohort not in (options.cohorts or [cohort]):
+            continue
+        rows = [row for row in found["cells"] if (row["clients"], row["cohort"]) == (clients, cohort)]
+        if not rows:
+            rows = [measured(clients, cohort, kind)]
+            found["cells"].append(rows[0])
+            if options.write:
+                place.write_text(json.dumps(found, indent=1) + "\n")
+        print("  ".join(f"{rows[0][name]:>13{form}}" for name, _, form in COLUMNS), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,18 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[1]
-KEPT = ("growth_none", "growth_local")
-WORDS = {"none": "no noise", "local": "noise by each client"}
+WORDS = {"none": "no noise", "local": "noise by each client", "masked": "masked, no noise"}
+COLOURS = ("tab:blue", "tab:orange", "tab:green")
 
 
 def main() -> None:
     figure, (time, memory) = plt.subplots(1, 2, figsize=(9, 3.6))
-    for kept, colour in zip(KEPT, ("tab:blue", "tab:orange"), strict=True):
-        file = ROOT / "benchmarks" / "results" / f"{kept}.json"
+    for (kind, words), colour in zip(WORDS.items(), COLOURS, strict=True):
+        file = ROOT / "benchmarks" / "results" / f"growth_{kind}.json"
         if not file.exists():
             continue
         cells = sorted(json.loads(file.read_text())["cells"], key=lambda cell: cell["cohort"])
         cohorts = [cell["cohort"] for cell in cells]
-        words = WORDS[cells[0]["noise"]]
         for when, style in (("early", "o-"), ("late", "s--")):
             rounds = [cell["cohort"] * cell[f"ms_{when}"] / 1e3 for cell in cells]
             time.loglog(cohorts, rounds, style, color=colour, label=f"{words}, {when} round")

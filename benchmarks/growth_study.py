@@ -10,27 +10,35 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.chain import head, move
-from securefl.accounting.store import connect
+from securefl.accounting.store import KIND
 from securefl.algorithm.clients import Algorithm, ClientContext, Contribution, Device, Evaluation
 from securefl.algorithm.queries import Float32s, Value, ValueSpec
+from securefl.core.acts import Act, Begin, RecordAct
+from securefl.core.agreement import Question
 from securefl.core.messages import client_name
+from securefl.core.wire import Header
 from securefl.dp import clipping
 from securefl.protocols.averaging import Averaging, Uniform
 from securefl.protocols.contributions import Sampling, update_sends
 from securefl.protocols.parts import Whole
 from securefl.storage.journal import Journal
 from securefl.study import world
-from securefl.study.checkpoint import Checkpoint
+from securefl.study.arm import opened
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.cost import PRESETS
 from securefl.training.task import Problem
 
 SIZE, LATE = 610, 1000
-NOISES = {
-    "none": 'noise = "none"\nbudget = inf\nnon_private = ["update"]\n',
-    "local": 'noise = "local"\nepsilon = 8.0\nbudget = 8.0\nnon_private = []\n',
+ACTS: tuple[Act, ...] = ("deal", "mask", "sign")
+_CLEAR = 'sum = "clear"\nmin_cohort_size = 1\nmin_honest = 1\n'
+_OPEN = 'noise = "none"\nbudget = inf\nnon_private = ["update"]\n'
+KINDS = {
+    "none": _CLEAR + _OPEN,
+    "local": _CLEAR + 'noise = "local"\nepsilon = 8.0\nbudget = 8.0\nnon_private = []\n',
+    "masked": 'sum = "masked"\ndropout = 0.1\ncorrupt = 0.0\nmin_cohort_size = 20\nmin_honest = 2\n' + _OPEN,
 }
+"""Whether sums are in the clear, without noise and with noise by each client, or under masks."""
 STUDY = f"""
 [study]
 name = "growth"
@@ -53,14 +61,11 @@ batch_size = 16
 update_bound = 1.0
 
 [privacy]
-sum = "clear"
 scores = "clear"
 unit = "client"
 adjacency = "zero-out"
 delta = 1e-6
 adversaries = ["others"]
-min_cohort_size = 1
-min_honest = 1
 max_client_weight = 0.5
 force_delta = true
 """
@@ -111,10 +116,10 @@ class Growing:
         )
 
 
-def made(clients: int, share: float, noise: str) -> tuple[Study, Arm, world.World]:
-    """A study of so many clients of two records each, its arm and its world."""
+def made(clients: int, share: float, kind: str) -> tuple[Study, Arm, world.World]:
+    """A study of so many clients of two records each, its arm and its world. kind: a key of `KINDS`."""
     arm = '[[arm]]\nname = "growth"\nprotocol = "fedavg"\nfraction = 0.1\n'
-    study = parse(STUDY + NOISES[noise] + arm)
+    study = parse(STUDY + KINDS[kind] + arm)
     small = world.build(study, 0)
     x, y = small.records[0]
     problem = replace(small.problem, clients=clients, records=2 * clients)
@@ -135,21 +140,22 @@ def fill(study: Study, arm: Arm, here: world.World, home: Path, record: Mapping[
     _, plan = composition(study, arm, here)
     rng = np.random.default_rng(1)
     cohort = len(record["selected"])
-    ledger = connect(home / "ledger.sqlite", plan.terms())
-    with Checkpoint(home / "checkpoint.sqlite") as checkpoint:
-        state, _ = checkpoint.load()
-        assert state is not None
+    with opened(study, arm, here, plan, home) as saved:
+        assert saved.file is not None
+        assert saved.state is not None
+        ledger = saved.file.part(KIND)
         (row,) = ledger.rows(
-            "SELECT session, charge, content, at FROM releases ORDER BY reserved DESC LIMIT 1"
+            "SELECT session, attempt, charge, content, at FROM releases ORDER BY reserved DESC LIMIT 1"
         )
-        session, charge, content, at = row
+        session, attempt, charge, content, at = row
         for number in range(record["round"] + 1, last + 1):
             drawn = np.sort(rng.choice(here.problem.clients, cohort, replace=False)).tolist()
-            with ledger.transaction():
+            names = tuple(map(client_name, drawn))
+            with saved.one_commit():
                 link = head(ledger.rows)
                 reserved = []
-                for k in drawn:
-                    parts = (client_name(k), session, number, 0, 0, "update", charge, 0, 0, at)
+                for name in names:
+                    parts = (name, session, number, 0, attempt, "update", charge, 0, 0, at)
                     link = link.then(*parts)
                     reserved.append((link.count, parts))
                 for count, parts in reserved:
@@ -159,17 +165,42 @@ def fill(study: Study, arm: Arm, here: world.World, home: Path, record: Mapping[
                         (count, link.count, *parts, content),
                     )
                 move(ledger, link)
-            made_up = {
-                **record,
-                "round": number,
-                "selected": drawn,
-                "answered": drawn,
-                "charged": [["update", False, drawn]],
-                "ledger": {"count": link.count, "head": link.digest.hex()},
-            }
-            checkpoint.save(number, state, made_up)
-    ledger.close()
-    with Journal(home / "acts.sqlite") as journal:
-        journal.secrets([client_name(k) for k in drawn], session, last)
+                if plan.hidden or plan.noisy:
+                    saved.journal.secrets(names, session, number)
+                if plan.hidden:
+                    _act(saved.journal, names, Header(session, number, attempt, 0))
+                made_up = {
+                    **record,
+                    "round": number,
+                    "selected": drawn,
+                    "answered": drawn,
+                    "charged": [["update", False, drawn]],
+                    "ledger": {"count": link.count, "head": link.digest.hex()},
+                }
+                saved.checkpoint.save(number, saved.state, made_up)
     # Noted beside the ledger in a run, after each commit.
     (home / "ledger.sqlite-head").unlink()
+
+
+def _act(journal: Journal, names: Sequence[str], at: Header) -> None:
+    """Write what each of these clients did in a masked sum."""
+    journal.lasting(names, at.session)
+    asked = (Question(at.session, at.round, "update"),)
+    journal.record(
+        [
+            Begin(
+                client=name,
+                header=at,
+                questions=asked,
+                members=tuple(names),
+                signers=len(names) // 2 + 1,
+                once=frozenset(),
+                context=at.session,
+            )
+            for name in names
+        ]
+    )
+    for act in ACTS:
+        journal.record(
+            [RecordAct(client=name, header=at, questions=asked, act=act, digest=at.session) for name in names]
+        )

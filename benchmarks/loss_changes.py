@@ -33,7 +33,7 @@ from securefl.protocols.fedcor import covariance
 from securefl.report.style import ARM_COLOURS, blank, light_frame
 from securefl.report.tables import write_csv, write_png
 from securefl.storage import files
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, read
@@ -71,7 +71,7 @@ def states(study: Study, arm: Arm, world: World, rounds: list[int]) -> list[Stat
                 found.append(algorithm.start())
                 continue
             run_arm(study, arm, world, Path(folder), lambda record: None, rounds=number - 1)
-            with Checkpoint(arm_folder(Path(folder), arm, world.seed) / "checkpoint.sqlite") as checkpoint:
+            with Checkpoint(checkpoint_file(arm_folder(Path(folder), arm, world.seed))) as checkpoint:
                 state, _ = checkpoint.load()
             assert state is not None
             found.append(state)

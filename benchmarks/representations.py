@@ -21,7 +21,7 @@ from securefl.core.streams import stream
 from securefl.report import plots
 from securefl.report.normality import normality, representations
 from securefl.report.tables import write_csv, write_png
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 from securefl.study.packaged import packaged
@@ -39,7 +39,7 @@ COMMAND = "python benchmarks/representations.py --write"
 
 def model_after(study: Study, here: World, folder: Path) -> Any:
     """The global model after the rounds that the run in the folder has finished."""
-    path = arm_folder(folder, study.arms[0], here.seed) / "checkpoint.sqlite"
+    path = checkpoint_file(arm_folder(folder, study.arms[0], here.seed))
     if not path.is_file():
         return here.problem.module(here.problem.initial)
     with Checkpoint(path) as checkpoint:

@@ -49,7 +49,7 @@ try:
     from securefl.algorithm.clients import Evaluation
     from securefl.study.packaged import text_of
 except ModuleNotFoundError:  # a checkout from before there were rooms
-    from securefl.algorithm.queries import Evaluation
+    from securefl.rounds import Evaluation
     from securefl.study.commands import text_of
 
 try:
@@ -65,9 +65,13 @@ for line in order["set"]:
     key = line.split("=")[0].strip()
     text = re.sub(rf"(?m)^{re.escape(key)} *=.*$", lambda _: line if "=" in line else "", text)
 known = {field.name for field in fields(config.PrivacySection)}
+words = {"adversaries": "against", "non_private": "unprotected", "min_cohort_size": "least_cohort"}
+words |= {"min_honest": "least_honest", "max_client_weight": "largest_share", "max_retries": "spare"}
 head, privacy, rest = re.split(r"(?ms)^\[privacy\]\n(.*?)(?=^\[|\Z)", text)
-# An older checkout has fewer keys.
+# An older checkout has fewer keys, and older words for some.
 named = [(line.split("=")[0].strip(), line) for line in privacy.splitlines()]
+older = {key: words.get(key, key) for key, _ in named if key not in known}
+named = [(older.get(key, key), line.replace(key, older.get(key, key), 1)) for key, line in named]
 lines = [line for key, line in named if not key.isidentifier() or key in known]
 study = config.parse("\n".join([head, "[privacy]", *lines, rest]))
 study = replace(study, study=replace(study.study, rounds=order["rounds"], seeds=study.study.seeds[:1]))
@@ -208,7 +212,7 @@ aggregation = "partial"
 """
 
 
-def cells(cohorts: Sequence[int], adversaries: Path) -> Iterator[tuple[str, list[Play]]]:
+def cells(cohorts: Sequence[int], against: Path) -> Iterator[tuple[str, list[Play]]]:
     """Each cohort's plays. The first is what the others are compared with."""
     for cohort in cohorts:
         yield (
@@ -216,7 +220,7 @@ def cells(cohorts: Sequence[int], adversaries: Path) -> Iterator[tuple[str, list
             [
                 Play(f"{which} {how}", checkout, "FedAvg", text=fedavg(cohort, how))
                 for how in ("clear", "masked")
-                for which, checkout in (("former", adversaries), ("this", HERE))
+                for which, checkout in (("former", against), ("this", HERE))
             ],
         )
 
@@ -224,7 +228,7 @@ def cells(cohorts: Sequence[int], adversaries: Path) -> Iterator[tuple[str, list
 def arms(options: argparse.Namespace) -> Iterator[tuple[str, list[Play]]]:
     """Each arm of a packaged study, as both checkouts have it."""
     settings = tuple(options.set)
-    sides = (("former", options.adversaries), ("this", HERE))
+    sides = (("former", options.against), ("this", HERE))
     named = [_arms(Play(which, path, None, study=options.study, settings=settings)) for which, path in sides]
     for arm in named[1]:
         if arm in named[0] and (not options.arm or arm in options.arm):
@@ -267,7 +271,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.json:
         print(f"{'':28}{'CPU ms':>10}{'wall ms':>10}{'a client':>10}{'to former':>11}")
-    for title, plays in arms(options) if options.study else cells(options.cohort, options.adversaries):
+    for title, plays in arms(options) if options.study else cells(options.cohort, options.against):
         found = interleaved(plays, options.rounds)
         former = median(row["cpu"] for row in found[0])
         for play, rows in zip(plays, found, strict=True):

@@ -114,7 +114,7 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
         ("client", "zero-out"): bound,
         ("client", "replace-one"): 2 * bound,
     }
-    return replace(spec, sensitivity=moved, grid=_grid(bound))
+    return replace(spec, sensitivity=moved, grid=grid_of(bound))
 
 
 def to_fit(problem: Problem, context: ClientContext, start: Float32s) -> Fit:
@@ -152,13 +152,13 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
         step -= broadcast
     if not np.isfinite(step).all():
         step = np.zeros(len(broadcast))
-    grid = _grid(bound)
+    grid = grid_of(bound)
     # to_grid scales down to the bound, so that the integers' norm is within it exactly
     return Value(integers=clipping.to_grid(step[None], grid.step, int(bound / grid.step))[0])
 
 
-def _grid(bound: float) -> Grid:
-    """A grid on which the bound is 2^14 to 2^15 steps."""
+def grid_of(bound: float) -> Grid:
+    """A grid for vectors of a bounded norm, on which the bound is 2^14 to 2^15 steps."""
     # A step is small against any noise, and large enough that noise stays below 2^24 steps.
     step = float(2.0 ** (floor(log2(bound)) - 14))
     return Grid(step=step, bound=step * 2**24)
@@ -176,10 +176,19 @@ class Update:
         return update_sends(self.problem, self.sampling)
 
     def fit(self, context: ClientContext) -> Fit:
-        return to_fit(self.problem, context, context.broadcast)
+        return replace(to_fit(self.problem, context, context.broadcast), update=self._free)
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
-        return bounded(self.problem, context.broadcast, trained)
+        if not self._free:
+            return bounded(self.problem, context.broadcast, trained)
+        if isinstance(trained, DataError):
+            raise trained
+        return Value(clear=trained)
+
+    @property
+    def _free(self) -> bool:
+        """Whether updates have no bound. A trainer then subtracts the broadcast for a whole wave at once."""
+        return self.problem.local.update_bound is None
 
     def compute(self, context: ClientContext) -> Value:
         return self.value(context, fitted(self.fit(context)))

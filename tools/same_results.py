@@ -79,7 +79,8 @@ def short(study):
         return study, build(study, study.study.seeds[0])
 
 def model_in(home):
-    with Checkpoint(home / "checkpoint.sqlite") as checkpoint:
+    own = home / "checkpoint.sqlite"
+    with Checkpoint(own if own.exists() else home / "ledger.sqlite") as checkpoint:
         state, _ = checkpoint.load()
     broadcast = getattr(state, "broadcast", None)
     return hashlib.sha256(np.ascontiguousarray(state.model if broadcast is None else broadcast).tobytes())

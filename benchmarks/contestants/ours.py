@@ -19,7 +19,7 @@ from securefl.algorithm.clients import Algorithm, Device, Evaluation
 from securefl.algorithm.queries import Float32s
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.parts import Whole
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import ProtocolOptions, Study, parse
 from securefl.study.run import run_arm
@@ -116,7 +116,7 @@ def play(cell: Cell, work: Work, turns: Turns, runtime: str = "workers = 1") -> 
     with tempfile.TemporaryDirectory() as folder:
         turns.begin()
         run_arm(asked, arm, world, Path(folder), lambda record: turns.next())
-        with Checkpoint(arm_folder(Path(folder), arm, SEED) / "checkpoint.sqlite") as saved:
+        with Checkpoint(checkpoint_file(arm_folder(Path(folder), arm, SEED))) as saved:
             state, _ = saved.load()
     assert state is not None
     return state.broadcast

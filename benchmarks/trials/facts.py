@@ -36,7 +36,7 @@ class Facts:
 
 def arms(folder: Path) -> list[Path]:
     """The folders of all arms and seeds below a run or a sweep, in order."""
-    return sorted(path.parent for path in folder.rglob("checkpoint.sqlite"))
+    return sorted(path.parent for path in folder.rglob("seed-*/ledger.sqlite"))
 
 
 def of(folder: Path, party: str) -> dict[str, Facts]:
@@ -45,7 +45,7 @@ def of(folder: Path, party: str) -> dict[str, Facts]:
 
 
 def _facts(home: Path, party: str) -> Facts:
-    with closing(sqlite3.connect(home / "checkpoint.sqlite")) as db:
+    with closing(sqlite3.connect(home / "ledger.sqlite")) as db:
         rows = db.execute("SELECT round, record FROM rounds ORDER BY round").fetchall()
         (arrays,) = db.execute("SELECT arrays FROM state ORDER BY rowid DESC LIMIT 1").fetchone()
     records = [json.loads(record) for _, record in rows]

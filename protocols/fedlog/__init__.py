@@ -8,7 +8,7 @@ from securefl.core.lazy import lazy
 TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
-    from securefl.protocols.fedlog.contribution import Clipping, sensitivities, statistic
+    from securefl.protocols.class_sums import Clipping, sensitivities, statistic
     from securefl.protocols.fedlog.head import Prior, gradient, objective, probabilities, solve
     from securefl.protocols.fedlog.options import FedLog
 
@@ -24,14 +24,14 @@ __all__ = [
     "statistic",
 ]
 _HOMES = {
-    "Clipping": "securefl.protocols.fedlog.contribution",
+    "Clipping": "securefl.protocols.class_sums",
     "FedLog": "securefl.protocols.fedlog.options",
     "Prior": "securefl.protocols.fedlog.head",
     "gradient": "securefl.protocols.fedlog.head",
     "objective": "securefl.protocols.fedlog.head",
     "probabilities": "securefl.protocols.fedlog.head",
-    "sensitivities": "securefl.protocols.fedlog.contribution",
+    "sensitivities": "securefl.protocols.class_sums",
     "solve": "securefl.protocols.fedlog.head",
-    "statistic": "securefl.protocols.fedlog.contribution",
+    "statistic": "securefl.protocols.class_sums",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats
 from securefl.errors import DataError
+from securefl.protocols.class_sums import Featurizer, class_means
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.training import Learnt, Problem, evaluate, pooled
 from securefl.training.fit import Fit, Fitted, usable
@@ -27,35 +28,8 @@ from securefl.training.learnt import common
 from securefl.training.task import Bodies
 
 
-class Body(Protocol):
-    """A body turns a client's records into features.
-
-    `initial_queries`: the number of initial queries, which clients answer before there is a head. `training`:
-    the cost of each training, if it is accounted. `once`: the body is never trained, so its features never
-    change.
-    """
-
-    @property
-    def depends_on(self) -> Literal["records", "trained-state"]: ...
-
-    @property
-    def initial_queries(self) -> int: ...
-
-    @property
-    def training(self) -> DpEvent | None: ...
-
-    @property
-    def once(self) -> bool: ...
-
-    def fit(self, context: ClientContext) -> Fit | None:
-        """The training of the body for this round's statistic. None if the body is not trained."""
-        ...
-
-    def prepared(
-        self, context: ClientContext, trained: Fitted | None
-    ) -> tuple[nn.Module, ClientState | None]:
-        """The client's model with the body that `fit` trained, and the client's new state."""
-        ...
+class Body(Featurizer, Protocol):
+    """A body of FedLog: its features, and the models under a head."""
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation: ...
 
@@ -207,16 +181,6 @@ def _head(sent: bytes, classes: int, prior: Prior) -> Floats:
 
 
 # FedLog-C ---------------------------------------------------------------------------------------
-
-
-def class_means(statistic: Floats) -> Floats:
-    """The mean features of each class, Phi_y / Phi_y0 without the constant, (C, width).
-
-    A class with a count below 1 has nan: noise can make a count small, zero or negative, and then the
-    quotient is no mean.
-    """
-    counts = statistic[:, :1]
-    return np.where(counts >= 1, statistic[:, 1:] / np.maximum(counts, 1), np.nan)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ from securefl.algorithm import (
     Sum,
 )
 from securefl.errors import ConfigError, DataError
+from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.fedlog.bodies import Body, Public, Trained
-from securefl.protocols.fedlog.contribution import Clipping, Statistic
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.parts import absent, including
 from securefl.training import Learnt, Problem

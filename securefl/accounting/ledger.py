@@ -1,12 +1,38 @@
 """The privacy ledger: every release of every data holder is recorded before it leaves.
 
-    reserve(wants)    reserves a batch of charges in one durable transaction, or refuses, holder by holder
+    reserve(wants)    reserves a batch of charges in one transaction, or refuses, holder by holder
     send(outbox)      commits the charges, then makes the bytes; the only encoder of a Release
     repeats(release)  whether a release has the same content as before a restart, and so may be sent again
     open(release)     commits the charge, then returns the value to a caller's own training loop
 
 A crash between two of these calls can count a release that never left. It cannot forget a release that left.
 A study keeps all its data holders in one SQLite file. Each holder is accounted on its own.
+
+When a commit is durable: the rule. A release's commit is on disk before the release leaves the process that
+made it. Each call above is a durable commit of its own, before it returns. That holds for a party apart, a
+Flower node, and a caller's own loop. There is one exception. If all parties of a study are in this process,
+the calls of a round are steps of one transaction in the run's file (`study.arm`, `Database.together`), which
+also holds the journal's acts, the new state and the round's record. Its commit ends the round.
+
+Proof that a crash cannot forget a release that left, in one process:
+
+1. `send` makes bytes only after its step: a release is in the transaction before its bytes exist.
+2. During the round the bytes go from one party to another in this memory. What depends on a release gets out
+   by four ways: the transaction, `tell` (progress, callbacks), a log line, and the text of an error. Worker
+   processes get models and records, and no release of the round.
+3. The transaction is atomic. If the process is killed or the power fails before the commit is durable, the
+   disk has neither the state nor the record of the round. Nothing left, and nothing is counted.
+4. `tell` is called after the commit, and log lines wait for it (`core.logs.held`). An error of the round is
+   raised after the commit of its steps. If this commit fails, the lines are dropped, and DataError is raised
+   in place of the other error. It names the file and no release.
+5. After the commit all of it is on disk. If the process is killed before `tell`, the round is finished.
+
+A round that was cut off before its commit is played again with new masks and new noise, since the journal's
+secrets were in the same transaction. Of the two versions only the second one can leave. After an error the
+secrets are on disk, and the round is played again with the same ones. `content` then refuses another version.
+
+Code that a study brings (its model, its algorithm) runs in this process and gets the records. If it writes a
+release elsewhere before the round ends, the rule does not hold for that copy.
 """
 
 from __future__ import annotations
@@ -29,6 +55,7 @@ from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, 
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.core.release import _LEDGER_ONLY, Charge, Permit, Release, ReleaseKey
 from securefl.core.wire import Header, encode
+from securefl.storage.database import Database
 
 __all__ = ["Asked", "Head", "Ledger", "Terms", "now"]
 
@@ -37,7 +64,7 @@ class Ledger:
     """The releases of all data holders in one SQLite file; safe under two processes and kill -9.
 
     Args:
-        path: the file, or ":memory:".
+        path: the file, ":memory:", or a study's own open file, which holds more than its ledger.
         terms: the unit, the adjacency, the delta and the budget.
         counter: a file outside the ledger's folder that records the newest head (see `note`). A ledger that
             is older than its counter is refused.
@@ -56,7 +83,7 @@ class Ledger:
 
     def __init__(
         self,
-        path: Path | str,
+        path: Path | str | Database,
         terms: Terms,
         *,
         counter: Path | None = None,
@@ -72,7 +99,7 @@ class Ledger:
         self._budget = Budget(self._filed, terms, allotted)
         try:
             with self._db.explaining():
-                self._note = HeadNote(path, counter)
+                self._note = HeadNote(self._db.path, counter)
                 self._note.write(self.head)
         except BaseException:
             self._db.close()
@@ -84,10 +111,11 @@ class Ledger:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Run a durable all-or-nothing transaction, and note the new head."""
+        """Run an all-or-nothing transaction, and note the new head once it is on disk."""
         self._fresh.clear()
         try:
-            with self._db.transaction():
+            # The note follows the commit: a note ahead of its ledger would make an intact ledger unusable.
+            with self._db.transaction(self._noted):
                 self._link = begun = head(self._db.rows)
                 yield
                 if self._link != begun:
@@ -98,7 +126,8 @@ class Ledger:
             raise
         finally:
             self._link = None
-        # After the commit, never before: a note ahead of its ledger would make an intact ledger unusable.
+
+    def _noted(self) -> None:
         with self._db.explaining():
             self._note.write(self.head)
 
@@ -144,7 +173,7 @@ class Ledger:
         wants: Sequence[tuple[ReleaseKey, Charge]],
         asked: Mapping[ReleaseKey, Asked] | None = None,
     ) -> Mapping[str, BudgetExceeded]:
-        """Reserve a batch of charges durably. For each holder it reserves all its charges, or none.
+        """Reserve a batch of charges. For each holder it reserves all its charges, or none.
 
         A key that was used before with this charge is not charged again. `send` then accepts the same content
         only.
@@ -219,12 +248,13 @@ class Ledger:
         return row is None or row[0] is None or bytes(row[1]) == release.content
 
     def send(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
-        """Commit every release in these messages in one durable transaction, then encode them.
+        """Commit every release in these messages in one transaction, then encode them.
 
         Guarantees:
             - A release leaves only under its own reservation, with this key, this charge and this unit.
             - If one release of these messages may not leave, none is committed and nothing is encoded.
-            - The commit is durable before the bytes exist. A crash cannot forget a release that left.
+            - The commit is durable before the bytes exist. In a round in one process, it is durable before
+              they leave the process (see above). A crash cannot forget a release that left.
             - A release that was sent leaves again only with the same fingerprint. It is not charged twice.
             - A release with charge `NO_COST` or `NON_PRIVATE` may be sent again without a fingerprint.
             - No release is encoded in any other way.

@@ -106,11 +106,11 @@ class Terms:
         return asked == self or (self.max_releases is None and replace(asked, max_releases=None) == self)
 
 
-def connect(path: Path | str, terms: Terms, counter: Path | None = None) -> Database:
-    """Open the ledger at `path`, or create it with these terms.
+def connect(where: Path | str | Database, terms: Terms, counter: Path | None = None) -> Database:
+    """Open a ledger, or create it with these terms.
 
     Args:
-        path: the file, or ":memory:".
+        where: the file, ":memory:", or an open file of several kinds that has the ledger's tables.
         terms: the terms that the ledger has, or gets.
         counter: a note of its head outside the ledger's folder, if there is one.
 
@@ -119,7 +119,8 @@ def connect(path: Path | str, terms: Terms, counter: Path | None = None) -> Data
             than its counter.
         ConfigError: if it was made with other terms.
     """
-    db = Database(path, KIND)
+    db = Database.of(where, KIND)
+    path = db.path
     try:
         with db.explaining():
             before = noted(path)  # read first, because another process may write meanwhile

@@ -42,6 +42,7 @@ class Population:
         fixed_batch: the size of a fixed batch. A cohort takes all clients of a batch or none. 1 if there are
             no batches.
         admits: maps draws by client number to whether they may weigh a sum. In the clear all draws may.
+        last: whether this is the run's last round.
 
     Raises nothing.
     """
@@ -52,6 +53,7 @@ class Population:
     fewest: Callable[[int], int] = lambda cohort: 1
     fixed_batch: int = 1
     admits: Callable[[Mapping[int, int]], bool] = lambda draws: True
+    last: bool = False
 
     def everyone(self) -> tuple[int, ...]:
         """All clients except the retired."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from securefl.api.running import console_of
 from securefl.api.studies import Given, study_from
@@ -15,6 +13,9 @@ from securefl.study import accounted, world
 from securefl.study.config import Study
 from securefl.study.forecast import Forecast, forecasts, lines, total_seconds
 from securefl.training.devices import one_thread
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,8 @@ class Forecasts:
     @property
     def table(self) -> pd.DataFrame:
         """A row for each arm and party: arm, party, epsilon after the whole schedule, learns (in words)."""
+        import pandas as pd
+
         rows = [
             {"arm": own.arm, "party": party, "epsilon": own.epsilon[party], "learns": own.learns[party]}
             for own in self.arms
@@ -46,6 +49,8 @@ class Forecasts:
     @property
     def costs(self) -> pd.DataFrame:
         """A row for each arm and round, "first" or "later": arm, round, bytes of all clients, seconds."""
+        import pandas as pd
+
         kinds = ("first", "later")
         rows = [
             {

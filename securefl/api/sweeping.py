@@ -17,7 +17,7 @@ from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.storage.folder_lock import alone
-from securefl.storage.processes import processors, scriptless
+from securefl.storage.processes import scriptless
 from securefl.study.config import Brought, slug
 from securefl.study.interruption import Interruption
 from securefl.study.publication import public
@@ -166,7 +166,7 @@ def run_sweep(
         claim(folder, found)
         stack.enter_context(scriptless())
         stack.enter_context(stop)
-        summary, failed = run_and_write(found, folder, workers or processors(), console, stop)
+        summary, failed = run_and_write(found, folder, workers, console, stop)
     if failed:
         what = "; ".join(f"{name}: {error}" for name, error in failed.items())
         count = f"{len(failed)} of {len(found.cells)} cells failed"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import gc
 import io
 import logging
 import sys
@@ -14,6 +15,7 @@ from importlib.abc import InspectLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -21,8 +23,12 @@ from securefl import __version__
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import SENTENCE, Help, echo
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.memory import keep_freed_memory
 from securefl.core.reading import near
 from securefl.core.text_safety import escaped
+
+_FULL_SEARCHES_APART: Final = 100
+"""Searches of the middle generation between two full ones; Python's own number is 10."""
 
 
 class _Context(click.Context):
@@ -112,6 +118,10 @@ def _log_to_stderr() -> None:
 
 def main() -> None:
     """Run the command line. An error of this package becomes one line and exit code 1."""
+    keep_freed_memory()
+    # A full search for reference cycles looks through all loaded modules. Python makes five of them while
+    # torch and the accountant load, and finds nothing. Searches among newer objects stay as they are.
+    gc.set_threshold(*gc.get_threshold()[:2], _FULL_SEARCHES_APART)
     try:
         _require_folder()
         # In standalone mode click would end the process, and this package's errors would be tracebacks.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.printing import echo
-from securefl.commands.telling import end_stopped, end_told, printing, with_workers
+from securefl.commands.telling import end_stopped, end_told, printing, with_backend, with_workers
 from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from securefl.published.table import Table
+    from securefl.study.config import RuntimeBackend
     from securefl.study.results import Results
 
 _EXAMPLES = """\b
@@ -28,6 +29,7 @@ Example:  securefl reproduce
           securefl reproduce fedprof_v2_table_3
           securefl reproduce fedprof_v2_table_3 --json --workers 2
           securefl reproduce fedprof_v2_table_3 --tuned
+          RAY_ADDRESS=10.0.0.1:6379 securefl reproduce fedprof_v2_table_3 --backend ray
 """
 
 
@@ -41,6 +43,7 @@ Example:  securefl reproduce
     help="Folder of all tables. Each table has a subfolder of its name.",
 )
 @with_workers
+@with_backend
 @click.option(
     "--tuned",
     is_flag=True,
@@ -48,7 +51,14 @@ Example:  securefl reproduce
     "other half then measures.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def reproduce(table: str | None, out: Path, workers: int | None, tuned: bool, as_json: bool) -> None:
+def reproduce(
+    table: str | None,
+    out: Path,
+    workers: int | None,
+    backend: RuntimeBackend | None,
+    tuned: bool,
+    as_json: bool,
+) -> None:
     """Measure a published TABLE again, and print its figures beside the published ones.
 
     Without TABLE, the command lists the tables with their data, the minutes that each takes on two cores, and
@@ -69,7 +79,16 @@ def reproduce(table: str | None, out: Path, workers: int | None, tuned: bool, as
         _list(out, as_json)
     else:
         found = catalogue.table_named(table)
-        _reproduce(_Asked(name=table, table=found, out=out, workers=workers, json=as_json, tuned=tuned))
+        asked = _Asked(
+            name=table,
+            table=found,
+            out=out,
+            workers=workers,
+            backend=backend,
+            json=as_json,
+            tuned=tuned,
+        )
+        _reproduce(asked)
 
 
 def _list(out: Path, as_json: bool) -> None:
@@ -116,6 +135,7 @@ class _Asked:
     table: Table
     out: Path
     workers: int | None
+    backend: RuntimeBackend | None
     json: bool
     tuned: bool
 
@@ -174,7 +194,15 @@ def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[st
     stop = Interruption(line)
     try:
         with stop, Bar(table, console) as bar:
-            return run_table(table, folder, bar.tell, workers=asked.workers, stop=stop, say=line)
+            return run_table(
+                table,
+                folder,
+                bar.tell,
+                workers=asked.workers,
+                backend=asked.backend,
+                stop=stop,
+                say=line,
+            )
     except Interrupted as interrupted:
         end_stopped(interrupted, f"{asked.command} --out {asked.out}")
 

@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.telling import find, on_workers, run_and_tell, with_workers
+from securefl.commands.telling import find, on_workers, run_and_tell, with_backend, with_workers
 
 if TYPE_CHECKING:
+    from securefl.study.config import RuntimeBackend
     from securefl.study.round_events import Callback
     from securefl.training.devices import Wanted
 
 
-@click.command(epilog="Example:  securefl run gas_turbine --out runs/gas")
+_EXAMPLES = """\b
+Example:  securefl run gas_turbine --out runs/gas
+          RAY_ADDRESS=10.0.0.1:6379 securefl run gas_turbine --backend ray
+"""
+
+
+@click.command(epilog=_EXAMPLES)
 @click.argument("study")
 @click.option(
     "--out",
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     help="Run folder; default runs/<name of the study>.",
 )
 @with_workers
+@with_backend
 @click.option(
     "--device",
     type=click.Choice(("auto", "cpu", "cuda")),
@@ -40,6 +48,7 @@ def run(
     study: str,
     out: Path | None,
     workers: int | None,
+    backend: RuntimeBackend | None,
     device: Wanted | None,
     tensorboard: Path | None,
     mlflow: str | None,
@@ -59,6 +68,7 @@ def run(
     from securefl.study.config import slug
 
     found = on_workers(find(study), workers)
+    found = replace(found, runtime=found.runtime.on(backend))
     if device is not None:
         # The study's text does not change, since the run folder is bound to it.
         found = replace(found, runtime=replace(found.runtime, device=device))

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands.printing import echo
-from securefl.commands.telling import end_stopped, end_told, printing, warn
+from securefl.commands.telling import end_stopped, end_told, printing, warn, with_backend
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.report.terminal import say
-from securefl.storage.processes import processors
 from securefl.study.packaged import text_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from securefl.study.config import RuntimeBackend
     from securefl.sweep.cells import Sweep
 
 
@@ -41,7 +41,13 @@ def find(study: str) -> Sweep:
         raise ConfigError(f"{study}: {error}") from None
 
 
-@click.command(epilog="Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4")
+_EXAMPLES = """\b
+Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4
+          RAY_ADDRESS=10.0.0.1:6379 securefl sweep my_sweep.toml --backend ray
+"""
+
+
+@click.command(epilog=_EXAMPLES)
 @click.argument("study")
 @click.option(
     "--out",
@@ -53,8 +59,15 @@ def find(study: str) -> Sweep:
     type=click.IntRange(min=1),
     help="Processes that run cells in parallel, one thread each; default: as many as processors.",
 )
+@with_backend
 @click.option("--json", "as_text", is_flag=True, help="Print the results as JSON, and nothing else.")
-def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> None:
+def sweep(
+    study: str,
+    out: Path | None,
+    workers: int | None,
+    backend: RuntimeBackend | None,
+    as_text: bool,
+) -> None:
     """Run STUDY, a TOML file with a section [sweep], once for every cell of its grid.
 
     \b
@@ -85,19 +98,19 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
     console = Console(stderr=True, quiet=as_text)
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
-    found = _required(found, out, console)
+    found = _required(found, out, backend, console)
     # Held before the folder is claimed, so that two sweeps that start at once do not both claim it.
     with alone(out, printing(console)):
-        _swept(found, out, workers or processors(), console, as_text)
+        _swept(found, out, workers, console, as_text)
 
 
-def _required(found: Sweep, out: Path, console: Console) -> Sweep:
+def _required(found: Sweep, out: Path, backend: RuntimeBackend | None, console: Console) -> Sweep:
     """The sweep as the folder began it. Raises ConfigError, and writes nothing, if it cannot run there."""
-    from securefl.sweep.cells import as_begun, require_own
+    from securefl.sweep.cells import as_begun, on, require_own
     from securefl.sweep.choice import require_choosable
     from securefl.sweep.session import own_code, require_runnable
 
-    found = as_begun(found, out)
+    found = on(as_begun(found, out), backend)
     require_own(out, found)
     # Printed before the check, which runs this code.
     for line in own_code(found):
@@ -129,7 +142,7 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
         echo(f"Report: {chosen.folder / 'report.html'}")
 
 
-def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
+def _swept(found: Sweep, out: Path, workers: int | None, console: Console, as_text: bool) -> None:
     """Run the unfinished cells of a sweep in its folder, and print the results."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.best import caveats, sentences

@@ -18,7 +18,7 @@ from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import PublicKey, SecretKey, Signature
 from securefl.core.release import SERVER
-from securefl.core.signing import SIGNATURE_BYTES, Agree, AgreementKey, SigningKey, Verify, verify
+from securefl.core.signing import SIGNATURE_BYTES, Agree, AgreementKey, Signed, SigningKey, Verify, verify
 from securefl.core.text_safety import require_distinct, require_legible
 from securefl.core.wire import Header
 
@@ -146,6 +146,10 @@ class Identity:
     def member(self) -> Member:
         return Member(self.name, self.signing.public, self.channel.public)
 
+    def heard_by(self, signed: Signed) -> Identity:
+        """Return the same keys. This function hears of each signature that they make."""
+        return replace(self, signing=replace(self.signing, signed=signed))
+
     def vouch(self, purpose: bytes, context: bytes, key: bytes) -> bytes:
         """Return a public key of this party for one purpose and context, and this party's signature of it."""
         return key + self.signing.sign(_vouched(purpose, context, key)).raw
@@ -178,6 +182,7 @@ class Directory:
             for a name that is not pinned.
         verify, agree: functions that check a signature, and that derive the secret of two members. The party
             that pins the keys supplies them. It could pin any key, so this gives it no further power.
+        signed: hears of each signature that a client makes in a hidden sum; None if nobody does.
 
     Raises:
         ConfigError: if the session is not 32 bytes long, or if the server and the key holder share a key.
@@ -195,6 +200,7 @@ class Directory:
     members: Callable[[Sequence[str]], Sequence[Member]]
     verify: Verify = verify
     agree: Agree = AgreementKey.agree
+    signed: Signed | None = None
 
     def __post_init__(self) -> None:
         if len(self.session) != 32:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 
 Floats = NDArray[np.floating[Any]]
+_BLOCK: Final = 2**16
+"""The values that are put on a grid at a time: 256 kB in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +59,21 @@ class Grid:
             DataError: if the product is not finite or exceeds `bound` in magnitude.
         """
         # One product instead of two: if `step` is a power of two, dividing by it adds no rounding.
-        with np.errstate(over="ignore"):
-            scaled = values * float(weight / self.step)
-        # If a value is nan, minimum and maximum are nan, and both comparisons are false. The comparison is of
-        # Python floats, because in float32 the bound could be rounded up.
-        room = self.bound / self.step
-        if not (-room <= float(scaled.min(initial=0.0)) and float(scaled.max(initial=0.0)) <= room):
-            raise DataError(self._why_not(values))
-        numbers: NDArray[np.int32] = np.rint(scaled, out=scaled).astype(np.int32)
+        factor, room = float(weight / self.step), self.bound / self.step
+        numbers = np.empty(values.shape, np.int32)
+        # Block by block in the memory of the first one: it stays in the cache, and no large vector is
+        # allocated beside the result.
+        scaled = np.empty(min(len(values), _BLOCK), np.result_type(values, np.float16))
+        for at in range(0, len(values), _BLOCK):
+            part = values[at : at + _BLOCK]
+            block = scaled[: len(part)]
+            with np.errstate(over="ignore"):
+                np.multiply(part, factor, out=block)
+            # If a value is nan, minimum and maximum are nan, and both comparisons are false. The comparison
+            # is of Python floats, because in float32 the bound could be rounded up.
+            if not (-room <= float(block.min()) and float(block.max()) <= room):
+                raise DataError(self._why_not(values))
+            numbers[at : at + _BLOCK] = np.rint(block, out=block)
         return numbers
 
     def _why_not(self, values: Floats) -> str:

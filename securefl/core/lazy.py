@@ -7,9 +7,27 @@ An eager face would load a homomorphic library or an accountant for a caller of 
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Pause the search for reference cycles. For imports: it takes a fifth of their time, and finds nothing.
+
+    What a module's import makes stays as long as the process. Python would look through all of it again
+    whenever it has grown by a quarter.
+    """
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def lazy(
@@ -26,7 +44,8 @@ def lazy(
 
     def get(name: str) -> object:
         if name in homes:
-            found: object = getattr(import_module(homes[name]), name)
+            with without_collection():
+                found: object = getattr(import_module(homes[name]), name)
             setattr(sys.modules[face], name, found)
             return found
         if name in older:

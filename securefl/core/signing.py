@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -21,13 +21,19 @@ from securefl.core.keys import PublicKey, SecretKey, Signature
 SIGNATURE_BYTES: Final = 64
 _KEY_BYTES: Final = 32
 Verify = Callable[[PublicKey, Signature, bytes], None]
+Signed = Callable[[PublicKey, Signature, bytes], None]
+"""A function that hears of a signature from the key that made it."""
 
 
 @dataclass(frozen=True)
 class SigningKey:
-    """An Ed25519 key. The parties that check signatures get `public`."""
+    """An Ed25519 key. The parties that check signatures get `public`.
+
+    signed: hears of each signature that this key makes; None if nobody does.
+    """
 
     secret: SecretKey
+    signed: Signed | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def generate(cls) -> SigningKey:
@@ -39,7 +45,10 @@ class SigningKey:
         return PublicKey(self._own.public_key().public_bytes_raw())
 
     def sign(self, message: bytes) -> Signature:
-        return Signature(self._own.sign(message))
+        signature = Signature(self._own.sign(message))
+        if self.signed is not None:
+            self.signed(self.public, signature, message)
+        return signature
 
     @cached_property
     def _own(self) -> Ed25519PrivateKey:

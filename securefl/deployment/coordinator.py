@@ -57,6 +57,8 @@ class OwnMachines:
         patience: how the server waits for parties.
     """
 
+    in_one_process = False
+
     def __init__(
         self,
         agreed: Plan,

@@ -10,6 +10,8 @@ arguments alone and is stored under all of them. A receiver with other limits, a
 expects another message has other arguments, and so its own result.
 
 The two owners of a key agreement compute the same secret. The second one takes the first one's result.
+A signature that a client's key made in this process is valid, because it is that key's: the key's owner did
+what another party would check. Any other signature is checked, also one that differs in one bit.
 
 Formal guarantees:
 - A failure is not stored. It fails again for each party.
@@ -88,10 +90,13 @@ class Once:
 
     def verify(self, public: PublicKey, signature: Signature, message: bytes) -> None:
         """As `signing.verify`."""
-        key = (public.raw, signature.raw, message)
-        if key not in self._signed:
+        if (public.raw, signature.raw, message) not in self._signed:
             signing.verify(public, signature, message)
-            self._signed.add(key)
+            self.signed(public, signature, message)
+
+    def signed(self, public: PublicKey, signature: Signature, message: bytes) -> None:
+        """The owner of `public` has made this signature in this process, or somebody has checked it."""
+        self._signed.add((public.raw, signature.raw, message))
 
     def agree(self, own: AgreementKey, other: PublicKey, purpose: bytes) -> SecretKey:
         """As `own.agree`. Both sides compute the same secret, and the second one takes the first one's."""
@@ -193,7 +198,8 @@ class InProcess:
 
         directory = Directory(session, self.server.member(session), holder, members)
         if self._once is not None:
-            directory = replace(directory, verify=self._once.verify, agree=self._once.agree)
+            once = self._once
+            directory = replace(directory, verify=once.verify, agree=once.agree, signed=once.signed)
         self.server.enter(directory)
         for party in self._parties:
             party.enter(directory)

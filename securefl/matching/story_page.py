@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
-from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 
 from securefl.core.linear import Floats
 from securefl.linear.pad_terms import PLACE
 from securefl.matching.story import Client, Story
 from securefl.report.pages import Picture, environment, number_text
 from securefl.report.style import ARM_COLOURS, WIDE, blank, light_frame
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _TEMPLATE: Final = "story.html.j2"
 _SHOWN: Final = 3
@@ -176,6 +177,8 @@ def _again(own: Client) -> Exhibit:
 def _masked_steps(story: Story, own: Client) -> list[Step]:
     words = own.words
     assert words is not None
+    from scipy.stats import spearmanr
+
     count = len(words.plain)
     # Of ranks, since a few of the plain integers are much larger than the others.
     relation = float(spearmanr(np.array(words.plain, float), np.array(words.masked, float)).statistic)

@@ -9,7 +9,7 @@ from pathlib import Path
 from securefl.core.errors import ConfigError
 from securefl.published.table import Part, Table
 from securefl.storage.texts import read_text
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import rounds_in
 from securefl.study.config import in_older_words, slug
 from securefl.study.folder import CONFIG
@@ -45,7 +45,7 @@ def standing(table: Table, folder: Path) -> Standing:
         study = part.study
         for arm in study.arms:
             for seed in study.study.seeds:
-                path = arm_folder(home(folder, part), arm, seed) / "checkpoint.sqlite"
+                path = checkpoint_file(arm_folder(home(folder, part), arm, seed))
                 played.append((rounds_in(path) if path.is_file() else 0, study.study.rounds))
     return Standing(
         done=sum(rounds >= whole for rounds, whole in played),

@@ -6,14 +6,9 @@ The embedding colours each client by the most frequent label of its records.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
@@ -32,6 +27,13 @@ from securefl.report.style import (
     quality_colours,
     whole_numbers,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
 
 _INK = "#000000"
 _MOST_BARS = 2000
@@ -137,6 +139,8 @@ def divergence(scores: pd.DataFrame, *, width: float = WIDE) -> Figure:
     groups lie apart. Grey: no value for this client and round.
     Raises DataError for missing columns, an empty frame or no divergence above zero.
     """
+    from matplotlib.colors import LogNorm
+
     data = checked(scores, ("arm", "round", "client", "quality", "divergence"))
     values = data["divergence"].to_numpy(dtype=float)
     positive = values[np.isfinite(values) & (values > 0)]

@@ -10,13 +10,15 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-import matplotlib
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from securefl.report.style import PAGE_INKS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _COLOUR = re.compile("|".join(PAGE_INKS), re.IGNORECASE)
 
@@ -28,6 +30,8 @@ def inline_svg(figure: Figure, *, name: str, title: str, labels: Mapping[str, st
     suffix. title: the words for a reader who cannot see the figure. labels: by the beginning of an id, such
     as "series-3", the title of the elements with such ids. A browser shows it under the pointer.
     """
+    import matplotlib
+
     buffer = io.StringIO()
     # With a fixed salt and no date, the same figures give the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "securefl"}):

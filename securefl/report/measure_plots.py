@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from securefl.report import style
 from securefl.report.style import WIDE, Look, blank, checked, legend, light_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 _ACROSS = 3
 """Matrices side by side."""
@@ -39,8 +41,8 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
         # A class without test records has a row of zeros.
         share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
         axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        style.whole_numbers(axes.xaxis)
+        style.whole_numbers(axes.yaxis)
         axes.set_xlabel("predicted class")
         axes.set_ylabel("class")
         axes.set_title(name, fontsize=10, loc="left")

@@ -11,16 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
 from securefl.report.inline import inline_svg
 from securefl.report.style import NARROW, WIDE, swatch
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from matplotlib.figure import Figure
 
 _BEGINS: Final = b"<!DOCTYPE html>"
 POLICY: Final = (
@@ -64,6 +66,8 @@ def require_page(path: Path) -> None:
 
 def environment() -> Environment:
     """The environment of the templates of this folder, with `page.css.j2` for their style."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
     # Names come from untrusted files, so all text is escaped. StrictUndefined raises if a template uses an
     # unknown name.
     made = Environment(

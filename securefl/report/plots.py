@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from securefl.report import style
@@ -28,6 +25,11 @@ from securefl.report.style import (
     plain_logarithmic,
     whole_numbers,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 SHARE = "accuracy (share, 0 to 1)"
@@ -112,8 +114,8 @@ class _Curve:
 
     @classmethod
     def of(cls, own: pd.DataFrame, target: float | None) -> _Curve:
-        seeds = own["seed"] if "seed" in own.columns else pd.Series(0, index=own.index)
-        table = own.assign(seed=seeds).pivot_table(index="seed", columns="round", values="accuracy")
+        known = own if "seed" in own.columns else own.assign(seed=0)
+        table = known.pivot_table(index="seed", columns="round", values="accuracy")
         rounds, values = table.columns.to_numpy(dtype=float), table.to_numpy(dtype=float)
         # A seed whose clients' budgets ended early has no values in later rounds.
         mean = np.nanmean(values, axis=0)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from securefl.report import style
 from securefl.report.style import WIDE, Look, arms_of, blank, checked, legend, light_frame, whole_numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS: Final = ("arm", "seed", "round", "party", "least", "most")
 
@@ -39,6 +40,8 @@ def epsilon(
     area below it reaches down to the least. An infinite epsilon lies above the axis, on a line that is marked
     so. budget: drawn as a dashed line; None for none. Raises DataError for missing columns or an empty frame.
     """
+    from matplotlib.ticker import MaxNLocator
+
     data = checked(spent, COLUMNS)
     arms, parties = arms_of(data), finite_parties(data)
     looks = looks or style.looks(arms)

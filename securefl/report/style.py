@@ -5,6 +5,9 @@ quality has one colour. Each series (an arm, or a line of a sweep) has a name, a
 order in which pages list the series. Pass the same `looks` to every figure of a page, so that a series
 looks the same in all of them. Pages with a legend of their own draw its key with `swatch`. All pages and
 pictures take colours from here alone.
+
+The modules of this folder import matplotlib, jinja2 and pandas where they draw and write, so that a
+command that draws nothing does not wait for them.
 """
 
 from __future__ import annotations
@@ -14,18 +17,18 @@ from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 from functools import cache
 from textwrap import fill
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.markers import MarkerStyle
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from securefl.core.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 ARM_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#888888")
 QUALITY_COLOURS: Mapping[str, str] = {
@@ -87,6 +90,8 @@ def swatch(worn: Look, *, fill: str | None = None, dash: tuple[int, ...] = ()) -
 @cache
 def _shape(marker: str) -> str:
     """The outline of a matplotlib mark around (18, 6), 9 units wide, as an SVG path."""
+    from matplotlib.markers import MarkerStyle
+
     style = MarkerStyle(marker)
     outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])
     points = [f"{x:.2f} {y:.2f}" for x, y in outline * [9, -9] + [18, 6]]
@@ -109,6 +114,8 @@ def _colour(number: int) -> str:
 
 def blank(*, height: float, width: float = WIDE) -> Figure:
     """An empty figure of this height and width in inches."""
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), dpi=110, layout="constrained")
 
 
@@ -142,11 +149,15 @@ def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:
 
 def whole_numbers(axis: Axis) -> None:
     """Label an axis of rounds or counts with whole numbers alone, one of them at least."""
+    from matplotlib.ticker import MaxNLocator
+
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def plain_logarithmic(axis: Axis) -> None:
     """Label a logarithmic axis with plain numbers, such as 0.02 and 500."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=7))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-
-import pandas as pd
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from securefl.core.text_safety import cell, comment
 from securefl.storage.files import replacing, write
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 
 def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> None:

@@ -3,17 +3,24 @@
 The key is a 32-byte seed that is used for nothing else. The upper half of the initial counter block is the
 number of the vector, so one seed masks several vectors. Words are little-endian. Arithmetic is modulo the
 word. A vector modulo 2^b is reduced once, after the last mask, since 2^b divides the word's modulus.
+
+Two modes of the library give this keystream. AES-GCM encrypts in counter mode, from its nonce with the block
+number 2 (NIST SP 800-38D, 7.1). With the number of the vector as its nonce it draws the same bytes, but for
+the first two blocks. On processors with AES on wide registers the library runs GCM at 2.5 times the speed of
+CTR, its unused tag included; on others CTR is faster. The first long mask of a process measures which.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from time import perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 from numpy.typing import NDArray
 
 from securefl.core.errors import LocalProtocolError
@@ -26,6 +33,10 @@ _BLOCK_BYTES: Final = 1 << 17
 _AT_ONCE: Final = 128
 """The most ciphers that are open at once, so that memory does not grow with the number of masks."""
 _ZEROS: Final = bytes(_BLOCK_BYTES)
+_HEAD_BYTES: Final = 32
+"""The two cipher blocks that GCM keeps for its own use: for the hash key, and for the tag."""
+_SHORT_BYTES: Final = 1 << 16
+"""Up to this length a second cipher costs more time than its speed saves."""
 
 
 def apply_masks(
@@ -56,13 +67,39 @@ def apply_masks(
             "Make it with `words`."
         )
     signed = [(seed, True) for seed in add] + [(seed, False) for seed in subtract]
+    by_gcm = words.nbytes > _SHORT_BYTES and _gcm_is_faster()
+    head = _HEAD_BYTES // words.itemsize if by_gcm else len(words)
     for start in range(0, len(signed), _AT_ONCE):
-        _apply_some(words, [(_stream(seed, vector), plus) for seed, plus in signed[start : start + _AT_ONCE]])
+        some = signed[start : start + _AT_ONCE]
+        _apply_some(words[:head], [(_ctr(seed, vector), plus) for seed, plus in some])
+        if by_gcm:
+            _apply_some(words[head:], [(_gcm(seed, vector), plus) for seed, plus in some])
 
 
-def _stream(seed: SecretKey, vector: int) -> Any:
-    counter = vector.to_bytes(8, "big") + bytes(8)
-    return Cipher(AES(seed.reveal()), CTR(counter)).encryptor()
+def _ctr(seed: SecretKey, vector: int) -> Any:
+    """The keystream from its first block on."""
+    return Cipher(AES(seed.reveal()), CTR(vector.to_bytes(8, "big") + bytes(8))).encryptor()
+
+
+def _gcm(seed: SecretKey, vector: int) -> Any:
+    """The same keystream from its third block on, for up to 2^36 - 32 bytes. Its tag is never computed."""
+    # A vector has fewer than 2^32 words of 8 bytes, so GCM's counter of 32 bits does not wrap around.
+    return Cipher(AES(seed.reveal()), GCM(vector.to_bytes(8, "big") + bytes(4))).encryptor()
+
+
+@cache
+def _gcm_is_faster() -> bool:
+    """Whether this machine draws a block faster in GCM. The answer changes no byte of a mask."""
+    seed, buffer = SecretKey(bytes(32)), np.empty(_BLOCK_BYTES + 16, np.uint8)
+    best = {}
+    for mode in (_ctr, _gcm):
+        stream, spent = mode(seed, 0), []
+        for _ in range(4):  # the least of four: other work on the machine only adds
+            began = perf_counter_ns()
+            stream.update_into(_ZEROS, buffer)
+            spent.append(perf_counter_ns() - began)
+        best[mode] = min(spent)
+    return best[_gcm] < best[_ctr]
 
 
 def _apply_some(words: Words, streams: Sequence[tuple[Any, bool]]) -> None:

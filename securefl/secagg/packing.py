@@ -20,6 +20,8 @@ from securefl.core.keys import SecretKey
 from securefl.secagg.masks import Words, apply_masks
 
 _WIDE: Final = np.dtype("<u8")
+_ROOM: Final = 8
+"""Bytes behind packed values, so that the last ones are read and written as whole words too."""
 
 
 def word(bits: int) -> np.dtype[Any]:
@@ -103,13 +105,13 @@ def pack(vector: Words, bits: int) -> NDArray[np.uint8]:
         )
     if bits == 8 * vector.itemsize:
         return vector.view(np.uint8)
-    groups = np.zeros((-(-len(vector) // 8), 8), _WIDE)
-    groups.reshape(-1)[: len(vector)] = vector
-    wide = np.zeros((len(groups), _wide_words(bits)), _WIDE)
-    for lane, at, shift in _overlaps(bits):
-        wide[:, at] |= _shifted(groups[:, lane], -shift)
-    out = wide.view(np.uint8)[:, :bits]
-    return out.reshape(-1)[: packed_bytes(len(vector), bits)]
+    size = packed_bytes(len(vector), bits)
+    out = np.zeros(size + _ROOM, np.uint8)
+    for lane, shift, low, high in _lanes(out, len(vector), bits):
+        low |= vector[lane::8] << np.uint64(shift)
+        if high is not None:
+            high |= (vector[lane::8] >> np.uint64(64 - shift)).astype(np.uint8)
+    return out[:size]
 
 
 def masked(
@@ -161,21 +163,18 @@ def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
         )
     if bits == 8 * word(bits).itemsize:
         return packed.view(word(bits))
-    count = -(-length // 8)
-    whole = np.zeros(count * bits, np.uint8)
+    whole = np.zeros(len(packed) + _ROOM, np.uint8)
     whole[: len(packed)] = packed
-    groups = np.zeros((count, 8 * _wide_words(bits)), np.uint8)
-    groups[:, :bits] = whole.reshape(count, bits)
-    wide = groups.view(_WIDE)
-    out = np.zeros((count, 8), _WIDE)
-    for lane, at, shift in _overlaps(bits):
-        out[:, lane] |= _shifted(wide[:, at], shift)
-    out &= _WIDE.type((1 << bits) - 1)
-    vector: Words = out.astype(word(bits), copy=False).reshape(-1)
+    vector: Words = np.empty(length, word(bits))
+    for lane, shift, low, high in _lanes(whole, length, bits):
+        values = low >> np.uint64(shift)
+        if high is not None:
+            values |= high.astype(_WIDE) << np.uint64(64 - shift)
+        vector[lane::8] = values & _WIDE.type((1 << bits) - 1)
     # Each vector has one encoding: this check refuses other bytes that would decode to it.
     if packed_bytes(length, bits) * 8 > length * bits and _tail(packed, length * bits):
         raise CryptoError("Expected zero bits after the last value, got others.")
-    return vector[:length]
+    return vector
 
 
 def _tail(packed: NDArray[np.uint8], used: int) -> int:
@@ -183,27 +182,21 @@ def _tail(packed: NDArray[np.uint8], used: int) -> int:
     return int(packed[-1]) >> (used - 8 * (len(packed) - 1))
 
 
-def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
-    """The pairs of a value and a 64-bit word whose bits overlap, for eight packed values.
+def _lanes(
+    packed: NDArray[np.uint8], length: int, bits: int
+) -> Iterator[tuple[int, int, NDArray[np.uint64], NDArray[np.uint8] | None]]:
+    """The places of the values in packed bytes, for each lane: every eighth value, from the lane's number on.
 
-    Yields the value's lane (0 to 7), the word's number, and by how many bits the word begins after the value.
+    Eight values take `bits` bytes, so the values of a lane begin at one bit of bytes that are `bits` apart.
+    Yields the lane, that bit (0 to 7), the eight bytes from there, and the ninth if a value reaches into it.
     """
     for lane in range(8):
-        start = lane * bits
-        for at in range(start // 64, (start + bits - 1) // 64 + 1):
-            yield lane, at, 64 * at - start
-
-
-def _wide_words(bits: int) -> int:
-    """The number of 64-bit words that hold eight values."""
-    return -(-bits // 8)
-
-
-def _shifted(values: NDArray[Any], shift: int) -> NDArray[Any]:
-    """Shift values to higher bits by `shift`. A negative shift goes to lower bits."""
-    amount = values.dtype.type(abs(shift))
-    shifted: NDArray[Any] = values << amount if shift >= 0 else values >> amount
-    return shifted
+        at, shift = divmod(lane * bits, 8)
+        count = len(range(lane, length, 8))
+        low = np.ndarray((count,), _WIDE, packed, at if count else 0, (bits,))
+        beyond = shift + bits > 64
+        high = np.ndarray((count,), np.uint8, packed, at + 8 if count else 0, (bits,)) if beyond else None
+        yield lane, shift, low, high
 
 
 class Masker:

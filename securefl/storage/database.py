@@ -10,6 +10,9 @@ does the name of a damaged table.
 
 `writable` and `readable` open every SQLite file of the package. A writer begins its transactions itself, and
 waits for the lock. A reader never creates a file.
+
+One file can hold the tables of several kinds (`joined`). Each of them is then a `Database` on the same
+connection (`Database.part`), and `Database.together` makes all their changes in one durable commit.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +42,8 @@ def writable(path: Path | str) -> sqlite3.Connection:
         _write_ahead(db)
         # NORMAL, the usual setting with a write-ahead log, may lose the last commits if the power fails.
         db.execute("PRAGMA synchronous = FULL")
+        # What a step may have to undo would otherwise go to a file elsewhere on the disk, secrets included.
+        db.execute("PRAGMA temp_store = MEMORY")
     except BaseException:
         db.close()
         raise
@@ -89,12 +94,25 @@ class Kind:
         version: the version of its tables.
         tables: the statements that make them.
         lost: a sentence or two on what is lost with such a file, and what to do.
+        parts: the kinds that a file of several kinds holds; empty for any other kind.
     """
 
     name: str
     version: int
     tables: tuple[str, ...]
     lost: str
+    parts: tuple[Kind, ...] = ()
+
+
+_JOINED: Final = 2**16
+"""The version in SQLite's header of a file of several kinds. Their own versions are in its table `kinds`."""
+_KINDS: Final = "CREATE TABLE kinds (name TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
+
+
+def joined(*kinds: Kind, lost: str) -> Kind:
+    """The kind of a file that holds the tables of these kinds. It has the name of the first one."""
+    tables = (_KINDS, *(table for kind in kinds for table in kind.tables))
+    return Kind(name=kinds[0].name, version=_JOINED, tables=tables, lost=lost, parts=kinds)
 
 
 class Damaged(Exception):
@@ -216,6 +234,19 @@ def _no_room(path: Path | str) -> bool:
     return path != IN_MEMORY and shutil.disk_usage(Path(path).parent).free < _ROOM
 
 
+@dataclass(eq=False)
+class _Connection:
+    """The connection to a file, which all its parts share.
+
+    together: whether a transaction is open that several `transaction`s are steps of. lost: why SQLite undid
+    it, as for a full disk. afterwards: the functions to call once it is on disk.
+    """
+
+    together: bool = False
+    lost: Exception | None = None
+    afterwards: dict[Callable[[], None], None] = field(default_factory=dict)
+
+
 class Database:
     """One open file of a kind. Every method raises DataError if the file is damaged or unusable.
 
@@ -224,6 +255,7 @@ class Database:
 
     def __init__(self, path: Path | str, kind: Kind) -> None:
         self.path, self.kind = path, kind
+        self._owner = True
         if path != IN_MEMORY:
             _only_for_its_owner(Path(path), kind)
         with self.explaining():
@@ -234,9 +266,24 @@ class Database:
             except BaseException:
                 self._db.close()
                 raise
+        self._shared = _Connection()
+
+    @classmethod
+    def of(cls, where: Path | str | Database, kind: Kind) -> Database:
+        """The file at a path, or the part of this kind of an open file."""
+        return where.part(kind) if isinstance(where, Database) else cls(where, kind)
+
+    def part(self, kind: Kind) -> Database:
+        """The tables of one of this file's kinds. Closing the part leaves the file open."""
+        assert kind in self.kind.parts, f"{self.kind.name} holds no {kind.name}"
+        part = Database.__new__(type(self))
+        part.path, part.kind, part._owner = self.path, kind, False
+        part._db, part._shared = self._db, self._shared
+        return part
 
     def close(self) -> None:
-        self._db.close()
+        if self._owner:
+            self._db.close()
 
     def explaining(self) -> AbstractContextManager[None]:
         """As the function, for this file."""
@@ -268,13 +315,62 @@ class Database:
             raise _explained(self.path, self.kind, error) from None
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """A transaction: all of its changes are on disk at the end, or none."""
+    def transaction(self, afterwards: Callable[[], None] | None = None) -> Iterator[None]:
+        """A transaction: all of its changes are on disk at the end, or none.
+
+        Within `together` it is a step of that transaction: all of its changes count, or none, and they are on
+        disk when `together` ends. afterwards: called once the changes are on disk.
+        """
+        steps = self._shared.together
         try:
-            with self.explaining(), _transaction(self._db):
+            with self.explaining(), _step(self._db) if steps else _transaction(self._db):
                 yield
         except sqlite3.IntegrityError as error:
             raise DataError(_damaged(self.path, self.kind, error)) from None
+        except DataError as error:
+            if steps and not self._db.in_transaction:
+                self._shared.lost = self._shared.lost or error
+            raise
+        if afterwards is not None:
+            if steps:
+                self._shared.afterwards[afterwards] = None
+            else:
+                afterwards()
+
+    @contextmanager
+    def together(self, afterwards: Callable[[], None]) -> Iterator[None]:
+        """Make all changes of all parts of this file within in one durable commit.
+
+        afterwards: called once they are on disk, also after an error within.
+
+        An error within does not undo the steps before it: they are on disk before the error is raised, since
+        its text may tell what they record. A process that is killed leaves none of them.
+
+        Raises DataError if the commit fails, also in place of an error within. Nothing is then recorded, and
+        the file is closed: the objects on it count what was not written.
+        """
+        shared = self._shared
+        with self.explaining():
+            self._db.execute("BEGIN IMMEDIATE")
+        shared.together, shared.afterwards = True, {afterwards: None}
+        try:
+            yield
+        finally:
+            shared.together = False
+            self._commit()
+            for each in shared.afterwards:
+                each()
+
+    def _commit(self) -> None:
+        try:
+            if self._shared.lost is not None:
+                raise self._shared.lost from None
+            with self.explaining():
+                self._db.execute("COMMIT")
+        except BaseException:
+            # Closing undoes an open transaction.
+            self._db.close()
+            raise
 
 
 def _only_for_its_owner(path: Path, kind: Kind) -> None:
@@ -297,22 +393,48 @@ def _make(db: sqlite3.Connection, kind: Kind) -> None:
         if not _tables(db):
             for statement in kind.tables:
                 db.execute(statement)
+            for part in kind.parts:
+                db.execute("INSERT INTO kinds VALUES (?, ?)", (part.name, part.version))
             db.execute(f"PRAGMA user_version = {kind.version}")
 
 
+def holds(db: sqlite3.Connection, kind: Kind) -> bool:
+    """Whether the file has the tables of this kind, alone or beside those of others."""
+    return _tables(db) >= set(kind.tables)
+
+
 def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
-    """Raise DataError for another version or kind, and Damaged or sqlite3.Error for damage."""
+    """Raise DataError for another version or kind, and Damaged or sqlite3.Error for damage.
+
+    A file of several kinds passes as each of them.
+    """
+    for each in (kind, *kind.parts):
+        _require_version(db, path, each)
+    joint = not kind.parts and _version(db) == _JOINED
+    if not (holds(db, kind) if joint else _tables(db) == set(kind.tables)):
+        raise Damaged(f"its tables are not those of a {kind.name}")
+    (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise Damaged("SQLite's own check finds it inconsistent")
+
+
+def _version(db: sqlite3.Connection) -> int:
     (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _require_version(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
+    version = _version(db)
+    if version == _JOINED and not kind.parts:
+        rows = db.execute("SELECT version FROM kinds WHERE name = ?", (kind.name,)).fetchall()
+        if len(rows) != 1:
+            raise Damaged(f"it holds no {kind.name}")
+        ((version,),) = rows
     if version != kind.version:
         raise DataError(
             f"Expected {path} as a {kind.name} of version {kind.version}, which this release writes, got "
             f"version {version}. Use the release that made it: this one neither reads nor replaces the file."
         )
-    if _tables(db) != set(kind.tables):
-        raise Damaged(f"its tables are not those of a {kind.name}")
-    (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-    if found != "ok":
-        raise Damaged("SQLite's own check finds it inconsistent")
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:
@@ -333,3 +455,20 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:  # a full disk has rolled back already
             db.execute("ROLLBACK")
         raise
+
+
+@contextmanager
+def _step(db: sqlite3.Connection) -> Iterator[None]:
+    """A part of the open transaction that is undone alone if it fails."""
+    # After a full disk SQLite has undone the transaction. It would make the savepoint one of its own.
+    if not db.in_transaction:
+        raise OSError(errno.ENOSPC, "an earlier write failed")
+    db.execute("SAVEPOINT step")
+    try:
+        yield
+    except BaseException:
+        if db.in_transaction:  # a full disk has rolled back already
+            db.execute("ROLLBACK TO step")
+            db.execute("RELEASE step")
+        raise
+    db.execute("RELEASE step")

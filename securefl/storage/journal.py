@@ -1,4 +1,8 @@
-"""The journal: a durable record of the parties' acts, written before each act. `core.acts` has the rules."""
+"""The journal: a durable record of the parties' acts, written before each act. `core.acts` has the rules.
+
+In a round whose parties are all in one process, the record is on disk before the round's releases leave that
+process (`accounting.ledger`).
+"""
 
 from __future__ import annotations
 
@@ -77,10 +81,12 @@ class Journal:
     random: the source of secrets; outside of tests, the operating system's.
     """
 
-    def __init__(self, path: Path | str = ":memory:", *, random: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(
+        self, path: Path | str | Database = ":memory:", *, random: Callable[[int], bytes] = os.urandom
+    ) -> None:
         self._random = random
         self._totals: dict[tuple[str, bytes], int] = {}
-        self._db = Database(path, KIND)
+        self._db = Database.of(path, KIND)
         try:
             # The secret of a finished round opens the round's messages, so SQLite overwrites deleted rows.
             self._db.rows("PRAGMA secure_delete = ON")
@@ -121,8 +127,9 @@ class Journal:
 
         Raises DataError if the write fails. Then no act is recorded, and the parties must do none of them.
         """
+        known: dict[tuple[str, ...], bytes] = {}
         with self._db.transaction():
-            return [self._begin(act) if isinstance(act, Begin) else self._do(act) for act in acts]
+            return [self._begin(act, known) if isinstance(act, Begin) else self._do(act) for act in acts]
 
     def lasting(self, parties: Sequence[str], session: bytes) -> list[SecretKey]:
         """Return the stored secrets of the parties' own keys. They stay the same for the whole session."""
@@ -213,11 +220,13 @@ class Journal:
 
     # Entering an attempt ----------------------------------------------------------------------------
 
-    def _begin(self, act: Begin) -> SecretKey | None:
+    def _begin(self, act: Begin, known: dict[tuple[str, ...], bytes]) -> SecretKey | None:
         secret = self._secret(act.client, act.header.session, act.header.round)
         if secret is None or not all(self._may_enter(act, question) for question in act.questions):
             return None
-        cohort = self._cohort(act.members)
+        # The clients of a simulation enter together: their cohort is written once, not once for each of them.
+        if (cohort := known.get(act.members)) is None:
+            cohort = known[act.members] = self._cohort(act.members)
         for question in act.questions:
             self._enter(act, question, cohort)
         return secret

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefl.accounting.figures import brief, plain
-from securefl.accounting.ledger import Ledger
 from securefl.accounting.shared import Account, Allotment, SharedLedger, account_of, shared_terms
 from securefl.accounting.statements import identity_of
 from securefl.algorithm.clients import Algorithm
@@ -21,7 +20,7 @@ from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import allotment
 from securefl.storage.texts import read_text
-from securefl.study.arm import arm_folder
+from securefl.study.arm import LEDGER, arm_folder, identity
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.seeded import World
@@ -66,7 +65,13 @@ def sentence(study: Study, folder: Path | None = None) -> str:
 
 
 def require_in_one_process(study: Study) -> None:
-    """Raises ConfigError if a deployment's study names a shared ledger: each party has its own ledger."""
+    """Raises ConfigError if a deployment's study names a shared ledger, since each party has its own ledger,
+    or a Ray cluster, which trusts all its machines."""
+    if study.runtime.on_cluster:
+        raise ConfigError(
+            '[runtime] Expected backend = "processes" if parties run on machines of their own, got "ray": '
+            "the workers of a Ray cluster trust each other, and parties do not. Leave it out."
+        )
     if study.privacy.ledger is not None:
         raise ConfigError(
             "[privacy] Expected no `ledger` if parties run on machines of their own, got "
@@ -116,8 +121,7 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
                 "as a study of its own, with a ledger of its own."
             )
         plan, records = made[1], world.marks.records
-        with Ledger(home / "ledger.sqlite", plan.terms()) as own:
-            wants.append(allotted(study, arm, world.seed, made, own.identity))
+        wants.append(allotted(study, arm, world.seed, made, identity(home, plan)))
     if plan is not None:
         reserve(study, plan, records, wants)
 
@@ -149,7 +153,7 @@ def begun(study: Study, folder: Path) -> dict[str, str]:
         f"{arm.name} {seed}": identity_of(path)
         for arm in study.arms
         for seed in study.study.seeds
-        if (path := arm_folder(folder, arm, seed) / "ledger.sqlite").is_file()
+        if (path := arm_folder(folder, arm, seed) / LEDGER).is_file()
     }
 
 

@@ -1,32 +1,78 @@
-"""The files of one arm under one seed: checkpoint, ledger and journal, opened and checked together."""
+"""The file of one arm under one seed: its ledger, journal and checkpoint, opened and checked together.
+
+One SQLite file has the tables of all three, so that a round in one process is one durable commit. A run that
+an earlier version began has three files. It goes on with them, and every write to them is a commit.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from securefl.accounting import store
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import State
 from securefl.algorithm.plan import Plan
-from securefl.storage.database import decoding
+from securefl.core.logs import held
+from securefl.storage import journal as acts
+from securefl.storage.database import Database, decoding, explaining, holds, joined
 from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal
 from securefl.storage.private_folder import PRIVATE, private_folder
+from securefl.storage.read_only import read
+from securefl.study import checkpoint as rounds
 from securefl.study.checkpoint import Checkpoint, Stands, require_all, stands_of
 from securefl.study.config import Arm, Study, slug
 from securefl.study.seeded import World
 
 ARMS = Path(PRIVATE) / "arms"
 """The folder of the databases, below a run folder."""
+LEDGER: Final = "ledger.sqlite"
+"""The file of a run: its ledger, and beside the ledger's tables those of its journal and checkpoint."""
+_CHECKPOINT, _ACTS = "checkpoint.sqlite", "acts.sqlite"
+"""The checkpoint and the journal of a run that an earlier version began, beside its ledger."""
+_RUN = joined(
+    store.KIND,
+    acts.KIND,
+    rounds.KIND,
+    lost="The record of its releases and its finished rounds are lost with it. Restore the folder it is in "
+    "from one backup, or begin a new run in another folder.",
+)
+
+
+FILES = ("acts.sqlite", "ledger.sqlite", "ledger.sqlite-head", "checkpoint.sqlite")
+"""The files of an arm and seed, in the order in which a round writes them. If those before one are newer than
+it and than those behind it, the round is played again, as after any interruption."""
 
 
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
     """The folder with checkpoint, ledger and journal of one arm and seed."""
     return folder / ARMS / slug(arm.name) / f"seed-{seed}"
+
+
+def checkpoint_file(home: Path) -> Path:
+    """The file with the checkpoint of an arm and seed. It may be missing.
+
+    home: the folder of the arm and seed. Raises DataError if the file is damaged.
+    """
+    return home / (_CHECKPOINT if _in_three(home) or not (home / LEDGER).exists() else LEDGER)
+
+
+def _in_three(home: Path) -> bool:
+    """Whether the folder has files of a run that an earlier version began, or one of them."""
+    # A link counts: it is refused when it is opened.
+    if any(os.path.lexists(home / name) for name in (_CHECKPOINT, _ACTS)):
+        return True
+    path = home / LEDGER
+    if not path.is_file() or path.is_symlink():
+        return False
+    with explaining(path, store.KIND):
+        return read(path, lambda db: holds(db, store.KIND) and not holds(db, rounds.KIND))
 
 
 def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
@@ -60,18 +106,46 @@ class ArmRun:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """The opened files of one arm and seed.
+    """The opened file of one arm and seed, or its three files.
 
+    file: the file with all three; None for a run that an earlier version began.
     state: the newest state; None before round 1. records: of all finished rounds. stands: the part of each
     record that a resumed run needs.
     """
 
+    file: Database | None
     ledger: Ledger
     checkpoint: Checkpoint
     journal: Journal
     state: State | None
     records: list[dict[str, Any]]
     stands: list[Stands]
+
+    @contextmanager
+    def one_commit(self) -> Iterator[None]:
+        """Make all that is written within one durable commit (see `Database.together`).
+
+        Only for a round whose parties are all in this process: what they send each other within is not on
+        disk yet. The package's log lines wait for the commit. A run in three files has a commit for each
+        write.
+        """
+        if self.file is None:
+            yield
+            return
+        with held() as let_go, self.file.together(let_go):
+            yield
+
+
+def identity(home: Path, plan: Plan) -> str:
+    """The identity of the ledger in the folder of an arm and seed. The first call makes the ledger."""
+    with ExitStack() as stack:
+        where = _run_file(home, stack) or home / LEDGER
+        return stack.enter_context(Ledger(where, plan.terms())).identity
+
+
+def _run_file(home: Path, stack: ExitStack) -> Database | None:
+    """The open file of a run, or None if the run has three."""
+    return None if _in_three(home) else stack.enter_context(closing(Database(home / LEDGER, _RUN)))
 
 
 @contextmanager
@@ -89,9 +163,11 @@ def opened(
     Raises DataError if the files are of another study, arm or seed, or do not belong together.
     """
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms(), allotted=allotment))
-        checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
-        journal = stack.enter_context(Journal(home / "acts.sqlite"))
+        file = _run_file(home, stack)
+        where = {name: file or home / name for name in (LEDGER, _CHECKPOINT, _ACTS)}
+        ledger = stack.enter_context(Ledger(where[LEDGER], plan.terms(), allotted=allotment))
+        checkpoint = stack.enter_context(Checkpoint(where[_CHECKPOINT]))
+        journal = stack.enter_context(Journal(where[_ACTS]))
         checkpoint.bind(
             study=hashlib.sha256(study.text.encode()).hexdigest(),
             arm=arm.name,
@@ -101,7 +177,7 @@ def opened(
             **world.marks.bound,
         )
         state, records, stands = _resumed(checkpoint, ledger, world.problem.clients)
-        yield Saved(ledger, checkpoint, journal, state, records, stands)
+        yield Saved(file, ledger, checkpoint, journal, state, records, stands)
 
 
 def _resumed(

@@ -11,6 +11,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState
+from securefl.core.memory import keep_freed_memory
 from securefl.core.messages import client_name
 from securefl.core.streams import client_stream
 from securefl.engine.engine import Engine
@@ -67,7 +68,13 @@ class ArmContext:
 
 
 class Backend(Protocol):
-    """A backend: it runs an arm's parties, and says which session they are in."""
+    """A backend: it runs an arm's parties, and says which session they are in.
+
+    in_one_process: whether all parties are in this process, so that nothing leaves it during a round. Then a
+    round is one durable commit, at its end.
+    """
+
+    in_one_process: bool
 
     def session(self, arm_context: ArmContext) -> bytes:
         """The arm's session, 32 bytes."""
@@ -81,11 +88,14 @@ class Backend(Protocol):
 class OneProcess:
     """The backend that simulates all parties in this process."""
 
+    in_one_process = True
+
     def session(self, arm_context: ArmContext) -> bytes:
         names = [client_name(k) for k in range(arm_context.world.population().clients)]
         return arm_context.plan.session(names, arm_context.nonce)
 
     def engine(self, arm_context: ArmContext) -> Engine:
+        keep_freed_memory()
         study, world = arm_context.study, arm_context.world
         contributions = with_lies(
             arm_context.algorithm.contributions, world.quality, study.corruption.scale_factor

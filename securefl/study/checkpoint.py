@@ -65,8 +65,8 @@ def rounds_in(path: Path) -> int:
 class Checkpoint:
     """One SQLite file for each arm and seed. A round is written in one transaction."""
 
-    def __init__(self, path: Path) -> None:
-        self._db = Database(path, KIND)
+    def __init__(self, path: Path | Database) -> None:
+        self._db = Database.of(path, KIND)
 
     def __enter__(self) -> Checkpoint:
         return self

@@ -18,7 +18,7 @@ from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.study import split_key, world
 from securefl.study.accounted import sentence
-from securefl.study.arm import Saved, arm_folder, is_personal, opened
+from securefl.study.arm import Saved, arm_folder, checkpoint_file, is_personal, opened
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
 from securefl.study.folder import CONFIG, private_copy
@@ -103,7 +103,7 @@ def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client:
     if client is not None and not 0 <= client < here.problem.clients:
         raise ConfigError(f"Expected a client from 0 to {here.problem.clients - 1}, got {client}.")
     at = arm_folder(folder, chosen, number).relative_to(folder)
-    if not (folder / at / "checkpoint.sqlite").is_file():
+    if not checkpoint_file(folder / at).is_file():
         raise ConfigError(_unfinished(study, folder, chosen, number, 0))
     with private_copy(folder, at) as private, opened(study, chosen, here, plan, private / at) as saved:
         records = saved.records

@@ -63,10 +63,12 @@ class Lied:
         return self.value(context, None if fit is None else run(fit))
 
     def _moved(self, context: ClientContext, fitted: Fitted | None, factor: float) -> Fitted | None:
-        """The trained model, `factor` times as far from where the training began."""
+        """The trained model or its update, `factor` times as far from where the training began."""
         fit = self.honest.fit(context)
         if fit is None or fitted is None or isinstance(fitted, DataError):
             return fitted
+        if fit.update:
+            return np.float32(factor) * fitted
         return fit.start + np.float32(factor) * (fitted - fit.start)
 
 

@@ -24,7 +24,7 @@ from securefl.core.streams import stream
 from securefl.engine.party.computing import Records
 from securefl.storage.files import write
 from securefl.storage.private_folder import PRIVATE, json_text, private_folder
-from securefl.study.arm import ArmRun, arm_folder
+from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study
@@ -150,7 +150,7 @@ def _of_arm(study: Study, run: ArmRun, folder: Path) -> Observed | None:
     algorithm, _ = composition(study, run.arm, run.world)
     if not isinstance(algorithm, Exportable):
         return None
-    with Checkpoint(arm_folder(folder, run.arm, run.world.seed) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(folder, run.arm, run.world.seed))) as checkpoint:
         state, _ = checkpoint.load()
         kept = checkpoint.kept() if run.personal else {}
     if state is None:

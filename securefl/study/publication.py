@@ -8,9 +8,11 @@ personal models is not for publication: it is computed from models that never le
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 PERSONAL: Final = "personal"
 PERSONALLY_TESTED: Final = "Accuracies of personal models are not for publication: no epsilon covers them."

@@ -26,7 +26,7 @@ from securefl.report.plots import evaluated
 from securefl.report.sentences import privacy_cost
 from securefl.study.accounted import sentence
 from securefl.study.alarms import Alarm, alarms, floor
-from securefl.study.arm import ArmRun, arm_folder
+from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
 from securefl.study.attended import presences
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
@@ -298,7 +298,7 @@ def _aggregation(arm: Arm) -> str:
 
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
     """The number of finished rounds of an arm and seed in a run folder; `sys.maxsize` if budgets ended it."""
-    path = arm_folder(folder, arm, seed) / "checkpoint.sqlite"
+    path = checkpoint_file(arm_folder(folder, arm, seed))
     if not path.is_file():
         return 0
     with Checkpoint(path) as checkpoint:

@@ -9,7 +9,7 @@ from typing import Any
 
 from securefl.accounting.figures import brief
 from securefl.core.logs import logger
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.attended import Followed
 from securefl.study.checkpoint import rounds_in
 from securefl.study.config import Arm, Study
@@ -134,7 +134,7 @@ def logged(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _on_record(folder: Path, arm: Arm, seed: int) -> int:
-    path = arm_folder(folder, arm, seed) / "checkpoint.sqlite"
+    path = checkpoint_file(arm_folder(folder, arm, seed))
     return rounds_in(path) if path.is_file() else 0
 
 

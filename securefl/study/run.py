@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -50,12 +51,15 @@ def run_arm(
     rounds: int | None = None,
     stop: Stop | None = None,
     backend: Backend | None = None,
+    reserved: bool = False,
 ) -> ArmRun:
     """Run one arm to its last round, from its last finished one. `tell` gets every round's record.
 
     rounds: the number of the round to end with, by default the study's last one.
     stop: asked between rounds; it raises `Interrupted` if a request to stop came.
     backend: the backend that runs the arm's parties, by default all of them in this process.
+    reserved: whether the caller has reserved the run in the study's shared ledger already, as a machine must
+    that does not have this ledger.
     Each arm has a ledger of its own, which counts this arm alone. If the study names a shared ledger, this
     run is also reserved there before its first round; if the budget does not allow it, BudgetExceeded is
     raised.
@@ -68,7 +72,8 @@ def run_arm(
         ledger, checkpoint, journal, records = saved.ledger, saved.checkpoint, saved.journal, saved.records
         for record in records:
             tell(record)
-        if len(records) < study.study.rounds and not (records and records[-1]["ended"]):
+        going_on = len(records) < study.study.rounds and not (records and records[-1]["ended"])
+        if going_on and not reserved:
             own = allotted(study, arm, world.seed, (algorithm, plan), ledger.identity)
             reserve(study, plan, world.marks.records, [own])
         turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands, backend)
@@ -76,11 +81,14 @@ def run_arm(
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
                 break
-            # The checkpoint is written last. If a round is interrupted before, the next run repeats it with
-            # the same masks and noise, from the journal's secrets.
             with stop.finishing("this round"):
-                state, record, kept = turn.play(number, state)
-                checkpoint.save(number, state, record, kept)
+                # If parties are on machines of their own, each write is a commit, and the checkpoint's is the
+                # last: if the round is interrupted before, the next run repeats it with the same masks and
+                # noise, from the journal's secrets.
+                with saved.one_commit() if backend.in_one_process else nullcontext():
+                    state, record, kept = turn.play(number, state)
+                    checkpoint.save(number, state, record, kept)
+                # The record leaves this process here, so the round's releases are on disk before.
                 records.append(record)
                 tell(record)
             stop.check()
@@ -152,6 +160,7 @@ class Turn:
             fewest=partial(fewest_behind_an_entry, self._plan),
             fixed_batch=self._plan.fixed_batch or 1,
             admits=partial(admits, self._plan),
+            last=number == study.study.rounds,
         )
         rng = stream(world.seed, "selection", number)
         played = run_round(self._algorithm, state, population, number, rng, query)

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from securefl.accounting.figures import in_words, plain
 from securefl.algorithm.clients import Algorithm
@@ -32,6 +30,9 @@ from securefl.study.observed import WHOSE
 from securefl.study.publication import PERSONAL, public, publishable
 from securefl.study.results import Results
 from securefl.training.evaluation import MEASURES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _PRIVATE = ("seconds_model", "watt_hours", "wall_seconds", "worst_decile", "pooled", "alone")
 """Figures of an arm that are not for publication."""

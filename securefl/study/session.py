@@ -10,7 +10,7 @@ from typing import Any
 
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, WorkerDied
 from securefl.core.logs import logger, to_stderr
 from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import require_layout
@@ -32,7 +32,8 @@ from securefl.study.folder import (
     study_of,
 )
 from securefl.study.interruption import Interruption, Stop
-from securefl.study.lanes import Pair, side_by_side
+from securefl.study.lanes import Crew, Forks, Lane, Shift, side_by_side
+from securefl.study.remote_lanes import OnCluster
 from securefl.study.round_events import logged, told
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
@@ -87,7 +88,7 @@ def run_study(
         claim(folder, study, keeper)
         note_device(folder, hardware)
         # A forked process cannot use its parent's GPU.
-        lanes = study.runtime.lanes(len(_unfinished(study, folder))) if hardware.gpu is None else 1
+        lanes = _lanes(study, folder) if hardware.gpu is None else []
         telling = told(study, folder, tell, fresh)
         runs = _played(study, folder, made, telling, stop, lanes=lanes, backend=backend)
         seen: tuple[observed.Observed, ...] = ()
@@ -131,7 +132,7 @@ def _played(
     made: _Prepared,
     tell: Tell,
     stop: Stop,
-    lanes: int = 1,
+    lanes: Sequence[Lane] = (),
     backend: Backend | None = None,
 ) -> list[ArmRun]:
     @cache
@@ -148,21 +149,12 @@ def _played(
     )
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     once = _once(tell)
-    if lanes > 1:
-        own = replace(study, runtime=study.runtime.lane(lanes))
-
-        def play(pair: Pair, tell: Callable[[Mapping[str, Any]], None], stop: Stop) -> None:
-            arm, seed = pair
-            run_arm(own, arm, here(seed), folder, tell, stop=stop, backend=backend)
-
-        for seed in study.study.seeds:
-            here(seed)  # once for all lanes, which inherit it
-        if (failed := side_by_side(pairs, play, once, lanes=lanes, stop=stop)) is not None:
-            _log.warning(
-                "%s, seed %d: a round failed in its process, and is played again here", *_named(failed)
-            )
-            # The failed round runs again in this process, which raises its error to the caller.
-            pairs = [failed, *(pair for pair in pairs if pair is not failed)]
+    if lanes:
+        for lane in lanes:
+            here(lane.seed)  # once for all lanes
+        shift = _in_lanes(lanes, _crew(study, here, len(lanes), backend), once, stop)
+        # A failed round runs again in this process, which raises its error to the caller.
+        pairs = sorted(pairs, key=lambda pair: not any(_is(lane, pair) for lane in shift.failed))
     # Rounds that ran in lanes are only read here.
     runs = {
         (arm.name, seed): run_arm(
@@ -173,12 +165,60 @@ def _played(
     return [runs[arm.name, seed] for seed in study.study.seeds for arm in study.arms]
 
 
-def _named(pair: Pair) -> tuple[str, int]:
-    arm, seed = pair
-    return arm.name, seed
+def _lanes(study: Study, folder: Path) -> list[Lane]:
+    """The arms and seeds that are left, if they run side by side or elsewhere. Empty if this process runs
+    them."""
+    left = _unfinished(study, folder)
+    if not study.runtime.on_cluster:
+        if (count := study.runtime.lanes(len(left))) < 2:
+            return []
+        study = replace(study, runtime=study.runtime.lane(count))
+    return [Lane(study=study, folder=folder, arm=arm, seed=seed) for arm, seed in left]
 
 
-def _unfinished(study: Study, folder: Path) -> list[Pair]:
+def _crew(study: Study, here: Callable[[int], World], lanes: int, backend: Backend | None) -> Crew:
+    """The crew of so many lanes: forked processes, or workers of a Ray cluster."""
+    if study.runtime.on_cluster:
+        return OnCluster(study.runtime, lambda lane: here(lane.seed))
+
+    def play(lane: Lane, tell: Callable[[Mapping[str, Any]], None], stop: Stop) -> None:
+        run_arm(lane.study, lane.arm, here(lane.seed), lane.folder, tell, stop=stop, backend=backend)
+
+    return Forks(play, study.runtime.lanes(lanes))
+
+
+def _in_lanes(lanes: Sequence[Lane], crew: Crew, tell: Tell, stop: Stop) -> Shift:
+    """Run lanes side by side. Raises WorkerDied if one was ended from outside."""
+    with crew:
+        shift = side_by_side(lanes, crew, _Telling(tell), stop=stop)
+    for why in shift.died.values():
+        raise WorkerDied(why)
+    for lane in shift.failed:
+        _log.warning(
+            "%s, seed %d: a round failed in its process, and is played again here", lane.arm.name, lane.seed
+        )
+    return shift
+
+
+def _is(lane: Lane, pair: tuple[Arm, int]) -> bool:
+    return (lane.arm, lane.seed) == pair
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """Passes the records of lanes on (see `lanes.Watch`)."""
+
+    tell: Tell
+
+    def begun(self, lane: Lane) -> None: ...
+
+    def told(self, lane: Lane, record: Mapping[str, Any]) -> None:
+        self.tell(lane.arm, lane.seed, record)
+
+    def ended(self, lane: Lane) -> None: ...
+
+
+def _unfinished(study: Study, folder: Path) -> list[tuple[Arm, int]]:
     """The arms and seeds that have rounds left in the folder."""
     return [
         (arm, seed)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.release import PARTIES
 from securefl.engine.account import Account
 from securefl.study.arm import ArmRun
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _COLUMNS = ("arm", "seed", "round", "party", "least", "median", "most")
 _Row = tuple[str, int, int, str, float, float, float]
@@ -26,6 +29,8 @@ def spent(runs: Sequence[ArmRun], arms: Mapping[str, tuple[Algorithm, Plan]]) ->
     Columns: arm, seed, round, party, least, median, most. Runs of many rounds have 60 of them, the first and
     the last one included. The account counts what was asked, so a lost answer counts as if it had left.
     """
+    import pandas as pd
+
     rows = [row for run in runs for row in _rows(run, *arms[run.arm.name])]
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
 from securefl.data import Corruption, Dataset, Split
@@ -46,9 +48,33 @@ def build(
     Raises ConfigError if the study cannot use its data or model, and DataError if data is missing or damaged.
     """
     with placed(study, "[runtime]"):
-        hardware = hardware or chosen(study.runtime.device)
+        hardware = hardware or chosen(study.runtime.models_on)
     with placed(study, "[data]"):
         return _built(study, seed, hardware, tell, splits or Keeper().splits(study, seed))
+
+
+Planned = Callable[[Sequence[ValueSpec]], Plan]
+
+
+def fitted(world: World, study: Study) -> World:
+    """The world of another study with the same data, model and claims, on the CPU.
+
+    Studies of a sweep whose cells differ in their training, protocol or noise share a world. So does a worker
+    with the process that sent it the world.
+    """
+    old = world.problem
+    problem = replace(
+        old,
+        local=study.local,
+        private=study.private,
+        hardware=Hardware(),
+        planned=_planned(study, old.records, old.clients, old.leaving),
+    )
+    return replace(world, problem=problem)
+
+
+def _planned(study: Study, records: int, clients: int, leaving: bool) -> Planned:
+    return partial(study.privacy.plan, study.study.rounds, records=records, clients=clients, leaving=leaving)
 
 
 def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Splits) -> World:
@@ -111,9 +137,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         seed=model_seed,
         private=study.private,
         hardware=hardware,
-        planned=partial(
-            study.privacy.plan, study.study.rounds, records=owned, clients=clients, leaving=leaving
-        ),
+        planned=_planned(study, owned, clients, leaving),
     )
     preset = PRESETS[study.cost.preset]
     return World(

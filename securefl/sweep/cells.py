@@ -30,7 +30,7 @@ from securefl.core.reading import convert, near
 from securefl.dp.choice import Trials
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
-from securefl.study.config import Arm, Brought, Study, in_older_words, note_home, parse, slug
+from securefl.study.config import Arm, Brought, RuntimeBackend, Study, in_older_words, note_home, parse, slug
 
 CONFIG = "sweep.toml"
 _LONGEST = 100
@@ -161,6 +161,15 @@ class Sweep:
 
     def home(self, out: Path, cell: Cell) -> Path:
         return out / "cells" / cell.folder
+
+
+def on(sweep: Sweep, backend: RuntimeBackend | None) -> Sweep:
+    """The sweep with another backend of its cells, if one is given. Texts, as in run folders, stay."""
+    cells = tuple(
+        replace(cell, study=replace(cell.study, runtime=cell.study.runtime.on(backend)))
+        for cell in sweep.cells
+    )
+    return replace(sweep, cells=cells)
 
 
 def has_sweep(text: str) -> bool:

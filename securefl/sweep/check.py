@@ -71,7 +71,7 @@ def check(
     alike: dict[str, list[Cell]] = {}
     ordered = list(cells)
     for cell in ordered:
-        alike.setdefault(_data_of(cell.study), []).append(cell)
+        alike.setdefault(data_of(cell.study, cell.study.study.seeds[0]), []).append(cell)
     found: dict[str, Checked] = {}
     # One world at a time: those of a whole sweep may not fit into memory together.
     for group in alike.values():
@@ -79,12 +79,12 @@ def check(
     return [found[cell.folder] for cell in ordered]
 
 
-def _data_of(study: Study) -> str:
+def data_of(study: Study, seed: int) -> str:
     """The options that a world depends on, as text. Studies with equal texts can share a world."""
     privacy = (study.noised, study.claims, study.privacy.unit, study.privacy.adjacency)
     shared = study.privacy.ledger is not None
     parts = (shared, study.data, study.corruption, study.model, study.cost, study.runtime.device, study.home)
-    return repr((study.study.seeds[0], *privacy, *parts))
+    return repr((seed, *privacy, *parts))
 
 
 def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) -> Iterator[Checked]:
@@ -99,9 +99,9 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
     for cell in cells:
         study = cell.study
         tell(cell.name)
-        problem = replace(here.problem, local=study.local, private=study.private)
+        own = world.fitted(here, study)
         try:
-            made = {arm.name: composition(study, arm, replace(here, problem=problem)) for arm in study.arms}
+            made = {arm.name: composition(study, arm, own) for arm in study.arms}
             require_known(study, [algorithm for algorithm, _ in made.values()])
             plan = made[study.arms[0].name][1]
             wants = tuple(foreseen(study, [(arm, made[arm.name]) for arm in study.arms]))

@@ -89,6 +89,11 @@ def require_choosable(sweep: Sweep) -> Trials:
                 "[sweep] Expected no `ledger` with `choice`, got one: a shared ledger cannot count a choice "
                 "yet. Leave one of them out."
             )
+        if study.runtime.on_cluster:
+            raise ConfigError(
+                '[runtime] Expected backend = "processes" with `choice`, got "ray": the number of trials is '
+                "private, and they run one after the other here. Leave it out."
+            )
         promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.adversaries))
     if len(promises) > 1:
         raise ConfigError(
@@ -149,7 +154,7 @@ def choose(
 
 
 def _alone(study: Study) -> Study:
-    return replace(study, runtime=replace(study.runtime, workers=1))
+    return replace(study, runtime=study.runtime.here)
 
 
 def _home(out: Path, number: int) -> Path:

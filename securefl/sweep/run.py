@@ -6,7 +6,7 @@ import hashlib
 import json
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isinf
 from pathlib import Path
@@ -102,16 +102,23 @@ def _digest(content: bytes) -> str:
 
 
 def run_cells(
-    sweep: Sweep, out: Path, *, workers: int, watch: Watch, stop: Interruption | None = None
+    sweep: Sweep,
+    out: Path,
+    *,
+    workers: int,
+    watch: Watch,
+    stop: Interruption | None = None,
+    without: Container[str] = (),
 ) -> Mapping[str, str]:
-    """Run every unfinished cell. Returns the errors of the cells that failed, by name.
+    """Run every unfinished cell, but for those of these names. Returns the errors of failed cells, by name.
 
     After a first request to `stop` every worker finishes its round, and Interrupted is raised. Any other
     interruption ends the workers at once. The next call resumes each cell after its last finished round.
     Raises WorkerDied if the system starts no worker process.
     """
     stop = stop or Interruption()
-    waiting = deque(cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
+    left = (cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
+    waiting = deque(cell for cell in left if cell.name not in without)
     if not waiting:
         return {}
     with stop.finishing("this round"):
@@ -214,7 +221,7 @@ def _cell(folder: Path, text: str, home: Path | None, line: Line) -> str | None:
     try:
         # A sweep's workers run one cell each, so a cell starts no workers of its own.
         study = parse(text, home=home, begun=True)
-        own = replace(study, runtime=replace(study.runtime, workers=1))
+        own = replace(study, runtime=study.runtime.here)
         run_cell(own, folder, lambda done: line.tell({"done": done}), Told(line.stopping))
     except SecureFLError as error:
         return str(error)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +12,14 @@ import pandas as pd
 
 from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
+from securefl.storage.processes import processors
 from securefl.study.accounted import begun
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.own_code import told
+from securefl.study.remote_lanes import OnCluster
 from securefl.sweep.cells import Sweep
 from securefl.sweep.check import check, require_all, require_room
+from securefl.sweep.on_cluster import Worlds, play_cells, runtime_of
 from securefl.sweep.report import write
 from securefl.sweep.run import Watch, finished, run_cell, run_cells, share_key
 
@@ -99,39 +103,51 @@ def require_runnable(sweep: Sweep, out: Path, console: Console) -> None:
 
 
 def run_and_write(
-    sweep: Sweep, out: Path, workers: int, console: Console, stop: Interruption
+    sweep: Sweep, out: Path, workers: int | None, console: Console, stop: Interruption
 ) -> tuple[pd.DataFrame, Mapping[str, str]]:
     """Run the unfinished cells of a sweep, with progress on the console, and write tables, plots and page.
 
-    Returns the summary table, which may be empty, and the errors of the cells that failed, by name. The
-    caller has locked and claimed the folder. Raises Interrupted after a request to stop.
+    workers: by default as many as processors. Returns the summary table, which may be empty, and the errors
+    of the cells that failed, by name. The caller has locked and claimed the folder. Raises Interrupted after
+    a request to stop.
     """
     done = sum(finished(sweep.home(out, cell)) for cell in sweep.cells)
-    workers = min(workers, max(1, len(sweep.cells) - done))
+    left = max(1, len(sweep.cells) - done)
+    lost: Mapping[str, str] = {}
+    runtime = runtime_of(sweep, workers)
+    if runtime is not None and done < len(sweep.cells):
+        worlds = Worlds()
+        with OnCluster(runtime, worlds) as crew, Bars(sweep, done, crew.most, console) as bars:
+            lost = play_cells(sweep, out, crew, worlds, watch=bars, stop=stop)
+    workers = min(workers or processors(), left)
     brought = [cell.study.brought for cell in sweep.cells]
     here = any(own.data is not None or own.model is not None for own in brought)
     with Bars(sweep, done, 1 if here else workers, console) as bars:
         if here:
-            failed = _run_here(sweep, out, watch=bars, stop=stop)
+            failed = _run_here(sweep, out, watch=bars, stop=stop, without=lost)
         else:
-            failed = run_cells(sweep, out, workers=workers, watch=bars, stop=stop)
+            failed = run_cells(sweep, out, workers=workers, watch=bars, stop=stop, without=lost)
+    failed = {**lost, **failed}
     # A signal waits until the report is written: half-written tables beside finished cells would mislead.
     with stop.finishing("the report"):
         return write(sweep, out, failed), failed
 
 
-def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[str, str]:
+def _run_here(
+    sweep: Sweep, out: Path, *, watch: Watch, stop: Stop, without: Container[str]
+) -> Mapping[str, str]:
     """`run_cells` in this process, one by one: other processes do not have the caller's Python objects."""
     failed: dict[str, str] = {}
     for cell in sweep.cells:
         folder = sweep.home(out, cell)
-        if finished(folder):
+        if finished(folder) or cell.name in without:
             continue
         watch.begun(cell, 0)
         error = None
         try:
             share_key(out, cell.study, folder)
-            run_cell(cell.study, folder, partial(watch.round, 0), stop)
+            study = replace(cell.study, runtime=cell.study.runtime.on("processes"))
+            run_cell(study, folder, partial(watch.round, 0), stop)
         except SecureFLError as found:
             error = failed[cell.name] = str(found)
         watch.ended(cell, 0, error)

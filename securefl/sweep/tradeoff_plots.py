@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from math import ceil, floor, inf, isfinite, isnan, log10
 from textwrap import fill
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from securefl.report.plots import draw_floor
 from securefl.report.style import FEW_SEEDS, NARROW, WIDE, light_frame, look, plain_logarithmic
 from securefl.sweep.tradeoff import Point, Series
 from securefl.training.evaluation import MEASURES, Measure
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _HEIGHT, _NARROW_HEIGHT = 4.6, 3.7
 
@@ -189,6 +190,8 @@ def rounds_against_epsilon(series: Sequence[Series], narrow: bool = False) -> Dr
 
 
 def _rounds_axis(axes: Axes, top: float, *, never: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_yticks([value for value in MaxNLocator(integer=True).tick_values(0, top) if value < top - 0.5])
     axes.set_ylim(0, 1.15 * top)
     if never:
@@ -243,6 +246,8 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure, narrow: b
 
 
 def _epsilon_axis(made: Mapping[Panel, Axes], series: Sequence[Series], *, aside: float = 0.0) -> Place:
+    from matplotlib.ticker import NullFormatter, NullLocator
+
     place = Place(series, aside)
     # Ticks that touch are illegible: of close ones only the first is drawn.
     gap = (place.right / (place.finite[0] if place.finite else 1.0)) ** (0.05 if len(made) == 1 else 0.12)
@@ -315,6 +320,8 @@ def panelled(
     Panels with different first words are side by side, and panels with different other words are below each
     other. On a narrow screen they are in rows of two, in the order of the series.
     """
+    from matplotlib.figure import Figure
+
     there = list(dict.fromkeys(own.panel for own in series))
     columns = list(dict.fromkeys(panel[:1] for panel in there))
     rows = list(dict.fromkeys(panel[1:] for panel in there))
@@ -465,6 +472,8 @@ def _spread(
     axes: Axes, series: Series, part: str, x: Floats, own: Sequence[Point], limits: Range, band: bool
 ) -> None:
     """Draw the band over many seeds, or a bar at each point."""
+    from matplotlib.artist import Artist
+
     known = [i for i, p in enumerate(own) if not isnan(p.half)]
     if not known:
         return

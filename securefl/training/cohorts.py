@@ -104,8 +104,10 @@ class Batched:
     def __call__(self, fits: Sequence[Fit]) -> list[Fitted]:
         came: dict[int, Fitted] = {}
         groups: dict[Hashable, list[int]] = {}
+        fits = self._under_heads(fits, came)
         for place, fit in enumerate(fits):
-            groups.setdefault(self._alike(fit), []).append(place)
+            if place not in came:
+                groups.setdefault(self._alike(fit), []).append(place)
         alone = groups.pop(None, [])
         for places in groups.values():
             self._try(fits[places[0]])
@@ -117,6 +119,19 @@ class Batched:
                 came |= zip(together, run([fits[place] for place in together], self.slots), strict=True)
         came |= zip(alone, self._rest([fits[place] for place in alone]) if alone else [], strict=True)
         return [came[place] for place in range(len(fits))]
+
+    def _under_heads(self, fits: Sequence[Fit], came: dict[int, Fitted]) -> list[Fit]:
+        """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
+        found = list(fits)
+        # A fit that runs alone trains its own head: one attempt on a GPU then covers both trainings.
+        places = [k for k, fit in enumerate(fits) if fit.head_first and self._alike(fit) is not None]
+        heads = self([own for k in places if (own := fits[k].head_first)]) if places else []
+        for place, head in zip(places, heads, strict=True):
+            if isinstance(head, DataError):
+                came[place] = head
+            else:
+                found[place] = fits[place].under(head)
+        return found
 
     def _try(self, fit: Fit) -> None:
         """Test the kernels of this kind of training, once in a run."""
@@ -131,7 +146,7 @@ class Batched:
             self._stackable[problem] = not why_alone(problem)
         if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
             return None
-        if fit.start.shape != problem.initial.shape:  # the training that runs alone raises the error
+        if _start(fit).shape != problem.initial.shape:  # the training that runs alone raises the error
             return None
         try:
             require_records(x, y, problem.loss)
@@ -142,7 +157,8 @@ class Batched:
         if problem.private is None and not (len(x) and _known(problem, y)):
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
-        return (problem, fit.context.round, fit.under_head, fit.activation, fit.penalty, forms)
+        how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope)
+        return (problem, fit.context.round, *how, forms)
 
 
 def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
@@ -152,27 +168,39 @@ def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
     optimizer = optimizer_of(config, fits[0].context.round - 1)
     came: dict[int, Fitted] = {}
     with torch.no_grad(), one_thread():
-        stack = stack_of(fits[0], [fit.start for fit in fits], slots)
-        start = stack.values.clone() if config.proximal else None
+        stack = stack_of(fits[0], [_start(fit) for fit in fits], slots)
+        envelope = fits[0].envelope
+        pull = config.proximal if envelope is None else envelope.weight
+        near = stack.values.clone() if pull else None
         total = torch.zeros(slots, _rows_of(fits[0].problem))
         for number, batch in enumerate(_batches(fits, slots), start=1):
-            back = stack.back(*batch)
-            total.addcmul_(back.losses, batch.weights)
-            if config.plain:
-                stack.descend(back, optimizer.rate)
-            else:
+            for _ in range(1 if envelope is None else envelope.steps):
+                back = stack.back(*batch)
+                total.addcmul_(back.losses, batch.weights)
+                if config.plain and near is None:
+                    stack.descend(back, optimizer.rate)
+                    continue
                 gradient = stack.gradient(back)
                 if config.weight_decay:
                     gradient.add_(stack.values, alpha=config.weight_decay)
-                if start is not None:
-                    gradient.add_(stack.values - start, alpha=config.proximal)
+                if near is not None:
+                    gradient.add_(stack.values - near, alpha=pull)
                 optimizer.step(stack.values, gradient)
+            if envelope is not None and near is not None:
+                envelope.move(near, stack.values)
             # Copy a slot at its last step: momentum or decay still moves it until all slots have ended.
             if ended := [slot for slot, last in enumerate(lasts) if last == number]:
                 fine = stack.finite() & torch.isfinite(total).all(1)
-                for slot, vector in stack.vectors(ended).items():
-                    came[slot] = vector if fine[slot] else diverged(optimizer.rate)
+                moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
+                for slot, vector in stack.vectors(ended, updates=fits[0].update).items():
+                    both = vector if moved is None else np.concatenate([vector, moved[slot]])
+                    came[slot] = both if fine[slot] else diverged(optimizer.rate)
     return [came[slot] for slot in range(len(fits))]
+
+
+def _start(fit: Fit) -> Float32s:
+    """The model before training, (d,)."""
+    return fit.start if fit.envelope is None else fit.start[: len(fit.start) // 2]
 
 
 def _known(problem: Problem, y: NDArray[Any]) -> bool:
@@ -222,7 +250,7 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
             _gather(targets, order[first:last], places, y[slot])
         block[0] = widened(block[0])
         there = (block[2] > 0).float()[:, :, None]
-        # Slots without a client are not checked: their models are zero and their results are discarded.
+        # Slots without a client are not checked: their results are discarded.
         full: NDArray[np.bool_] = np.all(weights[: len(fits)].reshape(len(fits), steps, rows), (0, 2))
         parts = (part.view(slots, steps, rows, *part.shape[2:]).unbind(1) for part in (*block, there))
         for step, filled in zip(islice(zip(*parts, strict=True), most - at), full, strict=False):
@@ -296,7 +324,7 @@ def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
             stack.layout.flat,
         )
         fine = stack.finite()
-        vectors = stack.vectors(range(len(fits)))
+        vectors = stack.vectors(range(len(fits)), updates=fits[0].update)
     return [own if fine[slot] else diverged_privately(config.learning_rate) for slot, own in vectors.items()]
 
 
@@ -370,9 +398,13 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     its place, on its slot, or on other records. Then this build of torch has kernels that slots cannot use.
     """
     columns = records(fit.context.x, fit.context.y, fit.problem.loss)
-    stack = stack_of(fit, [fit.problem.initial] * slots, slots)
-    full, alone = (_factors(stack, probe) for probe in probes_of(columns, slots * rows))
-    if not stay_apart(full, alone):
+    initial = fit.problem.initial
+    # One model that all slots read, and a model of each slot.
+    stacks = [
+        stack_of(fit, own, slots) for own in ([initial] * slots, [initial.copy() for _ in range(slots)])
+    ]
+    probes = probes_of(columns, slots * rows)
+    if not all(stay_apart(*(_factors(stack, probe) for probe in probes)) for stack in stacks):
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
             'be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'

@@ -20,13 +20,13 @@ from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.queries import Float32s, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.dp.noise import Source
-from securefl.training.heads import Activation, activated, frozen, last_dense
-from securefl.training.local import Penalty, train
+from securefl.training.heads import Activation, activated, frozen, last_dense, places
+from securefl.training.local import Envelope, Penalty, train, train_near
 from securefl.training.task import Problem
 from securefl.training.vector import to_vector
 
 Fitted = Float32s | DataError
-"""The trained model as a vector (d,), or the error that the training raised.
+"""The trained model or its update as a vector (d,), or the error that the training raised.
 
 The vector may be a view of the models of a whole wave. A caller that keeps it must copy it.
 """
@@ -40,11 +40,16 @@ class Fit:
 
     Attributes:
         problem: The model and its training, with or without record-level privacy.
-        start: The model before training, float32 (d,).
+        start: The model before training, float32 (d,). With an envelope, it stands here twice, (2d,).
         context: The client's records, round and streams.
         under_head: Whether the head, the last dense layer, is not trained.
         activation: A function of the head's input.
         penalty: Added to the mean loss. Private training minimises the mean loss alone.
+        head_first: A training of the head alone, on the features of the body in `start`. It runs before this
+            one, which starts under the trained head. It has the same streams as this one.
+        envelope: Trains a personal model near a moving one. The result has both, (2d,), the personal first.
+            Private training has none.
+        update: Whether the result is the update, the trained model minus the start, in place of the model.
     """
 
     problem: Problem
@@ -53,6 +58,16 @@ class Fit:
     under_head: bool = False
     activation: Activation | None = None
     penalty: Penalty | None = None
+    head_first: Fit | None = None
+    envelope: Envelope | None = None
+
+    def under(self, head: Float32s) -> Fit:
+        """This training, starting under these values of the head, weights first."""
+        start, model = self.start.copy(), self.problem.layers
+        start[places(model, [last_dense(model)])] = head
+        return replace(self, start=start, head_first=None)
+
+    update: bool = False
 
 
 @runtime_checkable
@@ -103,16 +118,24 @@ def _again(fit: Fit) -> Fit:
     """A copy of the fit with its own streams, from which the first attempt does not draw."""
     # The copy repeats the noise of the first attempt, from which nothing left the client. So a round that is
     # cut off and run again draws the same values as this one.
-    context = fit.context
+    context, head = fit.context, fit.head_first
     source = None if context.source is None else context.source.restarted()
-    return replace(fit, context=replace(context, rng=copy.deepcopy(context.rng), source=source))
+    own = replace(context, rng=copy.deepcopy(context.rng), source=source)
+    if head is not None:
+        # Both trainings draw from one stream, so the copies must share one too: noise is never drawn twice.
+        head = replace(head, context=replace(head.context, rng=own.rng, source=own.source))
+    return replace(fit, context=own, head_first=head)
 
 
 def _fitted(fit: Fit) -> Fitted:
+    if fit.head_first is not None:
+        came = _fitted(fit.head_first)
+        return came if isinstance(came, DataError) else _fitted(fit.under(came))
     problem, context = fit.problem, fit.context
+    start = fit.start if fit.envelope is None else fit.start[: len(fit.start) // 2]
     try:
         # A start of another length, such as a forged broadcast, raises a DataError for its client alone.
-        model = problem.module(fit.start)
+        model = problem.module(start)
         head = [last_dense(model)] if fit.under_head else []
         with _drawing(fit), activated(model, fit.activation), frozen(*head):
             if problem.private is not None:
@@ -121,19 +144,20 @@ def _fitted(fit: Fit) -> Fitted:
                 source = context.source or Source()
                 train_privately(model, context.x, context.y, problem.private, problem.loss, source)
             else:
-                train(
-                    model,
-                    context.x,
-                    context.y,
-                    problem.local,
-                    problem.loss,
-                    context.rng,
-                    context.round - 1,
-                    penalty=fit.penalty,
-                )
+                how = (problem.local, problem.loss, context.rng, context.round - 1)
+                if fit.envelope is not None:
+                    moving = train_near(model, context.x, context.y, *how, fit.envelope)
+                    return np.concatenate([to_vector(model), to_vector(moving)])
+                # A copy: a penalty may remember the mini-batches that it saw, and a fit may run twice.
+                train(model, context.x, context.y, *how, penalty=copy.copy(fit.penalty))
     except DataError as error:
         return error
-    return to_vector(model)
+    if not fit.update:
+        return to_vector(model)
+    # Both are float32. Their difference is exact if they are within a factor of two of each other. Otherwise
+    # its relative error is at most 2^-24.
+    with np.errstate(over="ignore"):  # a grid refuses infinite values
+        return to_vector(model) - fit.start
 
 
 @contextmanager

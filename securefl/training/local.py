@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.training.devices import device_of, full_precision, in_mode
@@ -118,6 +120,26 @@ class LocalTraining:
         return self.steps or (self.epochs or 0) * -(-n // self.batch_size)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """A personal model near a moving one: pFedMe's local loop (Dinh et al., NeurIPS 2020, algorithm 1).
+
+    On each mini-batch, `steps` steps of the optimizer reduce the mean loss + `weight` / 2 |theta - w|^2 in
+    the personal model theta. So theta nears the proximal point of w. Then w <- w - rate weight (w - theta),
+    a gradient step on the Moreau envelope of the loss. Both start at the same values.
+
+    steps: K. weight: lambda. rate: eta.
+    """
+
+    steps: int
+    weight: float
+    rate: float
+
+    def move(self, moving: Tensor, personal: Tensor) -> None:
+        """Move w in place."""
+        moving.add_(personal - moving, alpha=self.rate * self.weight)
+
+
 def train(
     model: nn.Module,
     x: NDArray[Any],
@@ -161,15 +183,58 @@ def train(
         DataError: The arrays do not fit, or the loss or the model is no longer finite. The model then has the
             diverged values.
     """
+    _train(model, x, y, config, loss, rng, round_number, penalty=penalty, before=before)
+
+
+def train_near(
+    model: nn.Module,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    config: LocalTraining,
+    loss: Loss,
+    rng: np.random.Generator,
+    round_number: int,
+    envelope: Envelope,
+) -> nn.Module:
+    """Train a personal model in place, and return a copy of it with the values of the moving one.
+
+    Arguments and errors are those of `train`. `config.proximal` does not count beside the envelope's weight.
+    The copy has the personal model's buffers, such as running statistics.
+    """
+    moving = _train(model, x, y, config, loss, rng, round_number, envelope=envelope)
+    near = copy.deepcopy(model)
+    if moving is not None:
+        vector_to_parameters(moving, [own for own in near.parameters() if own.requires_grad])
+    return near
+
+
+def _train(
+    model: nn.Module,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    config: LocalTraining,
+    loss: Loss,
+    rng: np.random.Generator,
+    round_number: int,
+    *,
+    penalty: Penalty | None = None,
+    before: Callable[[], None] | None = None,
+    envelope: Envelope | None = None,
+) -> Tensor | None:
+    """Train as `train` and `train_near` say. Returns the trained values of the point that the model is near.
+
+    None without records, or if the training has no such point.
+    """
     device = device_of(model)
     inputs, targets = records(x, y, loss, device)
     if not len(inputs):
-        return
+        return None
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise ConfigError("Expected a parameter to train, got a model that is all frozen. Leave one free.")
     values = _joined(trained)
-    start = values.clone() if config.proximal else None
+    pull = envelope.weight if envelope is not None else config.proximal
+    near = values.clone() if pull else None
     optimizer = optimizer_of(config, round_number)
     minimised = _minimised(model, loss, penalty)
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
@@ -180,18 +245,22 @@ def train(
                 before()
             for norm in norms:
                 norm.train(len(batch) > 1)
-            value = minimised(batch, wanted)
-            total += value.detach()
-            # Unlike `backward()`, `autograd.grad` leaves no .grad behind. A parameter that the loss does not
-            # depend on has gradient 0.
-            slopes = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
-            gradient = _joined(slopes)
-            if config.weight_decay:
-                gradient.add_(values, alpha=config.weight_decay)
-            if start is not None:
-                gradient.add_(values - start, alpha=config.proximal)
-            optimizer.step(values, gradient)
+            for _ in range(1 if envelope is None else envelope.steps):
+                value = minimised(batch, wanted)
+                total += value.detach()
+                # Unlike `backward()`, `autograd.grad` leaves no .grad behind. A parameter that the loss does
+                # not depend on has gradient 0.
+                slopes = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
+                gradient = _joined(slopes)
+                if config.weight_decay:
+                    gradient.add_(values, alpha=config.weight_decay)
+                if near is not None:
+                    gradient.add_(values - near, alpha=pull)
+                optimizer.step(values, gradient)
+            if envelope is not None and near is not None:
+                envelope.move(near, values)
     _require_finite(total, values, model, optimizer.rate)
+    return near
 
 
 def _minimised(model: nn.Module, loss: Loss, penalty: Penalty | None) -> Callable[[Tensor, Tensor], Tensor]:

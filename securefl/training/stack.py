@@ -17,7 +17,7 @@ activations and slopes are zero, so they stay zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -70,9 +70,10 @@ class Back:
 
 
 class Stack:
-    """Models with these vectors (d,) in the first slots. Further slots hold zeros.
+    """Models with these vectors (d,) in the first slots. No result of further slots counts.
 
-    values: all trained parameters in the layout `layout`. An optimizer updates them.
+    If all vectors are one broadcast, the first pass reads it for all slots, and the first step of `descend`
+    writes each slot's own model. So no copy of the broadcast is made that the step would overwrite.
     """
 
     def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
@@ -80,11 +81,27 @@ class Stack:
         dense = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
         sizes = tuple((layer.out_features, layer.in_features) for layer in dense)
         self._whole_layout = Layout(slots, sizes)
-        self._whole = self._whole_layout.place(vectors)
-        self._layers = self._whole_layout.layers(self._whole)
+        self._starts, self._count = starts_of(vectors), len(vectors)
+        self._whole: Tensor | None = None
         self.layout = Layout(slots, sizes[: len(sizes) - tail.under_head])
-        self.values = self._whole[: self.layout.length]
         self._gradient: tuple[Tensor, list[Layer]] | None = None
+        if self._starts.ndim == 1:
+            one = Layout(1, sizes)
+            self._layers = [layer.expand(slots) for layer in one.layers(one.place(self._starts, 1))]
+        else:
+            self._placed()
+
+    @property
+    def values(self) -> Tensor:
+        """All trained parameters in the layout `layout`. An optimizer updates them."""
+        return self._placed()[: self.layout.length]
+
+    def _placed(self) -> Tensor:
+        """All parameters of all slots, which hold zeros behind the models."""
+        if self._whole is None:
+            self._whole = self._whole_layout.place(self._starts, self._count)
+            self._layers = self._whole_layout.layers(self._whole)
+        return self._whole
 
     def finite(self) -> Tensor:
         """A mask of the slots whose values are all finite, (slots,)."""
@@ -99,18 +116,33 @@ class Stack:
             return torch.ones(y.shape[:2], dtype=torch.bool)
         return (y >= 0) & (y < self._layers[-1].outputs)
 
-    def vectors(self, slots: Sequence[int]) -> dict[int, Float32s]:
-        """The whole models (d,) of these slots, by slot. All slots from the first to the last are copied."""
+    def vectors(self, slots: Sequence[int], *, updates: bool = False) -> dict[int, Float32s]:
+        """The whole models (d,) of these slots, by slot, or their updates: the models minus their starts.
+
+        All slots from the first to the last are copied.
+        """
         first, last = min(slots), max(slots)
-        found = self._whole_layout.rows(self._whole, slice(first, last + 1)).numpy()
+        those = slice(first, last + 1)
+        if updates:
+            starts = self._starts if self._starts.ndim == 1 else self._starts[those]
+            found = self._whole_layout.differences(self._placed(), starts, those).numpy()
+        else:
+            found = self._whole_layout.rows(self._placed(), those).numpy()
         return {slot: found[slot - first] for slot in slots}
 
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
+        before = self._layers
+        if self._whole is None:
+            self._whole = torch.empty(self._whole_layout.length)
+            self._layers = self._whole_layout.layers(self._whole)
+            for layer, to in islice(zip(before, self._layers, strict=True), len(back.layers), None):
+                to.weight.copy_(layer.weight)  # the head, if it is not trained
+                to.bias.copy_(layer.bias)
         # One operation with the weights, since separate gradients would be written and read once more.
-        for (given, slope), layer in zip(back.layers, self._layers, strict=False):
-            layer.weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
-            layer.bias.sub_(slope.sum(1), alpha=rate)
+        for (given, slope), layer, to in zip(back.layers, before, self._layers, strict=False):
+            torch.baddbmm(layer.weight, slope.transpose(1, 2), given, alpha=-rate, out=to.weight)
+            torch.sub(layer.bias, slope.sum(1), alpha=rate, out=to.bias)
 
     def gradient(self, back: Back) -> Tensor:
         """The gradients of all slots in the layout of `values`. The next call overwrites them."""
@@ -235,6 +267,10 @@ class Layer:
         """The slope of the inputs, from the slope of the outputs."""
         return torch.bmm(slope, self.weight)
 
+    def expand(self, slots: int) -> Layer:
+        """The one model of this layer as that of all slots, without a copy."""
+        return replace(self, weight=self.weight.expand(slots, -1, -1), bias=self.bias.expand(slots, -1))
+
     def parts(self, slots: slice) -> list[Tensor]:
         """These slots' weights and biases without the zeros, in the model's order."""
         return [self.weight[slots, : self.outputs, : self.inputs], self.bias[slots, : self.outputs]]
@@ -263,23 +299,17 @@ class Layout:
             at = end
         return made
 
-    def place(self, vectors: Sequence[Float32s]) -> Tensor:
-        """A flat tensor with these models (d,) in the first slots, and zeros in the others."""
+    def place(self, starts: Tensor, count: int) -> Tensor:
+        """A flat tensor: the models of `starts_of` in the first `count` slots, and zeros in the others."""
         made = torch.empty(self.length)
         layers = self.layers(made)
         for layer, size in zip(layers, self.sizes, strict=True):
-            first = len(vectors) if size == _even(size) else 0
+            first = count if size == _even(size) else 0
             layer.weight[first:] = 0
             layer.bias[first:] = 0
-        # Usually all vectors are views of one read-only broadcast, of which `as_tensor` would make a copy
-        # each time.
-        memories = {(vector.__array_interface__["data"][0], vector.strides) for vector in vectors}
-        alike = len(memories) == 1
-        for slot, vector in enumerate(islice(vectors, 1 if alike else None)):
-            slots = slice(0, len(vectors)) if alike else slice(slot, slot + 1)
-            parts = [part for layer in layers for part in layer.parts(slots)]
-            for part, own in zip(parts, _cut(as_tensor(vector), parts), strict=True):
-                part.copy_(own.view(part.shape[1:]))
+        parts = [part for layer in layers for part in layer.parts(slice(0, count))]
+        for part, own in zip(parts, _cut(starts, parts), strict=True):
+            part.copy_(own)
         return made
 
     def rows(self, of: Tensor, slots: slice = slice(None)) -> Tensor:
@@ -287,13 +317,31 @@ class Layout:
         parts = (part for layer in self.layers(of) for part in layer.parts(slots))
         return torch.cat([part.flatten(1) for part in parts], 1)
 
+    def differences(self, of: Tensor, starts: Tensor, slots: slice) -> Tensor:
+        """`rows` minus `starts`, (d,) or (slots, d), in one pass: the models themselves are not copied."""
+        parts = [part for layer in self.layers(of) for part in layer.parts(slots)]
+        found = starts.new_empty(len(parts[0]), starts.shape[-1])
+        for part, own, to in zip(parts, _cut(starts, parts), _cut(found, parts), strict=True):
+            torch.sub(part, own, out=to)
+        return found
+
     def flat(self, rows: Tensor) -> Tensor:
         """The flat tensor of models (slots, d): the inverse of `rows` for all slots."""
         made = rows.new_zeros(self.length)
         parts = [part for layer in self.layers(made) for part in layer.parts(slice(None))]
         for part, own in zip(parts, _cut(rows, parts), strict=True):
-            part.copy_(own.view(part.shape))
+            part.copy_(own)
         return made
+
+
+def starts_of(vectors: Sequence[Float32s]) -> Tensor:
+    """These models as a tensor (slots, d), or (d,) if all of them are one broadcast."""
+    # Usually all vectors are views of one read-only broadcast, of which `as_tensor` would make a copy each
+    # time.
+    memories = {(vector.__array_interface__["data"][0], vector.strides) for vector in vectors}
+    if len(memories) == 1:
+        return as_tensor(vectors[0])
+    return torch.stack([as_tensor(vector) for vector in vectors])
 
 
 def _even(size: tuple[int, int]) -> tuple[int, int]:
@@ -302,6 +350,7 @@ def _even(size: tuple[int, int]) -> tuple[int, int]:
     return outputs + widened_by(outputs), inputs + widened_by(inputs)
 
 
-def _cut(of: Tensor, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    """A model's values (..., d) in pieces: each as long as one slot of the part."""
-    return torch.split(of, [part[0].numel() for part in parts], dim=-1)
+def _cut(of: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
+    """A model's values (..., d) in pieces: each in the form of one slot of the part."""
+    pieces = torch.split(of, [part[0].numel() for part in parts], dim=-1)
+    return [own.unflatten(-1, part.shape[1:]) for own, part in zip(pieces, parts, strict=True)]

@@ -16,7 +16,7 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.queries import ByCount, ByDraws
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import charge_of
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 
@@ -25,11 +25,13 @@ NAMES = sorted(
     for point in entry_points(group="securefl.protocols")
     if "fraction" in point.load().__dataclass_fields__
 )
+MORE = {"pfedme": "lamda = 2.0\neta = 0.5\n"}
+"""Options that the tiny study's learning rate needs."""
 FAULTS = "[network]\nreorder = true\ndelay = 0.2\nduplicate = 0.3\ndropout = 0.2\n"
 
 
 def one(name: str, **changes: object) -> Study:
-    arm = f'[[arm]]\nname = "{name}"\nprotocol = "{name}"\nfraction = 0.5\n'
+    arm = f'[[arm]]\nname = "{name}"\nprotocol = "{name}"\nfraction = 0.5\n{MORE.get(name, "")}'
     return study(arm, **{"clients": 5, **changes})  # type: ignore[arg-type]
 
 
@@ -106,7 +108,7 @@ class TestProtocol:
     def test_its_state_survives_a_checkpoint(self, name: str, tmp_path: Path) -> None:
         of = one(name)
         spy, finished = spied(of, tmp_path)
-        with Checkpoint(arm_folder(tmp_path, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+        with Checkpoint(checkpoint_file(arm_folder(tmp_path, of.arms[0], 3))) as checkpoint:
             stored, records = checkpoint.load()
         assert stored is not None
         assert same_state(stored, spy.states[-1])
@@ -119,7 +121,7 @@ class TestProtocol:
             assert plain(first.records) == plain(second.records)
 
     def test_a_missing_permission_is_named_before_anything_runs(self, name: str, tmp_path: Path) -> None:
-        for lacking in _sent(name) - {"size", "count"}:
+        for lacking in _sent(name) - {"size", "count", "tuned"}:
             rest = sorted(_sent(name) - {lacking})
             of = one(name, non_private=str(rest).replace("'", '"'))
             with pytest.raises(ConfigError, match=f'non_private = ."{lacking}".'):
@@ -128,7 +130,7 @@ class TestProtocol:
 
     def test_all_clients_and_one_client(self, name: str, tmp_path: Path) -> None:
         for fraction, most in (("1.0", 5), ("0.01", 1)):
-            arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\nfraction = {fraction}\n'
+            arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\nfraction = {fraction}\n{MORE.get(name, "")}'
             finished = run(study(arm, clients=5, rounds=1), tmp_path / fraction)
             assert 1 <= len(finished.records[0]["selected"]) <= most
 

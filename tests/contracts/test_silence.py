@@ -38,7 +38,11 @@ PRIVATE = {
     "fedprox": private("fedprox", "fraction = 1.0"),
     "fedadam": private("fedadam", "fraction = 1.0"),
     "lg_fedavg": private("lg_fedavg", ""),
+    "fedrep": private("fedrep", ""),
+    "fedbabu": private("fedbabu", "fine_tune_epochs = 1"),
     "cfcfm": private("cfcfm", "fraction = 1.0"),
+    "stc": private("stc", "fraction = 1.0\np = 0.1"),
+    "cs_fl": private("cs_fl", "fraction = 1.0\nsigns = true"),
     "fedprof": noised_fedprof(),
     "active_fl": private("active_fl", LOSSES, **NOISED),
     "pow_d": private("pow_d", LOSSES, **NOISED),
@@ -75,8 +79,9 @@ def epsilon(found: Transcript, party: str = OTHERS) -> float:
 def require_alike(of: Study, folder: Path, neighbours: Any) -> None:
     here = world(of)
     base = transcript(of, here, folder / "base")
-    # what the second sum of ADDS holds, and whether there is one, follows from noised counts
-    adaptive = of.arms[0].protocol == "adds"
+    # what the second sum of ADDS holds, and whether there is one, follows from noised counts; the length of a
+    # coded change of the model follows from noised updates
+    adaptive = of.arms[0].protocol in ("adds", "cs_fl", "stc")
     for name in neighbours:
         other = transcript(of, NEIGHBOURS[name](here), folder / name.replace(" ", "-"))
         places = [{seen.place for seen in own.seen} for own in (base, other)]

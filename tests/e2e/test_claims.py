@@ -23,7 +23,7 @@ from securefl.algorithm.clients import (
 from securefl.algorithm.queries import Answers, CohortQuery, Value
 from securefl.protocols.contributions import Count, Size
 from securefl.study import results, run_report
-from securefl.study.arm import ArmRun, arm_folder
+from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, ProtocolOptions
 from securefl.study.seeded import World
@@ -107,7 +107,7 @@ def test_a_false_count_in_a_sum_stays_within_the_records_there_are(claim: float,
     finished = run(of, tmp_path, arm=lying)
     assert not any(record["blamed"] for record in finished.records)
     assert not finished.records[0]["abstained"]
-    with Checkpoint(arm_folder(tmp_path, lying, 3) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(tmp_path, lying, 3))) as checkpoint:
         state, _ = checkpoint.load()
     assert state is not None
     assert 6 <= state.memory["records"][0] <= world(of).problem.records

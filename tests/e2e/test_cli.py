@@ -245,7 +245,7 @@ def test_data_list(
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path, as_json: bool) -> None:
     toml, out = tmp_path / "long.toml", tmp_path / "out"
     toml.write_text(text(FEDAVG, rounds=100_000))
-    checkpoint = out / "private" / "arms" / "fedavg" / "seed-3" / "checkpoint.sqlite"
+    checkpoint = out / "private" / "arms" / "fedavg" / "seed-3" / "ledger.sqlite"
     # A shell that puts the tests in the background has its children ignore Ctrl-C.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     code += "from securefl.commands.main import main; main()"

@@ -1,4 +1,4 @@
-"""kill -9 between any two lines of a round: what was made is in the ledger, and the run goes on."""
+"""kill -9 between any two lines of a round: what was told is in the ledger, and the run goes on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ SCRIPT = Path(__file__).with_name("killed_run.py")
 
 
 def killed(toml: Path, *runs: tuple[int, Path]) -> list[list[Any]]:
-    """Line, wait status, lines counted, those at the ledger's door and those in the journal, of each run."""
+    """Of each run: its line, wait status, number of releases that were told and not counted, lines counted,
+    those at the ledger's door and those in the journal."""
     arguments = [f"{line}:{folder}" for line, folder in runs]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(toml), *arguments],
@@ -46,8 +47,8 @@ def killed(toml: Path, *runs: tuple[int, Path]) -> list[list[Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def made(folder: Path) -> list[tuple[Any, ...]]:
-    path = folder / "made.jsonl"
+def made(folder: Path, name: str = "made") -> list[tuple[Any, ...]]:
+    path = folder / f"{name}.jsonl"
     return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -69,7 +70,7 @@ def dry(folder: Path, written: str) -> tuple[int, list[int], list[int]]:
     """How many lines an uninterrupted run executes, which are at the ledger's door, and in the journal."""
     toml = folder / "tiny.toml"
     toml.write_text(written)
-    [(_, status, count, aggregator, journal)] = killed(toml, (0, folder / "run"))
+    [(_, status, _, count, aggregator, journal)] = killed(toml, (0, folder / "run"))
     assert status == 0
     assert count > 1000
     assert len(aggregator) > 50
@@ -109,11 +110,14 @@ def check_kills(folder: Path, at: list[list[int]], written: str = CLEAR, *, scor
     of = read(toml)
     folders = [folder / f"kill-{place}" for place, _ in enumerate(at)]
     runs = [(line, home) for own, home in zip(at, folders, strict=True) for line in (*own, 0)]
-    for line, status, *_ in killed(toml, *runs):
+    for line, status, uncounted, *_ in killed(toml, *runs):
         assert status == (signal.SIGKILL if line else 0), f"line {line}"
+        assert uncounted == 0, f"told without a charge, killed at line {line}"
     for home in folders:
-        every = made(home)
-        assert {tuple(row[:6]) for row in every} <= committed(home), f"bytes without a charge in {home}"
+        every = made(home, "told")
+        assert {tuple(row[:6]) for row in made(home)} <= committed(home), (
+            f"a release was not made again in {home}"
+        )
         if scores == "clear":  # a ciphertext of the same profile is another one each time
             keys = {tuple(row[:6]) for row in every}
             assert len(set(every)) == len(keys), f"two versions of one release in {home}"

@@ -91,7 +91,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
     run_study(of, whole, tell)
     last = killed / "private" / "arms" / "fedprof" / "seed-3"
-    assert (last / "checkpoint.sqlite-wal").stat().st_size > 0
+    assert (last / "ledger.sqlite-wal").stat().st_size > 0
     return whole, killed
 
 

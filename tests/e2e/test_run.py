@@ -60,7 +60,7 @@ def test_a_run_folder_holds_everything(finished: Path) -> None:
     expected |= {"plots/accuracy.png"}
     for arm in ("fedavg", "fedprof"):
         for seed in (3, 4):
-            own = ("ledger.sqlite", "ledger.sqlite-head", "checkpoint.sqlite", "acts.sqlite")
+            own = ("ledger.sqlite", "ledger.sqlite-head")
             expected |= {f"private/arms/{arm}/seed-{seed}/{name}" for name in own}
     assert names == {*expected, LOCK}
     assert json.loads((finished / "seeds.json").read_text()) == [3, 4]

@@ -13,7 +13,7 @@ import pytest
 from support.tiny_study import FEDAVG, FEDPROF, plain, run, text
 from support.waiting import waiting
 
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import read
 
@@ -32,7 +32,7 @@ def rounds(folder: Path) -> list[int]:
 
 def saved(folder: Path) -> tuple[Any, list[dict[str, Any]]]:
     of = read(folder / "study.toml")
-    with Checkpoint(arm_folder(folder, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(folder, of.arms[0], 3))) as checkpoint:
         return checkpoint.load()
 
 

@@ -410,7 +410,7 @@ def test_a_sweeps_workers_finish_their_rounds_unless_asked_twice(signals: int, t
     assert running.returncode == (130 if signals == 1 else 143)
     assert (stdout, "Traceback" in stderr) == ("", False)
     assert stderr.splitlines()[-1].endswith(f"Go on with: securefl sweep {out / 'sweep.toml'} --out {out}")
-    kept = list(out.glob("cells/*/private/arms/fedavg/seed-3/checkpoint.sqlite"))
+    kept = list(out.glob("cells/*/private/arms/fedavg/seed-3/ledger.sqlite"))
     assert len(kept) == 1, "no further cell was begun"
     with Checkpoint(kept[0]) as checkpoint:
         assert len(checkpoint.load()[1]) == (1 if signals == 1 else 0)

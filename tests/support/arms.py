@@ -12,16 +12,23 @@ OPTIONS = {
     "adds": ["fraction = 1.0\nfewest = 6"],
     # one round of warm-up, and a trial in round 3
     "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
+    "cs_fl": ["fraction = 1.0\nsparsity = 0.02", "fraction = 1.0\nsigns = true"],
     "fedavg_rp": ["fraction = 1.0", SCHEME_I],
+    "fedbabu": ['fraction = 1.0\nfine_tuned = "head"\nfine_tune_epochs = 1'],
+    "feddbe": ["fraction = 1.0\nmean_bound = 4.0"],
     "fedlog": ["", 'body = "private"'],
+    "fedproto": ['clip = { kind = "unit-l2" }'],
+    "fedrep": ["fraction = 1.0\nhead_epochs = 1"],
     "heads": ['head = "prototypes"', 'head = "ridge"', 'head = "lda"'],
     "lg_fedavg": ["", "layers = 2"],
+    "pfedme": ["fraction = 1.0\nlamda = 2.0\neta = 0.5"],
+    "stc": ["fraction = 1.0\np = 0.1"],
 }
 REPLACED = ("fedavg_rp", SCHEME_I)
 """It draws with replacement: shares of noise have no cohort to be sized for."""
 NO_COHORT = (REPLACED, ("fltrust", "fraction = 1.0"))
 """Shares of noise have no cohort to be sized for: how many clients are in a sum is not known before."""
-STATISTICS = ("fedlog", "heads")
+STATISTICS = ("fedlog", "fedproto", "heads")
 """They send sums over records of a known sensitivity per record, under the name "statistic"."""
 ARMS = [
     (point.name, options)

@@ -20,6 +20,8 @@ AVERAGING = {
     "fedprox": "fraction = 1.0",
     "fedadam": "fraction = 1.0",
     "lg_fedavg": "",
+    "fedper": "",
+    "fedbabu": "fine_tune_epochs = 1",
 }
 FEDPROF = "fraction = 1.0\nalpha = 1.0\nclip = { outputs = 20.0, squares = 400.0 }\n"
 CLIENT_LEVEL = {

@@ -28,14 +28,18 @@ from securefl.core.release import Adjacency, ReleaseKey, Unit
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
+from securefl.protocols.class_sums import Clipping
+from securefl.protocols.class_sums import Statistic as FedLogStatistic
+from securefl.protocols.compression import CompressedUpdate
 from securefl.protocols.contributions import Count, Loss, Size, Update
-from securefl.protocols.fedlog.contribution import Clipping
-from securefl.protocols.fedlog.contribution import Statistic as FedLogStatistic
+from securefl.protocols.fedbabu import Tuned
+from securefl.protocols.feddbe import BiasedUpdate, Consensus
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.protocols.fltrust import UnitUpdate
 from securefl.protocols.heads.contribution import Bounding
 from securefl.protocols.heads.contribution import Statistic as HeadStatistic
-from securefl.protocols.lg_fedavg import LastLayersUpdate
+from securefl.protocols.personal import SharedUpdate
+from securefl.protocols.pfedme import EnvelopeUpdate
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
@@ -101,9 +105,11 @@ class Case:
         )
 
 
+BODIED = ("adds", "feddrop", "fedbabu", "fedper", "fedrep")
+"""Protocols that need a model with a hidden layer."""
 CASES = (
     *(
-        Case(protocol=name, hidden=(8,) if name in ("adds", "feddrop") else ())
+        Case(protocol=name, hidden=(8,) if name in BODIED else ())
         for name in sorted(p.name for p in entry_points(group="securefl.protocols"))
         if name != "fltrust"
     ),
@@ -113,7 +119,19 @@ CASES = (
         for name in ("fedavg", "fedprox", "fedavg_rp", "fedadam", "cfcfm")
     ),
     *(Case(protocol=name, update_bound=2.0**-10) for name in ("fedavg", "lg_fedavg")),
+    *(Case(protocol="stc", options={"p": p}, update_bound=bound) for p, bound in ((0.1, 0.3), (1.0, 1000.0))),
+    *(Case(protocol="cs_fl", options={"signs": signs}, update_bound=0.3) for signs in (False, True)),
+    Case(protocol="fedproto", options={"client_bound": 60.0}),
+    Case(protocol="fedproto", options={"clip": Clipping(), "client_bound": 60.0}, slow=True),
     *(Case(protocol=name, update_bound=1000.0, hidden=(8,)) for name in ("lg_fedavg", "feddrop", "adds")),
+    *(
+        Case(protocol=name, update_bound=2.0, hidden=(8,))
+        for name in ("fedbabu", "fedper", "fedrep", "pfedme")
+    ),
+    *(
+        Case(protocol="feddbe", update_bound=bound, options={"mean_bound": mean}, slow=mean != 1)
+        for bound, mean in ((0.3, 1.0), (None, 3.0), (2.0, 2.0**-10))
+    ),
     Case(protocol="adds", hidden=(8,), options={"initial": 1.0}, update_bound=0.5),
     Case(protocol="adds", hidden=(8,), options={"initial": 1.0}),
     *(
@@ -270,7 +288,7 @@ def of_clients(contribution: Any, pair: Pair, draws: int) -> Iterator[tuple[Valu
 def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> Iterator[Value]:
     nobody = (np.zeros((0, _WIDTH)), np.zeros(0, np.int64))
     some = (rng.normal(size=(12, _WIDTH)).astype(np.float32), np.arange(12))
-    if isinstance(contribution, HeadStatistic | FedLogStatistic):
+    if isinstance(contribution, HeadStatistic | FedLogStatistic | Consensus):
         for n in (0, 1, 5, 50, 500, 3000):
             for direction in (1.0, -1.0):
                 x = np.full((n, _WIDTH), direction, np.float32)
@@ -290,7 +308,25 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
         diverged = [] if isinstance(contribution, Map) else [DataError("it diverged")]
         for trained in (*diverged, *_models(model, rng, draws)):
             yield contribution.value(asked(contribution, some, broadcast=model), trained)
-    elif isinstance(contribution, LastLayersUpdate):
+    elif isinstance(contribution, CompressedUpdate):
+        initial = contribution.problem.initial
+        for trained in (*_models(initial, rng, draws), DataError("it diverged")):
+            kept = {"residual": rng.normal(size=len(initial)).astype(np.float32)}
+            yield contribution.value(
+                asked(contribution, nobody, broadcast=np.zeros(3, np.float32), kept=kept), trained
+            )
+    elif isinstance(contribution, EnvelopeUpdate):
+        model = contribution.problem.initial
+        for trained in (*_models(np.tile(model, 2), rng, draws), DataError("it diverged")):
+            yield contribution.value(asked(contribution, nobody, broadcast=model), trained)
+    elif isinstance(contribution, BiasedUpdate):
+        model, width = contribution.part.problem.initial, contribution.part.features
+        start = np.concatenate([model, np.zeros(width, np.float32)])
+        for trained in (*_models(start, rng, draws), DataError("it diverged")):
+            yield contribution.value(
+                asked(contribution, nobody, broadcast=contribution.part.initial), trained
+            )
+    elif isinstance(contribution, SharedUpdate):
         problem = contribution.part.bodies.problem
         for trained in (*_models(problem.initial, rng, draws), DataError("it diverged")):
             yield contribution.value(
@@ -340,12 +376,19 @@ def of_counts(contribution: Any, pair: Pair, draws: int) -> Iterator[tuple[Value
     return combinations(values, 2)
 
 
+def of_constants(contribution: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
+    """What each client sends whatever its records are."""
+    model = contribution.common.initial
+    bases = [(x.astype(np.float32), y) for x, y in _bases(np.random.default_rng(7))]
+    return combinations([contribution.compute(asked(contribution, own, broadcast=model)) for own in bases], 2)
+
+
 # The search --------------------------------------------------------------------------------------
 
 SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Value, Value]]]] = {
     **{
         (kind, "record"): of_records
-        for kind in (HeadStatistic, FedLogStatistic, Loss, Size, RepresentationProfile)
+        for kind in (HeadStatistic, FedLogStatistic, Loss, Size, RepresentationProfile, Consensus)
     },
     **{
         (kind, "client"): of_clients
@@ -353,7 +396,11 @@ SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Valu
             HeadStatistic,
             FedLogStatistic,
             Update,
-            LastLayersUpdate,
+            CompressedUpdate,
+            SharedUpdate,
+            EnvelopeUpdate,
+            BiasedUpdate,
+            Consensus,
             SubnetUpdate,
             DroppedUpdate,
             Map,
@@ -362,6 +409,8 @@ SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Valu
     },
     (Count, "record"): of_counts,
     (Count, "client"): of_counts,
+    (Tuned, "record"): of_constants,
+    (Tuned, "client"): of_constants,
 }
 """By kind of value and unit. Each declared pair must be here, or its test fails."""
 

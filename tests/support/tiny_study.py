@@ -50,6 +50,7 @@ def text(
             "loss": by_loss,
             "map": ('"adds"',),
             "direction": ('"fltrust"',),
+            "consensus": ('"feddbe"',),
         }
         wanted = "".join(arms)
         named = [name for name, by in sent.items() if any(word in wanted for word in by)]

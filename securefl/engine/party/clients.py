@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Contribution
 from securefl.algorithm.plan import Plan
@@ -103,6 +106,7 @@ class ClientParty:
         self._sizes: dict[str, int] = {}
         self._enrolled = enrolled or {}
         self._identities: dict[tuple[bytes, str], Identity] = {}
+        self._heard: dict[str, Identity] = {}
         self._directory: Directory | None = None
         self._after = (0, 0, -1)
         self.drive: Driver | None = None
@@ -133,6 +137,7 @@ class ClientParty:
 
     def enter(self, directory: Directory, *, after: int = 0) -> None:
         self._directory, self._after, self.drive = directory, last_place(after), None
+        self._heard.clear()
         self._orders.clear()
         self._contributing.values.drop()
         scheme = scheme_of(self._plan)
@@ -198,20 +203,16 @@ class ClientParty:
             raise RemoteProtocolError(
                 "Expected open sums, as the plan says, got a call for others.", sender=SERVER
             )
-        # Clients with different orders have different agreements. Their signatures do not verify together,
-        # and no sum opens.
-        told: dict[bytes, list[int]] = {}
         called = set(call.members)
-        for k in own:
-            if k in self._orders and k in called:
-                told.setdefault(_task(self._orders[k]), []).append(k)
+        told = _by_order([self._orders[k] for k in own if k in self._orders and k in called])
         machines: dict[str, Machine[Any]] = {}
-        for digest, numbers in told.items():
-            attempt = self._attempt(header, call, self._orders[numbers[0]], digest)
-            identities = self._of(header.session, [client_name(k) for k in numbers])
+        for first, *others in told:
+            attempt = self._attempt(header, call, first)
+            names = [client_name(order.client) for order in (first, *others)]
+            identities = self._of(header.session, names)
             self._require_own(identities)
             try:
-                machines |= self._sums.machines(attempt, identities, call.key)
+                machines |= self._sums.machines(attempt, self._hearing(identities), call.key)
             except (ConfigError, CryptoError) as error:
                 raise RemoteProtocolError(
                     f"Expected a call for a sum of this plan, got another: {error}", sender=SERVER
@@ -230,7 +231,17 @@ class ClientParty:
                 "others. Pin them again, or restore the journals."
             )
 
-    def _attempt(self, header: Header, call: SumCall, order: Contribute, digest: bytes) -> Attempt:
+    def _hearing(self, identities: Sequence[Identity]) -> Sequence[Identity]:
+        """The same keys, whose signatures the directory hears of if it asks for them."""
+        assert self._directory is not None
+        if (signed := self._directory.signed) is None:
+            return identities
+        for own in identities:
+            if own.name not in self._heard:
+                self._heard[own.name] = own.heard_by(signed)
+        return [self._heard[own.name] for own in identities]
+
+    def _attempt(self, header: Header, call: SumCall, order: Contribute) -> Attempt:
         """The attempt as order and plan state it. The call adds only the called clients and the lengths."""
         said = order.order
         sizes = dict(zip(call.names, call.lengths, strict=False))
@@ -251,7 +262,7 @@ class ClientParty:
             again=said.again,
             cohort=tuple(sorted(map(client_name, call.members))),
             weights=Weights.of(said),
-            task=digest,
+            task=task(order.header, said, order.broadcast),
         )
 
     # Beside the machines ------------------------------------------------------------------------------
@@ -334,6 +345,32 @@ class ClientParty:
         return None
 
 
-def _task(order: Contribute) -> bytes:
-    """The digest of a client's order and broadcast, which the signed agreement holds."""
-    return task(order.header, order.order, order.broadcast)
+def _by_order(orders: Sequence[Contribute]) -> list[list[Contribute]]:
+    """Group clients by what they were shown: order and broadcast, byte for byte.
+
+    Clients with different orders have different agreements. Their signatures do not verify together, and no
+    sum opens. The digest in an agreement is computed once for a group, because equal bytes have one digest.
+    """
+    groups: list[list[Contribute]] = []
+    for order in orders:
+        same = next((group for group in groups if _same(group[0], order)), None)
+        if same is None:
+            groups.append([order])
+        else:
+            same.append(order)
+    return groups
+
+
+def _same(one: Contribute, other: Contribute) -> bool:
+    if (one.header, one.order, one.broadcast.names) != (other.header, other.order, other.broadcast.names):
+        return False
+    mine, theirs = ((own.broadcast.model, *own.broadcast.arrays) for own in (one, other))
+    # Their bytes, not their numbers: 0 and -0 are equal, and a nan differs from itself.
+    return len(mine) == len(theirs) and all(
+        a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))
+        for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -103,15 +103,19 @@ class Computing:
         self._trained = {}
         self._seen = {}
 
-    def records(self, client: int) -> Records:
-        """A client's records. Raises Abstains if they changed during a query.
+    def has_records(self, client: int) -> bool:
+        """Whether a client has any record to train on."""
+        return len(self._records[client][0]) > 0
+
+    def require_unchanged(self, client: int) -> None:
+        """Raise Abstains if a client's records changed since the first value of this query.
 
         A query with a hidden sum takes several waves. Its values must come from one set of records, since one
         charge was made for them.
         """
         x, y = self._records[client]
         if not self._plan.hidden:  # one wave, in which every value is computed
-            return x, y
+            return
         found = hashlib.sha256()
         for part in (x, y, *(() if self._held is None else self._held[client])):
             found.update(np.ascontiguousarray(part).data)
@@ -121,7 +125,6 @@ class Computing:
                 "Expected one set of records in a query, but the records changed: it abstains. Ask again in "
                 "another round.",
             )
-        return x, y
 
     def count(self, client: int) -> int:
         """A client's number of records, as the plan lets other parties learn it."""

@@ -213,12 +213,13 @@ class Contributing:
         secret: SecretKey | None,
         speaks: bool,
     ) -> tuple[Release, ...]:
-        x, _ = self.values.records(task.client)
-        if not len(x) and not speaks:
+        if not self.values.has_records(task.client) and not speaks:
             raise DataError(
                 "Expected at least one record, got none: it abstains. Give the client records, or agree on a "
                 "plan with a finite epsilon, under which a client without records answers too."
             )
+        if task.wants:
+            self.values.require_unchanged(task.client)
         releases = []
         for name, (key, _) in zip(task.wants, charges, strict=True):
             made = self._spoken if speaks else self._protected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -59,3 +61,18 @@ def test_a_float32_that_rounds_onto_the_bound_does_not_pass_it() -> None:
     assert grid.quantise(np.array([2.0**31 - 128], np.float32)).tolist() == [2**31 - 128]
     with pytest.raises(DataError, match="within"):
         grid.quantise(np.array([2.0**31], np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("over", [-1, 0, 1, 2**16 + 1])
+def test_blocks_are_the_whole_and_none_is_left_out(dtype: type[np.floating[Any]], over: int) -> None:
+    values = np.random.default_rng(1).normal(size=2**16 + over).astype(dtype)
+    whole = np.rint(values * float(0.3 * 2**21)).astype(np.int32)
+    assert np.array_equal(Grid().quantise(values, 0.3), whole)
+    values[-1] = np.inf
+    with pytest.raises(DataError, match="not finite"):
+        Grid().quantise(values)
+
+
+def test_nothing_is_on_the_grid_as_nothing() -> None:
+    assert Grid().quantise(np.zeros(0)).tolist() == []

@@ -27,9 +27,54 @@ def test_bytes_that_are_read_are_those_that_are_written(data: bytes, size: int) 
     assert sparse(vector) == data
 
 
+@given(some.integers(1, 400), some.floats(0, 0.1), some.integers(0, 2**32 - 1), some.sampled_from("1sv"))
+def test_a_long_vector_with_few_values_comes_back(size: int, share: float, seed: int, values: str) -> None:
+    rng = np.random.default_rng(seed)
+    there = rng.random(10 * size) < share
+    numbers = {"1": 1, "s": 77 * rng.choice([-1, 1], 10 * size), "v": rng.integers(-9, 9, 10 * size)}[values]
+    vector = (there * numbers).astype(np.int32)
+    data = sparse(vector)
+    np.testing.assert_array_equal(dense(data, len(vector)), vector)
+    assert len(data) <= most_bytes(len(vector))
+    for other in (data[:-1], data + b"\0", bytes([data[0] ^ 16]) + data[1:]):
+        with pytest.raises(ValueError, match="Expected"):
+            dense(other, len(vector))
+
+
 def test_ones_take_a_bit_each() -> None:
     assert sparse(np.array([1, 0, 0, 1, 0, 0, 0, 0, 1], np.int32)) == bytes([0, 0b10010000, 0b10000000])
-    assert len(sparse(np.full(80, 5, np.int32))) == 1 + 10 + 320
+    assert len(sparse(np.arange(2, 82, dtype=np.int32))) == 1 + 10 + 320
+
+
+def test_values_of_one_size_take_a_bit_each() -> None:
+    vector = np.array([5, -5, 5, 0, 5, 5, -5, 5, 5], np.int32)
+    assert sparse(vector) == bytes([1, 0b11101111, 0b10000000, 5, 0, 0, 0, 0b01000100])
+
+
+def golomb(places: list[int], b: int) -> str:
+    """The gaps before these places, written bit by bit as Sattler et al. (2019), Algorithm 3, do."""
+    bits, before = "", -1
+    for place in places:
+        q, r = divmod(place - before - 1, 2**b)
+        bits, before = bits + "1" * q + "0" + (f"{r:0{b}b}" if b else ""), place
+    return bits
+
+
+def test_few_places_take_gaps_in_golomb_code() -> None:
+    """At p = 0.01 b is 6 by Sattler's formula: 8.4 bits a place and not 100."""
+    vector, places = (
+        np.zeros(2000, np.int32),
+        sorted(np.random.default_rng(3).choice(2000, 20, False).tolist()),
+    )
+    vector[places] = 1
+    p = 20 / 2000
+    b = 1 + int(np.floor(np.log2(np.log((np.sqrt(5) - 1) / 2) / np.log(1 - p))))
+    assert b == 6
+    bits = golomb(places, b)
+    bits += "0" * (-len(bits) % 8)
+    body = bytes(int(bits[i : i + 8], 2) for i in range(0, len(bits), 8))
+    assert sparse(vector) == bytes([16, 20, 0, 0, 0]) + body
+    assert len(body) < 25
 
 
 @pytest.mark.parametrize(
@@ -37,24 +82,48 @@ def test_ones_take_a_bit_each() -> None:
     [
         (b"", "a width"),
         (bytes([2, 0]), "a width"),
+        (bytes([32, 0]), "a width"),
         (bytes([0]), "1 bytes of bits"),
-        (bytes([0, 0b00000001]), "0 bytes for each"),
-        (bytes([0, 0b10000000, 0]), "0 bytes for each"),
-        (bytes([4, 0b10000000]), "4 bytes for each"),
-        (bytes([4, 0b10000000, 0, 0, 0, 0]), "not 0"),
-        (bytes([4, 0b10000000, 1, 0, 0, 0]), "not all 1"),
-        (bytes([4, 0]), "not all 1"),
+        (bytes([0, 0b00000001]), "places below 4"),
+        (bytes([0, 0b10000000, 0]), "0 bytes for 1 values"),
+        (bytes([4, 0b10000000]), "4 bytes for 1 values"),
+        (bytes([1, 0b11000000, 5, 0, 0, 0]), "5 bytes for 2 values"),
+        (bytes([1, 0b11000000, 1, 0, 0, 128, 0]), "at most 2\\^31"),
+        (bytes([1, 0b11000000, 0, 0, 0, 128, 0]), "below 2\\^31"),
+        (bytes([4, 0b10000000, 0, 0, 0, 0]), "one encoding"),
+        (bytes([4, 0b10000000, 1, 0, 0, 0]), "one encoding"),
+        (bytes([1, 0b11000000, 5, 0, 0, 0, 1]), "one encoding"),
+        (bytes([4, 0]), "one encoding"),
+        (bytes([16, 0, 0, 0]), "at most 4 places"),
+        (bytes([16, 5, 0, 0, 0, 0]), "at most 4 places"),
+        (bytes([16, 1, 0, 0, 0]), "gaps of 1 places, got 0"),
+        (bytes([16, 1, 0, 0, 0, 0b11111111]), "gaps of 1 places, got 0"),
+        (bytes([16, 1, 0, 0, 0, 0b11110000]), "places below 4"),
+        (bytes([16, 1, 0, 0, 0, 0b10000000]), "one encoding"),
+        (bytes([16, 255, 255, 255, 255]), "at most 4 places"),
     ],
     ids=[
         "nothing",
         "another width",
+        "another form",
         "no bits",
         "a bit behind the end",
         "values of ones",
         "a value too few",
+        "signs too few",
+        "a magnitude too large",
+        "a value that is no int32",
         "a zero as a value",
         "ones as values",
+        "a sign behind the end",
         "no value, with a width",
+        "no number of places",
+        "more places than entries",
+        "no gaps",
+        "a gap without an end",
+        "a gap behind the end",
+        "gaps where bits are as short",
+        "a number of places that fills the memory",
     ],
 )
 def test_other_bytes_are_refused(data: bytes, said: str) -> None:

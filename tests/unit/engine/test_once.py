@@ -156,6 +156,48 @@ def test_after_a_good_signature_a_bad_one_is_refused_and_each_time() -> None:
     once.verify(KEY.public, good, b"yes")
 
 
+def test_who_signed_in_this_process_has_done_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without a liar checks no signature; with one flipped bit it checks that one, and refuses it."""
+    checked: list[bytes] = []
+    own = signing.verify
+
+    def counted(public: PublicKey, signature: Signature, message: bytes) -> None:
+        checked.append(message)
+        own(public, signature, message)
+
+    monkeypatch.setattr(signing, "verify", counted)
+    engine = masked()
+    answers, _ = engine.query(ASK, Header(bytes(32), 1, 0, 0))
+    assert answers.survivors == ASK.cohort
+    assert checked == []
+
+    def flipped(sender: str, to: str, data: bytes) -> bytes:
+        lies = sender == "client-0002" and b"secagg-advertise" in data[:32]
+        return data[:-1] + bytes([data[-1] ^ 1]) if lies else data
+
+    answers, log = engine.query(ASK, Header(bytes(32), 2, 0, 0), Network(tamper=flipped))
+    assert len(checked) == 1
+    assert set(log.traffic.rejected_from) == {"client-0002"}
+    assert answers.survivors in ((0, 1, 3), ())
+
+
+def test_a_key_tells_of_its_own_signatures_alone() -> None:
+    once = Once()
+    own, other = (Identity.generate(f"client-{k:04d}").heard_by(once.signed) for k in range(2))
+    good = own.signing.sign(b"yes")
+    once.verify(own.signing.public, good, b"yes")
+    flipped = Signature(good.raw[:-1] + bytes([good.raw[-1] ^ 1]))
+    for public, signature, message in (
+        (own.signing.public, flipped, b"yes"),
+        (own.signing.public, good, b"no"),
+        (other.signing.public, good, b"yes"),
+        (own.signing.public, other.signing.sign(b"yes"), b"yes"),
+    ):
+        with pytest.raises(CryptoError):
+            once.verify(public, signature, message)
+    assert own.member() == replace(own, signing=SigningKey(own.signing.secret)).member()
+
+
 # Agreements -------------------------------------------------------------------------------------
 
 ALICE, BOB, EVE = (AgreementKey(SecretKey(bytes([own]) * 32)) for own in (1, 2, 3))
@@ -223,6 +265,7 @@ def test_a_party_on_its_own_reads_and_checks_everything() -> None:
     member = Identity.generate("client-0000").member()
     directory = Directory(bytes(32), Identity.generate(SERVER).member(), None, lambda names: [member])
     assert directory.verify is signing.verify
+    assert directory.signed is None
     assert directory.roster(["client-0000"]).verify is signing.verify
     assert Roster((member,)).verify is signing.verify
     assert directory.agree is directory.roster(["client-0000"]).agree is AgreementKey.agree

@@ -38,7 +38,7 @@ def ledger(of: Study, folder: Path, max_rounds: dict[str, int] | None = None) ->
     return Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg", "fedper"])
 def test_a_run_costs_its_steps_and_nothing_else(name: str, tmp_path: Path) -> None:
     of = private(name, AVERAGING[name], rounds=3)
     spy, finished = spied(of, tmp_path)

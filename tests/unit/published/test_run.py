@@ -95,8 +95,8 @@ def test_a_csv_of_another_version_is_refused(finished: Path, tmp_path: Path) -> 
 
 
 def test_a_damaged_run_is_told(finished: Path, tmp_path: Path) -> None:
-    path = tmp_path / "one" / "private" / "arms" / "fedavg" / "seed-1" / "checkpoint.sqlite"
+    path = tmp_path / "one" / "private" / "arms" / "fedavg" / "seed-1" / "ledger.sqlite"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"nothing of the sort" * 100)
-    with pytest.raises(DataError, match="checkpoint"):
+    with pytest.raises(DataError, match="is damaged"):
         standing(TABLE, tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from support.tiny_study import FEDAVG, text
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.folder_lock import alone
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
 from securefl.study.export import taken
@@ -64,7 +66,7 @@ def test_the_same_run_gives_the_same_bytes(finished: Path, tmp_path: Path) -> No
 
 def test_the_card_says_what_ledger_and_record_say(finished: Path, tmp_path: Path) -> None:
     card = json.loads(told(finished, "--arm", "FedAvg", "-o", tmp_path / "model.safetensors", "--json"))
-    with Checkpoint(arm_folder(finished, OF.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(finished, OF.arms[0], 3))) as checkpoint:
         noted = checkpoint.load()[1][-1]["ledger"]
     assert card["ledger"] == {"entries": noted["count"], "head": noted["head"]}
     assert card["privacy"]["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
@@ -116,8 +118,11 @@ def test_a_ledger_that_lost_releases_is_refused(tmp_path: Path) -> None:
     of = parse(text(FEDAVG))
     whole(of, tmp_path)
     home = arm_folder(tmp_path, of.arms[0], 3)
-    for file in home.glob("ledger.sqlite*"):
-        file.unlink()
-    with pytest.raises(DataError, match=r"not the one that the run began with|releases are missing"):
+    with closing(sqlite3.connect(home / "ledger.sqlite")) as db, db:
+        db.execute("DELETE FROM releases WHERE round = 2")
+    with pytest.raises(DataError, match=r"rows were changed or are missing"):
+        taken(of, tmp_path, "FedAvg")
+    (home / "ledger.sqlite").unlink()
+    with pytest.raises(ConfigError, match="got 0 of 2 rounds"):
         taken(of, tmp_path, "FedAvg")
     assert not (home / "ledger.sqlite").exists()

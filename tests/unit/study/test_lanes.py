@@ -18,7 +18,7 @@ from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import DataError, WorkerDied
 from securefl.study import session
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Arm, RuntimeSection, Study
@@ -56,7 +56,7 @@ def results(folder: Path) -> dict[str, Any]:
         for seed in (3, 4):
             home = arm_folder(folder, arm, seed)
             _, plan = composition(of(1), arm, world(of(1)))
-            with Checkpoint(home / "checkpoint.sqlite") as kept:
+            with Checkpoint(checkpoint_file(home)) as kept:
                 state, records = kept.load()
             with Ledger(home / "ledger.sqlite", plan.terms()) as ledger:
                 charges = len(list(ledger.rows()))

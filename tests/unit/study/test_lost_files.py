@@ -1,5 +1,7 @@
 """A run goes on with its files as they were, or says which one is not: deleted, edited, swapped or older.
 
+These runs have three files, as an earlier version began them. `test_one_file.py` attacks the file of a run of
+today.
 Each attack begins with the files of a run that was killed after round 3 of 5, logs of SQLite included. The
 attacker writes what it likes into a ledger and mends its chain; it has no newer checkpoint to put beside it.
 """
@@ -18,6 +20,7 @@ import pytest
 from numpy.typing import NDArray
 from support.private_studies import DISTRIBUTED
 from support.private_studies import client_level as study
+from support.three_files import begin
 from support.tiny_study import plain, world
 
 from securefl.accounting.chain import move, replay
@@ -60,6 +63,7 @@ def whole(of: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def keep(record: Mapping[str, Any]) -> None:
         shutil.copytree(home(of, folder), folder / f"after-{record['round']}")
 
+    begin(of, folder)
     run(of, folder, keep)
     return folder
 
@@ -238,6 +242,7 @@ def test_an_older_journal(of: Study, cut: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ledger.sqlite", "acts.sqlite"])
 def test_a_file_of_another_run(name: str, of: Study, cut: Path, tmp_path: Path) -> None:
+    begin(of, tmp_path / "other")
     run(of, tmp_path / "other")
     take(home(of, tmp_path / "other"), name, cut)
     refused(of, cut, "entries that were noted", "not the one that the run began with")

@@ -71,8 +71,6 @@ APART_FROM_IT = {
     "plots/*.png": "picture",
     "arms/*/seed-*/ledger.sqlite": "binary",
     "arms/*/seed-*/ledger.sqlite-head": "binary",
-    "arms/*/seed-*/checkpoint.sqlite": "binary",
-    "arms/*/seed-*/acts.sqlite": "binary",
 }
 """Every file of the private folder, by kind. A new file is on one of both lists, or a test fails."""
 LG = '[[arm]]\nname = "Own # bodies"\nprotocol = "lg_fedavg"\n'

@@ -1,4 +1,4 @@
-"""Cut off before or after any durable write, a run ends as if it had never been, however it sums and noises.
+"""Cut off at any write or commit, a run ends as if it had never been, however it sums and noises.
 
 What is drawn from the operating system is drawn from a party's name and round here, so that two runs are
 alike, noise included.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from support.private_studies import AVERAGING, DISTRIBUTED, KEY_HOLDER, private
@@ -26,7 +26,7 @@ from securefl.core.keys import SecretKey
 from securefl.storage.database import Database
 from securefl.storage.journal import Journal
 from securefl.study import arm as arm_files
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import RuntimeSection, Study, parse
@@ -77,27 +77,48 @@ class Fixed(Journal):
 
 
 class Power:
-    """Fails at a durable write: before it counts, or just after."""
+    """Fails at a write, or at the commit of a round: before it counts, or just after."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.writes, self.fails_at, self.after = 0, 0, False
-        transaction, power = Database.transaction, self
+        self.writes, self.fails_at, self.after, self.gone = 0, 0, False, False
+        transaction, commit, power = Database.transaction, Database._commit, self
 
         @contextmanager
-        def counted(self: Database) -> Iterator[None]:
-            power.writes += 1
-            fails = power.writes == power.fails_at
-            with transaction(self):
+        def counted(self: Database, afterwards: Callable[[], None] | None = None) -> Iterator[None]:
+            fails = power.counts()
+            with transaction(self, afterwards):
                 yield
                 if fails and not power.after:
-                    raise Killed
-            if fails and power.after:
+                    power.fail()
+            if fails:
+                power.fail()
+
+        def committed(self: Database) -> None:
+            if power.gone:  # nobody is left to commit what was written before
+                self._db.close()
                 raise Killed
+            fails = power.counts()
+            if fails and not power.after:
+                self._db.close()
+                power.fail()
+            commit(self)
+            if fails:
+                power.fail()
 
         monkeypatch.setattr(Database, "transaction", counted)
+        monkeypatch.setattr(Database, "_commit", committed)
+
+    def counts(self) -> bool:
+        """Count a write or a commit. Returns whether it fails."""
+        self.writes += 1
+        return self.writes == self.fails_at
+
+    def fail(self) -> NoReturn:
+        self.gone = True
+        raise Killed
 
     def fail_at(self, write: int, *, after: bool) -> None:
-        self.writes, self.fails_at, self.after = 0, write, after
+        self.writes, self.fails_at, self.after, self.gone = 0, write, after, False
 
 
 @pytest.fixture
@@ -111,7 +132,7 @@ def ended(of: Study, folder: Path) -> tuple[Any, ...]:
     """Model, records and what every client was charged, of a finished run."""
     home = arm_folder(folder, of.arms[0], 3)
     _, plan = composition(of, of.arms[0], world(of))
-    with Checkpoint(home / "checkpoint.sqlite") as kept:
+    with Checkpoint(checkpoint_file(home)) as kept:
         state, records = kept.load()
     with Ledger(home / "ledger.sqlite", plan.terms()) as ledger:
         rows = sorted((row[0], *row[2:8]) for row in ledger.rows())

@@ -13,6 +13,7 @@ import pytest
 from support.hidden_plans import hidden
 from support.hidden_studies import counts
 from support.liars import signed_anew
+from support.three_files import begin
 from support.tiny_orders import order
 from support.tiny_study import plain, same_state, spied, text, with_privacy, world
 
@@ -541,6 +542,8 @@ def test_a_journal_that_was_swapped_between_rounds_opens_no_input_twice(
 ) -> None:
     """It is refused: the run began with another one, or with one that knew more."""
     of = study(rounds=3)
+    for each in ("other", "run"):  # a journal in a file of its own
+        begin(of, tmp_path / each)
     spied(of, tmp_path / "other")
 
     def after(rounds: int) -> None:
@@ -571,6 +574,8 @@ def test_a_journal_that_was_swapped_within_a_round_is_refused(
     With an attempt to spare this gave client 3's input: two totals of round 2, one of them without it.
     """
     of = study(rounds=2, max_retries=max_retries)
+    for each in ("other", "run"):  # a journal in a file of its own
+        begin(of, tmp_path / each)
     spied(of, tmp_path / "other")
     home, here = tmp_path / "run", journal_file(of, tmp_path / "run")
     run_arm(of, of.arms[0], world(of), home, lambda record: None, rounds=1)

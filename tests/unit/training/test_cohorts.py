@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,11 +17,11 @@ from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.streams import stream
+from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.bodies import Clustering
-from securefl.protocols.fedlog.contribution import Clipping
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, why_alone
-from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training.fit import Fit, Fitted, Trainer, one_by_one
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
 from securefl.training.task import Problem
@@ -115,6 +116,19 @@ def test_sums_are_within_a_grid_step_of_those_of_clients_alone(changes: dict[str
     assert apart.max() <= CLIENTS
     assert np.mean(apart <= 1) >= 0.999
     assert np.abs(vectors(one_by_one(fits(here))) - here.initial).max() > 1e-2, "they do train"
+
+
+@pytest.mark.parametrize("trainer", [one_by_one, Batched(one_by_one, 4)])
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_update_is_the_model_minus_its_start(trainer: Trainer, apart: bool) -> None:
+    here = problem(local())
+    own = fits(here)
+    if apart:
+        own = [replace(fit, start=fit.start + np.float32(0.01 * k)) for k, fit in enumerate(own)]
+    again = [replace(fit, context=replace(fit.context, rng=copy.deepcopy(fit.context.rng))) for fit in own]
+    moved = trainer([replace(fit, update=True) for fit in own])
+    expected = vectors(trainer(again)) - np.array([fit.start for fit in own])
+    np.testing.assert_array_equal(vectors(moved), expected)
 
 
 def test_adam_stays_within_its_own_rounding() -> None:

@@ -20,7 +20,7 @@ from securefl.algorithm.queries import ClientState
 from securefl.core.errors import ConfigError
 from securefl.dp.moments import STEP, Losses, Moments
 from securefl.dp.noise import Source
-from securefl.protocols.fedlog.contribution import Clipping, Statistic
+from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.training import kinks, load_vector, outputs, record_losses, to_vector
 from securefl.training.audits import train_beside_another
 from securefl.training.chunks import apart, body_features

@@ -20,8 +20,8 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
+from securefl.protocols.class_sums import GRID
 from securefl.protocols.fedlog.bodies import Trained
-from securefl.protocols.fedlog.contribution import GRID
 from securefl.protocols.fedlog.head import Prior, solve
 from securefl.protocols.fedlog.options import FedLog, Heads
 from securefl.protocols.lg_fedavg import LGFedAvg

@@ -10,8 +10,8 @@ import pytest
 
 from securefl.algorithm.clients import ClientContext
 from securefl.core.release import Adjacency
+from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.fedlog.bodies import Public
-from securefl.protocols.fedlog.contribution import Clipping, Statistic
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 

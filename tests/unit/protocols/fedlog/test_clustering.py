@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.trained_bodies import context, prepared, world
 
-from securefl.protocols.fedlog.bodies import Clustering, Trained, class_means
-from securefl.protocols.fedlog.contribution import Clipping
+from securefl.protocols.class_sums import Clipping, class_means
+from securefl.protocols.fedlog.bodies import Clustering, Trained
 from securefl.protocols.fedlog.options import FedLog
 from securefl.training.chunks import body_features
 from securefl.training.heads import activated, with_features

@@ -16,7 +16,7 @@ from securefl.accounting.events import NON_PRIVATE
 from securefl.core.errors import ConfigError
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
-from securefl.protocols.fedlog.contribution import GRID, Statistic
+from securefl.protocols.class_sums import GRID, Statistic
 from securefl.protocols.fedlog.options import FedLog
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse

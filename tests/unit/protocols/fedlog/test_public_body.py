@@ -20,8 +20,8 @@ from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import charge_of
+from securefl.protocols.class_sums import GRID, Clipping, Statistic
 from securefl.protocols.fedlog.bodies import Public
-from securefl.protocols.fedlog.contribution import GRID, Clipping, Statistic
 from securefl.protocols.fedlog.options import FedLog
 from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse

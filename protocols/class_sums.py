@@ -1,6 +1,6 @@
-"""FedLog's sufficient statistic: sums of (1, phi(x)) over each class's records, on a grid.
+"""Sums of (1, phi(x)) over each class's records, on a grid: the statistic of FedLog and FedProto.
 
-`statistic` computes it from arrays and `sensitivities` bounds it. `Statistic` is a client's contribution.
+`statistic` computes them from arrays and `sensitivities` bounds them. `Statistic` is a client's contribution.
 """
 
 from __future__ import annotations
@@ -8,16 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isqrt, sqrt
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from dp_accounting import DpEvent
 from numpy.typing import NDArray
+from torch import nn
 
-from securefl.algorithm import Adjacency, ClientContext, Floats, Grid, Unit, Value, ValueSpec
+from securefl.algorithm import (
+    Adjacency,
+    ClientContext,
+    ClientState,
+    Floats,
+    Grid,
+    Unit,
+    Value,
+    ValueSpec,
+)
 from securefl.dp import clipping
 from securefl.errors import DataError
-from securefl.protocols.fedlog.bodies import Body
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.heads import Bounded
@@ -32,6 +42,37 @@ _BOUNDED_BY: Mapping[Unit, str] = {
     "client": "`client_bound` in its arm, and noise",
 }
 _CLIPS = {"unit-l2": "unit norm", "bounded": "bounded features", "none": "features as they are"}
+
+
+class Featurizer(Protocol):
+    """Turns a client's records into features, with a body that may be trained before.
+
+    `initial_queries`: the number of initial queries, which clients answer before anything is trained.
+    `training`: the cost of each training, if it is accounted. `once`: the body is never trained, so its
+    features never change.
+    """
+
+    @property
+    def depends_on(self) -> Literal["records", "trained-state"]: ...
+
+    @property
+    def initial_queries(self) -> int: ...
+
+    @property
+    def training(self) -> DpEvent | None: ...
+
+    @property
+    def once(self) -> bool: ...
+
+    def fit(self, context: ClientContext) -> Fit | None:
+        """The training of the body for this round's statistic. None if the body is not trained."""
+        ...
+
+    def prepared(
+        self, context: ClientContext, trained: Fitted | None
+    ) -> tuple[nn.Module, ClientState | None]:
+        """The client's model with the body that `fit` trained, and the client's new state."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +173,13 @@ def sensitivities(
 
 
 def spec(
-    clip: Clipping, classes: int, width: int, body: Body, client_bound: float | None, clients: int
+    clip: Clipping,
+    classes: int,
+    width: int,
+    body: Featurizer,
+    client_bound: float | None,
+    clients: int,
+    bounded_by: Mapping[Unit, str] = _BOUNDED_BY,
 ) -> ValueSpec:
     """The description of the statistic, with its sensitivities."""
     return ValueSpec(
@@ -143,7 +190,7 @@ def spec(
         depends_on=body.depends_on,
         training=body.training,
         sensitivity=sensitivities(clip, classes, width, client_bound),
-        bounded_by=_BOUNDED_BY,
+        bounded_by=bounded_by,
         grid=GRID,
         on_model=False,
         initial_queries=body.initial_queries,
@@ -212,20 +259,42 @@ def statistic(
     return clipping.to_grid(whole, GRID.step, _whole(client_bound)).reshape(total.shape)
 
 
+def class_means(statistic: Floats) -> Floats:
+    """The mean features of each class, Phi_y / Phi_y0 without the constant, (C, width).
+
+    A class with a count below 1 has nan: noise can make a count small, zero or negative, and then the
+    quotient is no mean.
+    """
+    counts = statistic[:, :1]
+    return np.where(counts >= 1, statistic[:, 1:] / np.maximum(counts, 1), np.nan)
+
+
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """FedLog's contribution of a client: the `statistic` of its records' features under the body."""
+    """A client's contribution to FedLog and FedProto: the `statistic` of its records' features.
 
-    body: Body
+    `bounded_by` is as in `ValueSpec`, in the words of the system's options.
+    """
+
+    body: Featurizer
     clip: Clipping
     classes: int
     width: int
     clients: int
     client_bound: float | None = None
+    bounded_by: Mapping[Unit, str] = field(default_factory=lambda: _BOUNDED_BY)
 
     @property
     def spec(self) -> ValueSpec:
-        return spec(self.clip, self.classes, self.width, self.body, self.client_bound, self.clients)
+        return spec(
+            self.clip,
+            self.classes,
+            self.width,
+            self.body,
+            self.client_bound,
+            self.clients,
+            self.bounded_by,
+        )
 
     def fit(self, context: ClientContext) -> Fit | None:
         return self.body.fit(context)

@@ -1,0 +1,326 @@
+"""Federated averaging of compressed updates, with error feedback, up and down.
+
+A client adds its residual to its update, sends a compressed part, and keeps the rest as its next residual.
+The server does the same with its step. It does not send the model but the changes since the oldest model
+that a client of the cohort has. Each client adds those that it lacks to the model that it keeps. So the
+models of server and clients are equal bit for bit. STC and CS-FL differ in their `Compression` alone.
+
+A client that was not in a sum counts as having the model of the last sum that it was in. If the changes that
+the cohort lacks are longer than the model, the model itself is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import floor
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.algorithm import (
+    Answers,
+    ByDraws,
+    ClientContext,
+    ClientState,
+    CohortQuery,
+    Device,
+    Evaluation,
+    Float32s,
+    Floats,
+    Population,
+    RoundResult,
+    State,
+    Sum,
+    Value,
+    ValueSpec,
+)
+from securefl.core.sparse import dense, sparse
+from securefl.errors import DataError
+from securefl.protocols.averaging import Uniform, cohort_size, sampling
+from securefl.protocols.contributions import to_fit, update_sends
+from securefl.protocols.parts import step_of
+from securefl.training import Learnt, Problem
+from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.learnt import common
+
+
+class Compression(Protocol):
+    """How an update becomes the numbers that a client sends, and their mean becomes a step.
+
+    `size` is the number of numbers, for a model of d values.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    def spec(self, update: ValueSpec) -> ValueSpec:
+        """The spec of the numbers, from the one of an update."""
+        ...
+
+    def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
+        """The numbers of update and residual together, (size,), and the part (d,) for which they stand."""
+        ...
+
+    def value(self, numbers: Float32s | DataError) -> Value:
+        """The value of a client's numbers. An error of the training is raised, or sent as zeros."""
+        ...
+
+    def step(self, mean: Floats) -> Floats:
+        """The step (d,) that the mean of the clients' numbers gives."""
+        ...
+
+    def change(self, whole: Floats) -> Float32s:
+        """The part of the server's step and residual that goes down, (d,), with few nonzero values."""
+        ...
+
+
+def entries(share: float, size: int) -> int:
+    """The number of entries that a share of `size` is, at least 1."""
+    # 0.29 * 100 is a little below 29 in floats, and must not become 28
+    return max(1, floor(share * size + 1e-9))
+
+
+def largest(values: Floats, count: int) -> NDArray[np.int64]:
+    """The places of the `count` values with the largest magnitudes, ascending. Of equal ones the first."""
+    sizes = np.abs(values)
+    least = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
+    above = np.flatnonzero(sizes > least)
+    return np.sort(np.append(above, np.flatnonzero(sizes == least)[: count - len(above)]))
+
+
+def thresholded(values: Floats, count: int) -> Floats:
+    """The values with all but the `count` largest set to 0."""
+    found, top = np.zeros(len(values)), largest(values, count)
+    found[top] = values[top]
+    return found
+
+
+def check_share(name: str, share: float) -> None:
+    """Raises ValueError unless the share is in (0, 1]."""
+    if not 0 < share <= 1:
+        raise ValueError(f"Expected 0 < {name} <= 1, got {share}. Write a share such as 0.01.")
+
+
+# The server --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CompressedAveraging:
+    """The mean of compressed updates over uniformly drawn clients, K = ceil(fraction * N) a round."""
+
+    problem: Problem
+    compression: Compression
+    fraction: float
+
+    @cached_property
+    def update(self) -> CompressedUpdate:
+        spec = update_sends(self.problem, sampling(self._count, "partial"))
+        return CompressedUpdate(self.problem, self.compression, self.compression.spec(spec))
+
+    @property
+    def contributions(self) -> tuple[CompressedUpdate, ...]:
+        return (self.update,)
+
+    @property
+    def _count(self) -> int:
+        return cohort_size(self.fraction, self.problem.clients)
+
+    def start(self) -> State:
+        return State(
+            self.problem.initial,
+            {
+                "residual": np.zeros(len(self.problem.initial)),
+                "version": np.zeros(1, np.int64),
+                "has": np.zeros(self.problem.clients, np.int64),
+                "changes": np.zeros(0, np.uint8),
+                "lengths": np.zeros(0, np.int64),
+            },
+        )
+
+    def round(
+        self, state: State, population: Population, number: int, rng: np.random.Generator
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
+        drawn, state = yield from Uniform().choose(state, population, self._count, number, rng)
+        cohort = tuple(sorted(drawn))
+        query = CohortQuery(
+            cohort=cohort,
+            broadcast=download(state, cohort),
+            sums=(Sum(self.update.spec, self.compression.size),),
+            weights=ByDraws(drawn) if drawn else None,
+        )
+        answers = yield query
+        if answers.survivors:
+            has = state.memory["has"].copy()
+            has[list(answers.survivors)] = state.memory["version"]
+            mean = step_of(query, answers.totals[self.update.spec.name])
+            state = self._moved(state.remember(has=has), self.compression.step(mean))
+        return RoundResult(state=state, drawn=drawn, survivors=answers.survivors)
+
+    def _moved(self, state: State, step: Floats) -> State:
+        """The state after a step. What is not sent stays in the server's residual."""
+        whole = state.memory["residual"] + step
+        change = self.compression.change(whole) + np.float32(0)  # clients read -0.0 as 0.0
+        coded = np.frombuffer(sparse(_as_integers(change)), np.uint8)
+        lengths, changes = state.memory["lengths"], np.concatenate([state.memory["changes"], coded])
+        lengths = np.append(lengths, len(coded))
+        # Older changes would take more bytes than the model, so they are never sent.
+        while lengths.sum() > 4 * len(change):
+            changes, lengths = changes[lengths[0] :], lengths[1:]
+        return State(state.broadcast + change, state.memory).remember(
+            residual=whole - change,
+            version=state.memory["version"] + 1,
+            changes=changes,
+            lengths=lengths,
+        )
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        return self.problem.evaluate(state.broadcast)
+
+    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
+        return common(self.problem, state.broadcast, client)
+
+
+# The way down ------------------------------------------------------------------------------------
+
+_CHANGES, _MODEL = 0, 1
+_HEAD: Final = 3
+"""The numbers before changes or model: the form, and the versions before and after the changes."""
+
+
+def download(state: State, cohort: Sequence[int]) -> Float32s:
+    """The broadcast to this cohort: the changes since the oldest version among its clients, or the model.
+
+    A float32 holds 24 bits of the changes, which it represents exactly.
+    """
+    memory, version = state.memory, int(state.memory["version"][0])
+    before = min((int(memory["has"][k]) for k in cohort), default=version)
+    missed = version - before
+    lengths = memory["lengths"]
+    if missed <= len(lengths):
+        lengths = lengths[len(lengths) - missed :]
+        changes = memory["changes"][len(memory["changes"]) - int(lengths.sum()) :]
+        words = _words(lengths.astype("<u4").tobytes() + changes.tobytes())
+        if len(words) < len(state.broadcast):
+            return np.concatenate([np.array([_CHANGES, before, version], np.float32), words])
+    return np.concatenate([np.array([_MODEL, before, version], np.float32), state.broadcast])
+
+
+def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[Float32s, int]:
+    """The model (d,) and its version, from a broadcast and the client's state. No record is read.
+
+    Raises DataError for a broadcast that `download` never makes, or that leaves out changes that the client
+    lacks.
+    """
+    d, head, content = len(problem.initial), broadcast[:_HEAD], broadcast[_HEAD:]
+    if len(head) < _HEAD or not _whole(head) or len(content) > d:
+        raise DataError(f"Expected {_HEAD} whole numbers and at most {d} others in a broadcast, got another.")
+    form, before, version = (int(number) for number in head)
+    if form == _MODEL:
+        if len(content) < d:
+            raise DataError(f"Expected a model of {d} values, got {len(content)}.")
+        return content.copy(), version
+    model = np.array(kept.get("model", problem.initial), dtype=np.float32)
+    own = int(kept.get("version", np.zeros(1))[0])
+    if form != _CHANGES or not before <= own <= version:
+        raise DataError(
+            f"Expected the changes since version {own} of the model, got those from {before} to {version}: "
+            "the client abstains. If its state was lost, start the run anew."
+        )
+    try:
+        for number, change in enumerate(_changes(content, version - before), before):
+            # all are read, so that the answer does not depend on the version that the client has
+            found = _as_floats(dense(change, d))
+            if number >= own:
+                model += found
+    except ValueError as error:
+        raise DataError(f"{error} The client abstains.") from None
+    return model, version
+
+
+def _changes(words: Float32s, count: int) -> Iterator[bytes]:
+    """The `count` coded changes in these words. Raises ValueError for other words."""
+    data = _bytes(words)
+    lengths = np.frombuffer(data[: 4 * count], np.uint8)
+    ends = 4 * count + np.cumsum(lengths[: len(lengths) // 4 * 4].view("<u4"), dtype=np.int64)
+    whole = int(ends[-1]) if len(ends) else 0
+    if len(ends) != count or len(data) - whole not in (0, 1, 2) or any(data[whole:]):
+        raise ValueError(f"Expected {count} changes, got {len(data)} bytes of others.")
+    for start, end in zip([4 * count, *ends[:-1].tolist()], ends.tolist(), strict=False):
+        yield data[start:end]
+
+
+def _words(data: bytes) -> Float32s:
+    """Bytes as whole numbers below 2^24. Zeros fill the last one."""
+    padded = np.frombuffer(data + bytes(-len(data) % 3), np.uint8).reshape(-1, 3).astype(np.int64)
+    words: Float32s = (padded @ np.array([1, 2**8, 2**16])).astype(np.float32)
+    return words
+
+
+def _bytes(words: Float32s) -> bytes:
+    """The inverse of `_words`, with the zeros. Raises ValueError for other numbers."""
+    if not _whole(words):
+        raise ValueError("Expected whole numbers from 0 to 2^24 - 1, got others.")
+    numbers = words.astype(np.int64)
+    return np.stack([numbers & 255, (numbers >> 8) & 255, numbers >> 16], axis=1).astype(np.uint8).tobytes()
+
+
+def _whole(numbers: Float32s) -> bool:
+    """Whether these are whole numbers from 0 to 2^24 - 1. False for nan."""
+    return bool(((numbers >= 0) & (numbers < 2**24) & (numbers == np.floor(numbers))).all())
+
+
+def _as_integers(change: Float32s) -> NDArray[np.int32]:
+    """The bits of finite floats as int32 of the same sign: values of one magnitude keep one magnitude."""
+    bits = change.view(np.int32)
+    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits).astype(np.int32)
+
+
+def _as_floats(integers: NDArray[np.int32]) -> Float32s:
+    """The inverse of `_as_integers`. Raises ValueError for bits that are no finite float."""
+    sizes = np.abs(integers.astype(np.int64)).astype(np.int32)
+    found = np.copysign(sizes.view(np.float32), integers)
+    if not np.isfinite(found).all():
+        raise ValueError("Expected a change of finite values, got others.")
+    return found.astype(np.float32)
+
+
+# A client ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedUpdate:
+    """The compressed part of a client's update and residual. The client keeps the model and the rest."""
+
+    problem: Problem
+    compression: Compression
+    spec: ValueSpec
+
+    def fit(self, context: ClientContext) -> Fit:
+        model, _ = received(self.problem, context.broadcast, context.kept)
+        return to_fit(self.problem, context, model)
+
+    def value(self, context: ClientContext, trained: Fitted) -> Value:
+        model, version = received(self.problem, context.broadcast, context.kept)
+        before = np.array(context.kept.get("residual", np.zeros(len(model), np.float32)))
+        numbers, residual = self._compressed(trained, model, before)
+        new_state = {"model": model, "version": np.array([version]), "residual": residual}
+        return replace(self.compression.value(numbers), new_state=new_state)
+
+    def _compressed(
+        self, trained: Fitted, model: Float32s, residual: Float32s
+    ) -> tuple[Float32s | DataError, Float32s]:
+        """The numbers to send, and the new residual. After a training that failed the residual stays."""
+        if isinstance(trained, DataError):
+            return trained, residual
+        with np.errstate(over="ignore"):
+            whole = (residual + (trained.astype(np.float64) - model)).astype(np.float32)
+        if not np.isfinite(whole).all():
+            return DataError("Expected a finite update, got another. Lower the learning rate."), residual
+        numbers, part = self.compression.sent(whole.astype(np.float64))
+        return numbers, (whole - part).astype(np.float32)
+
+    def compute(self, context: ClientContext) -> Value:
+        return self.value(context, fitted(self.fit(context)))

@@ -1,0 +1,356 @@
+"""FedDBE (Zhang et al., NeurIPS 2023): a client's bias leaves the features, and is learnt apart.
+
+The whole model is averaged. Each client keeps a vector that is added to the features before the head (the
+personalised representation bias memory, PRBM), and learns it with the model. A term of the local loss pulls
+the client's mean features to a consensus of all clients (the mean regularisation, MR).
+
+The consensus is collected once, before the first training: each client sends the mean of its features under
+the first model, and the mean over the clients is the consensus. This is a sum of its own with its own charge.
+
+Differences from the paper: the authors collect the consensus after one local training without the two parts.
+Such features depend on trained state, so one record would move the consensus without bound. Here it is that
+of the public first model. The means over the clients are unweighted. [local] trains the bias too, where the
+authors have a second SGD. As in their code, the running mean begins at 0 in each round, and the
+regularisation is kappa times half the mean squared distance over the features.
+
+The consensus bounds features if `mean_bound` is set. Then one record or client moves it by a known distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isfinite, sqrt
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from securefl.algorithm import (
+    Adjacency,
+    Algorithm,
+    ClientContext,
+    ClientState,
+    CohortQuery,
+    Contribution,
+    Device,
+    Evaluation,
+    Float32s,
+    Floats,
+    Population,
+    Sum,
+    Unit,
+    Value,
+    ValueSpec,
+)
+from securefl.dp import clipping
+from securefl.errors import ConfigError, DataError
+from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.contributions import (
+    UNSAMPLED,
+    Sampling,
+    bounded,
+    grid_of,
+    to_fit,
+    update_sends,
+)
+from securefl.protocols.parts import Gathering, step_of
+from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
+from securefl.training import Learnt, Problem
+from securefl.training.chunks import body_features
+from securefl.training.fit import Fit, Fitted, fitted, usable
+from securefl.training.heads import last_dense, with_head
+from securefl.training.models import Architecture
+
+_BOUNDED_BY: Mapping[Unit, str] = {
+    "record": "`mean_bound` in its arm, and noise",
+    "client": "`mean_bound` in its arm, and noise",
+}
+CONSENSUS: Final = ValueSpec(
+    name="consensus",
+    reduction="sum",
+    reveals="the mean of its features under the first model",
+    on_model=False,
+    bounded_by=_BOUNDED_BY,
+    once=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDBE:
+    """Options of FedDBE.
+
+    fraction: C; K = ceil(C N) clients a round.
+    kappa: the weight of the mean regularisation.
+    momentum: mu, the share of a mini-batch's mean in the running mean of the features.
+    mean_bound: largest norm of a record's features in the consensus; longer ones are scaled down. Without it
+        the consensus cannot be noised.
+    """
+
+    fraction: float = 1.0
+    kappa: float = 1.0
+    momentum: float = 0.1
+    mean_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        if not (self.kappa >= 0 and isfinite(self.kappa)):
+            raise ValueError(f"Expected a finite kappa >= 0, got {self.kappa}.")
+        if not 0 < self.momentum <= 1:
+            raise ValueError(f"Expected 0 < momentum <= 1, got {self.momentum}.")
+        if self.mean_bound is not None and not 2**-10 <= self.mean_bound <= 2**10:
+            raise ValueError(f"Expected mean_bound from 2^-10 to 2^10, got {self.mean_bound}.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        """Raises ConfigError for private training, and for a model without a body."""
+        if problem.private is not None:
+            raise ConfigError(
+                "Expected no [dpsgd] with FedDBE, got one: its mean regularisation is of a whole mini-batch, "
+                "so no record's gradient can be clipped alone. Leave [dpsgd] out, or add noise to bounded "
+                'updates (unit = "client", `update_bound`).'
+            )
+        return Averaging(
+            problem=problem,
+            selection=Uniform(),
+            fraction=self.fraction,
+            aggregation="partial",
+            part=WithBias(problem, self.kappa, self.momentum, self.mean_bound),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class WithBias:
+    """The whole model is shared. Each client keeps the bias of its features.
+
+    The shared vector is the model (d,), the consensus (m,), and 1 if the consensus is known, else 0.
+    """
+
+    problem: Problem
+    kappa: float
+    momentum: float
+    bound: float | None
+
+    @property
+    def initial(self) -> Float32s:
+        return np.concatenate([self.problem.initial, np.zeros(self.features + 1, np.float32)])
+
+    @cached_property
+    def features(self) -> int:
+        """m."""
+        return last_dense(self.problem.layers).in_features
+
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
+        return (BiasedUpdate(self, sampling), Consensus(self.problem, self.bound))
+
+    def gather(
+        self,
+        query: CohortQuery,
+        population: Population,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
+    ) -> Gathering:
+        update, consensus = (contribution.spec for contribution in contributions)
+        step, sent = np.zeros(len(query.broadcast)), query.broadcast
+        if not sent[-1]:
+            asked = Sum(consensus, self.features)
+            told = yield CohortQuery(cohort=population.everyone(), broadcast=sent[:0], sums=(asked,))
+            if told.survivors:
+                total = told.totals[consensus.name]
+                step[len(self.problem.initial) :] = [*(total.value / total.weight), 1.0]
+                sent = (sent + step).astype(np.float32)
+        size = len(self.problem.initial)
+        answers = yield replace(query, broadcast=sent, sums=(Sum(update, size),))
+        if answers.survivors:
+            step[:size] = step_of(query, answers.totals[update.name])
+        return (step if step.any() or answers.survivors else None), answers
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        found = each_on_its_own(devices, lambda client, kept: (self.problem, self.model(shared, kept)))
+        common = accuracies(devices, lambda client, kept: (self.problem, self.parts(shared)[0]))
+        return replace(found, figures={"global accuracy": common})
+
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
+        vector = self.parts(shared)[0] if client is None else self.model(shared, kept)
+        return Learnt(problem=self.problem, vector=vector)
+
+    def model(self, shared: Float32s, kept: ClientState) -> Float32s:
+        """The client's model (d,). Its head has the bias of its features in its own bias: W (f + e) + b."""
+        module = self.problem.module(self.parts(shared)[0])
+        head = last_dense(module)
+        weight, bias = (own.detach().cpu().double().numpy() for own in (head.weight, head.bias))
+        return with_head(module, np.column_stack([bias + weight @ self.bias(kept), weight]))
+
+    def bias(self, kept: ClientState) -> Float32s:
+        """The client's bias (m,), 0 before its first training."""
+        return kept_values(kept, "bias", np.zeros(self.features, np.float32))
+
+    def parts(self, shared: Float32s) -> tuple[Float32s, Float32s | None]:
+        """The model (d,) of a shared vector, and its consensus (m,), if it is known."""
+        size, m = len(self.problem.initial), self.features
+        if shared.shape != (size + m + 1,):
+            raise DataError(f"Expected {size + m + 1} shared values, got the shape {shared.shape}.")
+        return shared[:size], shared[size:-1] if shared[-1] else None
+
+    @cached_property
+    def trained(self) -> Problem:
+        """The problem of a model with a bias on its features."""
+        return replace(self.problem, model=Shifted(self.problem.model))
+
+
+@dataclass(frozen=True, eq=False)
+class BiasedUpdate:
+    """The update of the whole model in local training. The client keeps its bias."""
+
+    part: WithBias
+    sampling: Sampling = UNSAMPLED
+
+    @property
+    def spec(self) -> ValueSpec:
+        return update_sends(self.part.problem, self.sampling)
+
+    def fit(self, context: ClientContext) -> Fit:
+        model, consensus = self.part.parts(context.broadcast)
+        start = np.concatenate([model, self.part.bias(context.kept)])
+        fit = to_fit(self.part.trained, context, start)
+        if consensus is None:
+            return fit
+        pull = MeanPull(consensus, self.part.kappa, self.part.momentum)
+        return replace(fit, penalty=pull)
+
+    def value(self, context: ClientContext, trained: Fitted) -> Value:
+        problem, (model, _) = self.part.problem, self.part.parts(context.broadcast)
+        if isinstance(trained, DataError):  # the client keeps its bias of before
+            return bounded(problem, model, trained)
+        own, bias = np.split(trained, [len(model)])
+        return replace(bounded(problem, model, own), new_state={"bias": bias.copy()})
+
+    def compute(self, context: ClientContext) -> Value:
+        return self.value(context, fitted(self.fit(context)))
+
+
+class MeanPull:
+    """The mean regularisation of one local training: a penalty of a mini-batch, the same of each record.
+
+    It is kappa times half the mean over the features of (running mean - consensus)^2. The running mean is
+    (1 - momentum) times that of the mini-batch before, which is 0 at first, plus momentum times the mean of
+    this mini-batch. The gradient flows through the latter.
+    """
+
+    def __init__(self, consensus: Float32s, kappa: float, momentum: float) -> None:
+        self._consensus = torch.from_numpy(consensus.copy())
+        self._running = torch.zeros_like(self._consensus)
+        self._kappa, self._momentum = kappa, momentum
+
+    def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
+        before, consensus = (own.to(features.device) for own in (self._running, self._consensus))
+        running = (1 - self._momentum) * before + self._momentum * features.mean(0)
+        self._running = running.detach()
+        pull: Tensor = self._kappa / 2 * (running - consensus).square().mean()
+        return pull.expand(len(features))
+
+
+# A bias on the features ---------------------------------------------------------------------------
+
+
+class ShiftedLinear(nn.Linear):
+    """A dense layer that adds a trained vector, `shift`, to its inputs: W (x + e) + b."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None)
+        self.weight, self.bias = layer.weight, layer.bias
+        self.shift = nn.Parameter(torch.zeros(layer.in_features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input + self.shift, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """The description of a model whose head is a `ShiftedLinear`. Its vector ends in the shift."""
+
+    of: Architecture
+
+    hidden = None
+
+    @property
+    def reads_text(self) -> bool:
+        return self.of.reads_text
+
+    @property
+    def draws(self) -> bool:
+        return self.of.draws
+
+    @property
+    def layer(self) -> str:
+        return self.of.layer
+
+    def blank(self, shape: tuple[int, ...]) -> Tensor:
+        return self.of.blank(shape)
+
+    def shorter(self) -> Architecture:
+        return Shifted(self.of.shorter())
+
+    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
+        """Raises ConfigError if the model's last values are not those of its head."""
+        model = self.of.build(shape, outputs, seed)
+        head = last_dense(model)
+        name = next(name for name, module in model.named_modules() if module is head)
+        if [*model.state_dict()][-2:] != [f"{name}.weight", f"{name}.bias"] or not name:
+            raise ConfigError(
+                "Expected a model that ends in a dense layer with a bias, got another: FedDBE adds a vector "
+                "to the inputs of the last one. Take another model."
+            )
+        model.set_submodule(name, ShiftedLinear(head))
+        return model
+
+
+# The consensus ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Consensus:
+    """The mean of a client's features under the first model, (m,). 0 if no record can be used.
+
+    bound: the largest norm of a record's features. The mean is that of bounded integers, towards 0. Let B be
+    the bound in grid units. A record more moves a mean of n by |f - mean| / (n + 1) <= 2 B / (n + 1) for n >=
+    1, and by B for n = 0: by at most B. Another record moves it by at most 2 B / n. Dropping the fraction of
+    m entries moves two means apart by less than sqrt(m) units.
+    """
+
+    problem: Problem
+    bound: float | None
+
+    @cached_property
+    def spec(self) -> ValueSpec:
+        spec = replace(CONSENSUS, cohort=self.problem.clients)
+        if self.bound is None:
+            return spec
+        grid, width = grid_of(self.bound), last_dense(self.problem.layers).in_features
+        fraction = sqrt(width) * grid.step
+        moved: Mapping[tuple[Unit, Adjacency], float] = {
+            ("record", "add-remove"): self.bound + fraction,
+            ("record", "replace-one"): 2 * self.bound + fraction,
+            ("client", "zero-out"): self.bound,
+            ("client", "replace-one"): 2 * self.bound,
+        }
+        return replace(spec, sensitivity=moved, grid=grid)
+
+    def compute(self, context: ClientContext) -> Value:
+        own = usable(self.problem, context)
+        found = body_features(self.problem.module(self.problem.initial), own.x)
+        found = found[clipping.finite(found)]
+        if self.bound is None:
+            return Value(clear=_mean(found))
+        step = self.spec.grid.step
+        rows = clipping.to_grid(found, step, int(self.bound / step))
+        total = rows.sum(0)
+        # exact: a quotient of floats could be rounded up to the next integer
+        mean = np.sign(total) * (np.abs(total) // max(1, len(rows)))
+        return Value(integers=mean)
+
+
+def _mean(features: Floats) -> Floats:
+    return features.mean(0) if len(features) else np.zeros(features.shape[1])

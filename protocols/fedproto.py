@@ -1,0 +1,269 @@
+"""FedProto (Tan et al. 2022): class means of features are averaged, and each client keeps its whole model.
+
+A client trains its model on the mean cross-entropy plus lambda times the squared distance of each record's
+features to the prototype of its class. It sends FedLog's statistic, the sums of (1, phi) of each class. The
+server divides: a class's prototype is the mean of phi over its records, those of all clients together. A
+record gets the class of the nearest prototype. Bodies may differ between clients, features may not.
+
+A class that no client holds has no prototype. It is never predicted, and its records are not pulled. If the
+clients that hold a class are absent in a round, its prototype stays.
+
+Differences from the paper:
+
+- Eq. 6 divides the weighted mean of a class once more by the number of clients that hold it, and the authors'
+  code takes the plain mean of the clients' means. Here it is the mean over all records of the class.
+- The distance is that of each record's features, |phi - c|^2, and its mean over a batch is in the loss. Eq. 7
+  has the distance of the client's own class mean. Before a class has a prototype, its records have no term.
+- Counts travel within the statistic, where noise covers them. The server sends no counts.
+- `clip` bounds features, which the paper leaves as they are. Noise needs it, or `client_bound`.
+
+The statistic's sensitivity per record holds for a body that was not trained on the records. Here bodies are
+trained, so epsilon per record is infinite whatever the noise. Per client it is finite with `client_bound`.
+
+Y. Tan, G. Long, L. Liu, T. Zhou, Q. Lu, J. Jiang and C. Zhang: FedProto: Federated Prototype Learning across
+Heterogeneous Clients. AAAI 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+import torch
+from dp_accounting import DpEvent
+from torch import Tensor, nn
+
+from securefl.algorithm import (
+    Algorithm,
+    Answers,
+    ClientContext,
+    ClientState,
+    CohortQuery,
+    Device,
+    Evaluation,
+    Float32s,
+    Floats,
+    Population,
+    RoundResult,
+    State,
+    Sum,
+    Unit,
+)
+from securefl.errors import ConfigError, DataError
+from securefl.protocols.class_sums import Clipping, Statistic, class_means
+from securefl.training import Learnt, Problem, evaluate, pooled
+from securefl.training.fit import Fit, Fitted, usable
+from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
+from securefl.training.task import Bodies
+
+_NEVER: Final = -1e30
+"""The score of a class without a prototype: below that of any distance."""
+_BOUNDED_BY: Mapping[Unit, str] = {"client": "`client_bound` in its arm, and noise"}
+_NOBODY = Answers(survivors=(), totals={}, per_client={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProto:
+    """Options of FedProto.
+
+    lamda: lambda, the weight of the squared distance of features to the prototype of their class.
+    clip: how features are bounded, in training, sums and predictions: `{ kind, bound }`, as in FedLog.
+    client_bound: the largest norm of a client's whole statistic. A longer one is scaled down.
+    shorter: share of the clients whose body lacks its first hidden dense layer.
+    """
+
+    lamda: float = 1.0
+    clip: Clipping = field(default_factory=lambda: Clipping(kind="none"))
+    client_bound: float | None = None
+    shorter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lamda < np.inf:
+            raise ValueError(f"Expected lamda >= 0, got {self.lamda}. Write a weight such as 1.0.")
+        if not 0 <= self.shorter <= 1:
+            raise ValueError(f"Expected 0 <= shorter <= 1, got {self.shorter}.")
+        if self.client_bound is not None and not 0.01 <= self.client_bound <= 2**20:
+            raise ValueError(f"Expected 0.01 <= client_bound <= 2^20, got {self.client_bound}.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        if problem.kind != "classification":
+            raise ConfigError(
+                "Expected a data set with classes for FedProto, got numeric targets. Take another protocol."
+            )
+        # A study may have [dpsgd] for its other arms. Private training has no term for prototypes.
+        bodies = Bodies(replace(problem, private=None), self.shorter)
+        bodies.of(0)  # raises the error of a body that cannot be shortened
+        width = last_dense(problem.module(problem.initial)).in_features
+        own = OwnModels(bodies, width, self.clip.activation(), self.lamda)
+        statistic = Statistic(
+            own, self.clip, problem.outputs, width, problem.clients, self.client_bound, _BOUNDED_BY
+        )
+        return Prototypes(problem, own, statistic)
+
+
+# Prototypes --------------------------------------------------------------------------------------
+
+
+def prototypes(statistic: Floats, before: Float32s) -> Float32s:
+    """The prototypes of summed statistics (C, 1 + width), as they are broadcast, float32 (C, 1 + width).
+
+    Column 0 is 1 if the class has a prototype, and 0 if not. A class whose count is below 1 keeps the row of
+    `before`.
+    """
+    means = class_means(statistic)
+    known = np.asarray(np.isfinite(means).all(axis=1))
+    rows = np.column_stack([np.ones(len(means)), np.where(known[:, None], means, 0.0)])
+    return np.where(known[:, None], rows, before).astype(np.float32)
+
+
+def nearest(sent: Float32s) -> Floats:
+    """The linear head (C, 1 + width), bias first, whose largest score is that of the nearest prototype.
+
+    A score is -|phi - c|^2 + |phi|^2 = 2 phi . c - |c|^2. A class without a prototype never has the largest.
+    """
+    there, centres = sent[:, 0] == 1, sent[:, 1:].astype(np.float64)
+    bias = np.where(there, -np.sum(centres**2, axis=1), _NEVER)
+    return np.column_stack([bias, np.where(there[:, None], 2 * centres, 0.0)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pull:
+    """lambda |phi - prototype of its class|^2 of each record, 0 for a class without a prototype.
+
+    sent: the prototypes as they were broadcast, float32 (classes, 1 + width), as bytes.
+    """
+
+    sent: bytes
+    classes: int
+    lamda: float
+
+    def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
+        rows = self._rows.to(features.device)[targets]
+        return self.lamda * rows[:, 0] * (features - rows[:, 1:]).square().sum(1)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        return torch.from_numpy(np.frombuffer(self.sent, np.float32).reshape(self.classes, -1).copy())
+
+
+# The models --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OwnModels:
+    """The clients' whole models, trained under the prototypes and kept. All have `width` features."""
+
+    bodies: Bodies
+    width: int
+    activation: Bounded | None
+    lamda: float
+    depends_on: Literal["records", "trained-state"] = "trained-state"
+    initial_queries: int = 0
+    training: DpEvent | None = None
+    once: bool = False
+
+    def fit(self, context: ClientContext) -> Fit:
+        problem = self.bodies.of(context.client)
+        return Fit(
+            problem=problem,
+            start=self.model(context.client, context.kept),
+            context=usable(problem, context),
+            activation=self.activation,
+            penalty=self._pull(context.broadcast),
+        )
+
+    def prepared(self, context: ClientContext, trained: Fitted | None) -> tuple[nn.Module, ClientState]:
+        # If training diverged, the client keeps its model and answers: silence would tell of the records.
+        failed = trained is None or isinstance(trained, DataError)
+        vector = self.model(context.client, context.kept) if failed else np.array(trained)
+        return self.bodies.of(context.client).module(vector), {"model": vector}
+
+    def model(self, client: int, kept: ClientState) -> Float32s:
+        """The client's model (d,)."""
+        return np.array(kept.get("model", self.bodies.of(client).initial), dtype=np.float32)
+
+    def rows(self, sent: Float32s) -> Float32s:
+        """Prototypes as they were broadcast, (C, 1 + width). Raises DataError for other arrays."""
+        classes = self.bodies.problem.outputs
+        if sent.size != classes * (1 + self.width) or not np.isfinite(sent).all():
+            raise DataError(
+                f"Expected finite prototypes of {classes} x {1 + self.width} values, got {sent.size} "
+                "values, or some that are not finite: the client abstains."
+            )
+        rows = sent.reshape(classes, -1)
+        if not np.isin(rows[:, 0], (0.0, 1.0)).all():
+            raise DataError("Expected 0 or 1 before each prototype, got another number: the client abstains.")
+        return rows
+
+    def _pull(self, broadcast: Float32s) -> Pull | None:
+        if not (broadcast.size and self.lamda):
+            return None
+        sent = self.rows(broadcast).tobytes()
+        return Pull(sent=sent, classes=self.bodies.problem.outputs, lamda=self.lamda)
+
+    def predicting(self, client: int | None, sent: Float32s, kept: ClientState) -> tuple[Problem, Float32s]:
+        """The client's model with the head of the nearest prototype, or with its own before there are any."""
+        problem = self.bodies.problem if client is None else self.bodies.of(client)
+        vector = problem.initial if client is None else self.model(client, kept)
+        return problem, with_head(problem.module(vector), nearest(self.rows(sent))) if sent.size else vector
+
+
+# The server --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Prototypes:
+    """The server's rounds: all clients train and send their statistics, and the class means go down."""
+
+    problem: Problem
+    own: OwnModels
+    statistic: Statistic
+
+    @property
+    def contributions(self) -> tuple[Statistic, ...]:
+        return (self.statistic,)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.problem.outputs, 1 + self.statistic.width
+
+    def start(self) -> State:
+        return State(np.zeros(0, np.float32))
+
+    def round(
+        self, state: State, population: Population, number: int, rng: np.random.Generator
+    ) -> Generator[CohortQuery, Answers, RoundResult]:
+        cohort = population.everyone()
+        question = Sum(self.statistic.spec, int(np.prod(self._shape)))
+        query = CohortQuery(cohort=cohort, broadcast=state.broadcast, sums=(question,))
+        answers = (yield query) if cohort else _NOBODY
+        if answers.survivors:
+            total = answers.totals[self.statistic.spec.name].value.reshape(self._shape)
+            before = state.broadcast if state.broadcast.size else np.zeros(total.size, np.float32)
+            state = State(prototypes(total, before.reshape(self._shape)).ravel(), state.memory)
+        return RoundResult(state=state, drawn=dict.fromkeys(cohort, 1), survivors=answers.survivors)
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        # There is no common model to test: each client's own model is tested on records like its own.
+        return pooled(
+            [
+                (len(device.x), self._evaluated(client, state.broadcast, device))
+                for client, device in enumerate(devices)
+                if len(device.x)
+            ]
+        )
+
+    def _evaluated(self, client: int, sent: Float32s, device: Device) -> Evaluation:
+        problem, vector = self.own.predicting(client, sent, device.kept)
+        module = problem.module(vector)
+        with activated(module, self.own.activation):
+            return evaluate(module, device.x, device.y, problem.kind)
+
+    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
+        problem, vector = self.own.predicting(client, state.broadcast, kept)
+        module = problem.module(vector)
+        shared = entries(module, [last_dense(module)]) if client is None else None
+        return Learnt(problem=problem, vector=vector, shared=shared, features=self.own.activation)

@@ -1,0 +1,260 @@
+"""Models of which clients share some layers and keep the others: the parts of LG-FedAvg, FedPer and FedRep.
+
+    shared layers  x  local training
+
+LG-FedAvg shares the last layers, and FedPer, FedRep and FedBABU share all but these. A client keeps the
+values of its model that it does not share. They are client state, which never leaves its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import nan
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.algorithm import (
+    ClientContext,
+    ClientState,
+    CohortQuery,
+    Contribution,
+    Device,
+    Evaluation,
+    Float32s,
+    Floats,
+    Population,
+    Value,
+    ValueSpec,
+)
+from securefl.errors import ConfigError, DataError
+from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
+from securefl.protocols.parts import Gathering, gather_mean
+from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
+from securefl.training.chunks import body_features
+from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.heads import entries, last_dense, last_layers
+from securefl.training.heads import places as places_of
+from securefl.training.task import Bodies
+
+Training = Callable[[Problem, ClientContext, Float32s], Fit]
+"""The local training of a client: from its problem, its context and its whole model (d,)."""
+
+
+def check_layers(layers: int) -> None:
+    """Raises ValueError unless there is at least one layer."""
+    if layers < 1:
+        raise ValueError(f"Expected layers >= 1, got {layers}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedLayers:
+    """The layers that clients share.
+
+    layers: a number of dense layers, counted from the last.
+    side: "head": these layers are shared. "body": all others are.
+    """
+
+    layers: int
+    side: Literal["head", "body"]
+
+    def places(self, problem: Problem) -> NDArray[np.int64]:
+        """The positions of the shared values in the model's vector, int64.
+
+        Raises ConfigError if the model has no such layer.
+        """
+        module = problem.module(problem.initial)
+        head = places_of(module, last_layers(module, self.layers))
+        if self.side == "head":
+            return head
+        rest = np.ones(len(problem.initial), np.bool_)
+        rest[head] = False
+        if not rest.any():
+            raise ConfigError(
+                f"Expected a model with layers before its last {self.layers} dense one(s), which clients "
+                "share, got none. Set `hidden` under [model], or take another model."
+            )
+        return np.flatnonzero(rest)
+
+    def names(self, problem: Problem) -> frozenset[str]:
+        """The names of the shared values in the model's state dict."""
+        module = problem.module(problem.initial)
+        head = entries(module, last_layers(module, self.layers))
+        if self.side == "head":
+            return head
+        return frozenset(n for n, v in module.state_dict().items() if v.is_floating_point()) - head
+
+
+@dataclass(frozen=True, eq=False)
+class Personal:
+    """Some layers are shared. Each client keeps the rest of its model.
+
+    bodies: the problem of each client. The shared layers of all have equal shapes.
+    train: the local training.
+    charged: the problem whose private training the ledger counts, if that is not the problem's own.
+    keeps: whether clients keep the layers that they do not share. Otherwise these have their first values.
+    """
+
+    bodies: Bodies
+    shared: SharedLayers
+    train: Training = to_fit
+    charged: Problem | None = None
+    keeps: bool = True
+
+    @cached_property
+    def initial(self) -> Float32s:
+        problem = self.bodies.problem
+        return problem.initial[self.shared.places(problem)]
+
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
+        return (SharedUpdate(self, sampling),)
+
+    def gather(
+        self,
+        query: CohortQuery,
+        population: Population,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
+    ) -> Gathering:
+        return gather_mean(query, contributions[0])
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        # There is no common model to test: each client's own model is tested on records like its own.
+        return each_on_its_own(
+            devices, lambda client, kept: (self.bodies.of(client), self.model(client, shared, kept))
+        )
+
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
+        if client is not None:
+            return Learnt(problem=self.bodies.of(client), vector=self.model(client, shared, kept))
+        problem = self.bodies.problem
+        vector = problem.initial.copy()
+        vector[self.shared.places(problem)] = shared
+        return Learnt(problem=problem, vector=vector, shared=self.shared.names(problem))
+
+    def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
+        """The client's whole model (d,): its own layers beside the shared ones."""
+        problem = self.bodies.of(client)
+        vector = kept_values(kept if self.keeps else {}, "model", problem.initial)
+        places = self.shared.places(problem)
+        # Bodies differ in length, and their shared layers do not.
+        if shared.shape != places.shape:
+            raise DataError(f"Expected {len(places)} shared values, got the shape {shared.shape}.")
+        vector[places] = shared
+        return vector
+
+    def taken(self, client: int, model: Float32s) -> Float32s:
+        """The shared layers of a client's model."""
+        return model[self.shared.places(self.bodies.of(client))]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedUpdate:
+    """The update of the shared layers in local training. The client keeps the rest of its model."""
+
+    part: Personal
+    sampling: Sampling = UNSAMPLED
+
+    @property
+    def spec(self) -> ValueSpec:
+        return update_sends(self.part.charged or self.part.bodies.problem, self.sampling)
+
+    def fit(self, context: ClientContext) -> Fit:
+        start = self.part.model(context.client, context.broadcast, context.kept)
+        return self.part.train(self.part.bodies.of(context.client), context, start)
+
+    def value(self, context: ClientContext, trained: Fitted) -> Value:
+        problem = self.part.bodies.problem
+        if isinstance(trained, DataError):  # the client keeps its layers of before
+            return bounded(problem, context.broadcast, trained)
+        update = bounded(problem, context.broadcast, self.part.taken(context.client, trained))
+        return replace(update, new_state={"model": trained.copy()}) if self.part.keeps else update
+
+    def compute(self, context: ClientContext) -> Value:
+        return self.value(context, fitted(self.fit(context)))
+
+
+def kept_values(kept: ClientState, name: str, initial: Float32s) -> Float32s:
+    """A copy of the values that a client keeps under this name, float32, or of `initial` if it has none.
+
+    Raises DataError if they are damaged: of another type or shape than `initial`, or not finite.
+    """
+    own = kept.get(name)
+    if own is None:
+        return initial.copy()
+    if own.dtype != np.float32 or own.shape != initial.shape or not np.isfinite(own).all():
+        raise DataError(
+            f"Expected the client state {name!r} to be {len(initial)} finite values of float32, got "
+            f"{own.dtype} of shape {own.shape}: it is damaged, or of another model. Restore the client's "
+            "file from a copy, or begin a new run."
+        )
+    return own.copy()
+
+
+Model = Callable[[int, ClientState], tuple[Problem, Float32s]]
+"""The problem and the model (d,) of a client with this state."""
+
+
+def each_on_its_own(devices: Sequence[Device], model: Model) -> Evaluation:
+    """The accuracy and loss of each client's model on its test records, all records together.
+
+    A client without test records does not count. All is nan if no client has any.
+    """
+    found = [(count, own) for _, count, own in _tested(devices, model)]
+    return pooled(found) if found else Evaluation(accuracy=nan, loss=nan, personal=True)
+
+
+def accuracies(devices: Sequence[Device], model: Model) -> Floats:
+    """Each client's accuracy on its test records, float64 (N,), nan for a client without any."""
+    found = np.full(len(devices), nan)
+    for client, _, own in _tested(devices, model):
+        found[client] = own.accuracy
+    return found
+
+
+def _tested(devices: Sequence[Device], model: Model) -> Iterator[tuple[int, int, Evaluation]]:
+    """For each client with test records: its number, the number of these records, and its evaluation."""
+    for client, device in enumerate(devices):
+        if len(device.x):
+            problem, vector = model(client, device.kept)
+            found = evaluate(problem.module(vector), device.x, device.y, problem.kind)
+            yield client, len(device.x), found
+
+
+@dataclass(frozen=True, eq=False)
+class HeadAlone:
+    """The training of the head alone, the last dense layer, under a frozen body in evaluation mode.
+
+    epochs: the passes over the records. Private training has its own number of steps.
+    rate: the learning rate, in multiples of the problem's.
+    """
+
+    whole: Problem
+    epochs: int
+    rate: float = 1.0
+
+    def fit(self, context: ClientContext, start: Float32s) -> Fit:
+        """The training that begins at the model `start` (d,). Its result has the head's values alone."""
+        model = self.whole.module(start)
+        head = start[places_of(model, last_layers(model, 1))]
+        # Such a body gives a record the same features in every pass.
+        features = body_features(model, context.x).astype(np.float32)
+        return Fit(problem=self._head, start=head, context=replace(context, x=features))
+
+    @cached_property
+    def _head(self) -> Problem:
+        """The problem of the head. Its records are features."""
+        whole, rate = self.whole, self.rate
+        local, private = whole.local, whole.private
+        if private is not None:
+            private = replace(private, learning_rate=rate * private.learning_rate)
+        return replace(
+            whole,
+            model=ModelConfig(kind="mlp", hidden=()),
+            shape=(last_dense(whole.layers).in_features,),
+            local=replace(local, learning_rate=rate * local.learning_rate, epochs=self.epochs, steps=None),
+            private=private,
+        )

@@ -1,0 +1,161 @@
+"""pFedMe (Dinh et al., NeurIPS 2020): each client trains a personal model theta near the global model w.
+
+On each mini-batch, K steps reduce f(theta) + lambda / 2 |theta - w_k|^2. Then w_k <- w_k - eta lambda (w_k -
+theta), a gradient step on the Moreau envelope of f. The server takes w <- (1 - beta) w + beta mean w_k.
+
+Both models are tested on records like the client's own: theta gives the accuracy of a run, and the figure
+"global accuracy" is that of w.
+
+Differences from the paper: the mean is over the clients that were drawn, and a client that was not drawn
+sends nothing. In the paper all clients train, and some are averaged. [local] has the solver of the inner
+problem: its `learning_rate` is the paper's personal learning rate, and `steps` its R local rounds. Theta
+begins at w in each round and is not reset between mini-batches, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+
+import numpy as np
+
+from securefl.algorithm import (
+    Algorithm,
+    ClientContext,
+    ClientState,
+    CohortQuery,
+    Contribution,
+    Device,
+    Evaluation,
+    Float32s,
+    Population,
+    Value,
+    ValueSpec,
+)
+from securefl.errors import ConfigError, DataError
+from securefl.protocols.averaging import Averaging, Scaled, Uniform, check_fraction
+from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
+from securefl.protocols.parts import Gathering, gather_mean
+from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
+from securefl.training import Learnt, Problem
+from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.local import Envelope
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe:
+    """Options of pFedMe.
+
+    fraction: C; K = ceil(C N) clients a round. The paper's S over N.
+    lamda: lambda, the weight of |theta - w|^2 / 2. A large one keeps personal models near the global one.
+    personal_steps: K, the steps on each mini-batch towards the personal model.
+    eta: the learning rate of w_k. eta times lamda is the share of the way from w_k to theta, at most 1.
+    beta: the share of the mean of the clients' models in the next global model. 1 is the plain mean.
+    """
+
+    fraction: float = 1.0
+    lamda: float = 15.0
+    personal_steps: int = 5
+    eta: float = 0.005
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        if not (self.lamda > 0 and isfinite(self.lamda)):
+            raise ValueError(f"Expected a finite lamda > 0, got {self.lamda}.")
+        if self.personal_steps < 1:
+            raise ValueError(f"Expected personal_steps >= 1, got {self.personal_steps}.")
+        if not 0 < self.eta * self.lamda <= 1:
+            raise ValueError(
+                f"Expected 0 < eta * lamda <= 1, got {self.eta} * {self.lamda}: a larger step passes the "
+                "personal model. Lower eta."
+            )
+        if not (self.beta > 0 and isfinite(self.beta)):
+            raise ValueError(f"Expected a finite beta > 0, got {self.beta}.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        """Raises ConfigError for private training, and for steps of SGD that would diverge."""
+        if problem.private is not None:
+            raise ConfigError(
+                "Expected no [dpsgd] with pFedMe, got one: its K steps on one mini-batch have no private "
+                'form. Leave [dpsgd] out, or add noise to bounded updates (unit = "client", `update_bound`).'
+            )
+        local = problem.local
+        if local.optimizer == "sgd" and local.learning_rate * self.lamda >= 2 * (1 + local.momentum):
+            raise ConfigError(
+                "Expected learning_rate * lamda below 2 with SGD, so that steps near the proximal point, got "
+                f"{local.learning_rate:g} * {self.lamda:g}. Lower `learning_rate` under [local]."
+            )
+        envelope = Envelope(steps=self.personal_steps, weight=self.lamda, rate=self.eta)
+        return Averaging(
+            problem=problem,
+            selection=Uniform(),
+            fraction=self.fraction,
+            aggregation="partial",
+            server=Scaled(factor=self.beta),
+            part=NearGlobal(problem, envelope),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class NearGlobal:
+    """The whole model is shared. Each client keeps a model of its own near it."""
+
+    problem: Problem
+    envelope: Envelope
+
+    @property
+    def initial(self) -> Float32s:
+        return self.problem.initial
+
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
+        return (EnvelopeUpdate(self.problem, self.envelope, sampling),)
+
+    def gather(
+        self,
+        query: CohortQuery,
+        population: Population,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
+    ) -> Gathering:
+        return gather_mean(query, *contributions)
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        found = each_on_its_own(devices, lambda client, kept: (self.problem, personal(shared, kept)))
+        common = accuracies(devices, lambda client, kept: (self.problem, shared))
+        return replace(found, figures={"global accuracy": common})
+
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
+        return Learnt(problem=self.problem, vector=shared if client is None else personal(shared, kept))
+
+
+def personal(shared: Float32s, kept: ClientState) -> Float32s:
+    """The client's theta (d,), or the global model if it has none yet."""
+    return kept_values(kept, "personal", shared)
+
+
+@dataclass(frozen=True, eq=False)
+class EnvelopeUpdate:
+    """The update w_k - w. The client keeps its theta."""
+
+    problem: Problem
+    envelope: Envelope
+    sampling: Sampling = UNSAMPLED
+
+    @property
+    def spec(self) -> ValueSpec:
+        return update_sends(self.problem, self.sampling)
+
+    def fit(self, context: ClientContext) -> Fit:
+        both = np.concatenate([context.broadcast, context.broadcast])
+        return replace(to_fit(self.problem, context, both), envelope=self.envelope)
+
+    def value(self, context: ClientContext, trained: Fitted) -> Value:
+        if isinstance(trained, DataError):  # the client keeps its theta of before
+            return bounded(self.problem, context.broadcast, trained)
+        own, moved = np.split(trained, 2)
+        return replace(bounded(self.problem, context.broadcast, moved), new_state={"personal": own.copy()})
+
+    def compute(self, context: ClientContext) -> Value:
+        return self.value(context, fitted(self.fit(context)))

@@ -1,0 +1,240 @@
+"""Compressed updates: what is not sent stays, models move by changes, and a server's bytes are checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.tiny_study import plain, run, same_state, spied, study, world
+
+from securefl.algorithm.clients import ClientContext, State
+from securefl.core.errors import DataError
+from securefl.core.sparse import sparse
+from securefl.protocols.compression import CompressedAveraging, download, received
+from securefl.protocols.cs_fl import CSFL
+from securefl.protocols.stc import STC
+from securefl.study.arm import arm_folder
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import Study
+from securefl.study.run import run_arm
+from securefl.training.fit import fitted
+from securefl.training.task import Problem
+
+OPTIONS = {
+    "stc": "p = 0.05",
+    "cs_fl": "sparsity = 0.02",
+    "cs_fl signs": "sparsity = 0.01\nmeasurements = 0.3\nsigns = true",
+}
+LOSSES = "[network]\ndropout = 0.3\n"
+
+
+def of(which: str, fraction: float = 0.5, **changes: Any) -> Study:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{which.split()[0]}"\nfraction = {fraction}\n{OPTIONS[which]}\n'
+    return study(arm, **{"clients": 6, "rounds": 5, **changes})
+
+
+def kept(of: Study, folder: Path) -> Any:
+    with Checkpoint(arm_folder(folder, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+        return checkpoint.kept()
+
+
+def same_arrays(one: Any, other: Any) -> bool:
+    return one.keys() == other.keys() and all(
+        same_state(State(np.zeros(0, np.float32), one[k]), State(np.zeros(0, np.float32), other[k]))
+        for k in one
+    )
+
+
+@pytest.mark.parametrize("which", OPTIONS)
+@pytest.mark.parametrize("extra", ["", LOSSES], ids=["all answer", "some are lost"])
+def test_each_client_has_a_model_that_the_server_had(which: str, extra: str, tmp_path: Path) -> None:
+    """Bit for bit, though nobody gets more than changes."""
+    own = of(which, extra=extra)
+    spy, _ = spied(own, tmp_path)
+    models = {state.broadcast.tobytes() for state in spy.states[:-1]}
+    states = kept(own, tmp_path)
+    assert states
+    for client in states.values():
+        assert client["model"].tobytes() in models
+    last = spy.states[-2].broadcast.tobytes()
+    answered = spy.asks[-1][1].survivors
+    assert answered
+    assert all(states[k]["model"].tobytes() == last for k in answered)
+    assert all(len(query.broadcast) < len(spy.states[0].broadcast) for query, _ in spy.asks)
+
+
+@pytest.mark.parametrize("which", OPTIONS)
+def test_a_resumed_run_is_the_uninterrupted_one(which: str, tmp_path: Path) -> None:
+    """Model, server's residual, and each client's model and residual, bit for bit."""
+    own = of(which, rounds=6, extra=LOSSES)
+    whole = run(own, tmp_path / "whole")
+    for rounds in (1, 3, 6):
+        parts = run_arm(own, own.arms[0], world(own), tmp_path / "parts", lambda record: None, rounds=rounds)
+    assert plain(parts.records) == plain(whole.records)
+    assert same_arrays(kept(own, tmp_path / "parts"), kept(own, tmp_path / "whole"))
+    states = []
+    for folder in ("whole", "parts"):
+        with Checkpoint(arm_folder(tmp_path / folder, own.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+            states.append(checkpoint.load()[0])
+    assert states[0] is not None
+    assert states[1] is not None
+    assert same_state(states[0], states[1])
+    assert np.abs(states[0].memory["residual"]).max() > 0
+
+
+def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:
+    """Over all rounds: the client's updates are what it sent and its residual; so are the server's steps."""
+    here = world(of("stc"))
+    (update,) = STC(fraction=1.0, p=0.05).build(here.problem).contributions
+    x, y = here.records[0]
+    state: Any = {}
+    model, sent, steps = here.problem.initial, np.zeros(len(here.problem.initial)), 0.0
+    for number in (1, 2, 3):
+        context = ClientContext(
+            client=0,
+            round=number,
+            x=x,
+            y=y,
+            broadcast=np.zeros(3, np.float32),
+            public={},
+            rng=np.random.default_rng(number),
+            kept={**state, "version": np.zeros(1, np.int64)},
+        )
+        trained = fitted(update.fit(context))  # type: ignore[attr-defined]
+        steps = steps + (trained.astype(np.float64) - model)
+        value = update.value(context, trained)  # type: ignore[attr-defined]
+        sent += value.clear
+        state = value.new_state
+    np.testing.assert_allclose(sent + state["residual"], steps, atol=1e-6)
+    assert np.count_nonzero(value.clear) == int(0.05 * len(model))
+
+    spy, _ = spied(of("stc", 1.0), tmp_path)
+    total = sum(answers.totals["update"].value for _, answers in spy.asks)  # equal weights of 1 / 6 each
+    moved = spy.states[-1].broadcast.astype(np.float64) - spy.states[0].broadcast
+    np.testing.assert_allclose(moved + spy.states[-1].memory["residual"], total, atol=1e-5)
+
+
+# The way down ------------------------------------------------------------------------------------
+
+
+def problem() -> Problem:
+    return world(of("stc")).problem
+
+
+def moved(rounds: int, p: float = 0.02) -> tuple[CompressedAveraging, list[State]]:
+    """The server's states over rounds of random steps, in which client 0 never answers."""
+    own = STC(fraction=1.0, p=p).build(problem())
+    assert isinstance(own, CompressedAveraging)
+    rng, states = np.random.default_rng(1), [own.start()]
+    for _ in range(rounds):
+        state = states[-1]
+        has = np.append(0, np.full(5, state.memory["version"][0]))
+        states.append(own._moved(state.remember(has=has), rng.normal(size=len(state.broadcast))))
+    return own, states
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3, 6])
+def test_a_client_takes_the_changes_that_it_lacks(behind: int) -> None:
+    own, states = moved(6)
+    sent = download(states[-1], range(6))
+    assert len(sent) < len(states[-1].broadcast)
+    at = 6 - behind
+    state = {"model": states[at].broadcast, "version": np.array([at])}
+    model, version = received(own.problem, sent, state if at else {})
+    assert version == 6
+    assert model.tobytes() == states[-1].broadcast.tobytes()
+
+
+def test_a_cohort_that_lacks_little_is_sent_little() -> None:
+    _, states = moved(6)
+    one, all_of_them = (len(download(states[-1], cohort)) for cohort in ((1, 2), (0, 1, 2)))
+    assert one < all_of_them / 3
+
+
+def test_changes_longer_than_the_model_are_sent_as_the_model() -> None:
+    own, states = moved(60, p=0.1)
+    sent = download(states[-1], (0, 1))
+    assert len(sent) == 3 + len(states[-1].broadcast)
+    assert states[-1].memory["changes"].nbytes <= 4 * len(states[-1].broadcast)
+    model, version = received(own.problem, sent, {})
+    assert version == 60
+    assert model.tobytes() == states[-1].broadcast.tobytes()
+
+
+def test_a_client_that_lost_its_state_abstains_and_trains_no_other_model() -> None:
+    own, states = moved(3)
+    with pytest.raises(DataError, match="since version 0 of the model, got those from 2 to 3"):
+        received(own.problem, download(states[-1], (1,)), {})
+
+
+def words(*parts: bytes) -> list[float]:
+    data = b"".join(parts)
+    data += bytes(-len(data) % 3)
+    return [float(int.from_bytes(data[i : i + 3], "little")) for i in range(0, len(data), 3)]
+
+
+def change(size: int, value: int) -> bytes:
+    vector = np.zeros(size, np.int32)
+    vector[3] = value
+    return sparse(vector)
+
+
+ONE = int(np.float32(1.0).view(np.int32))
+NAN = int(np.float32(np.nan).view(np.int32))
+D = 610
+
+
+def length(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "little")
+
+
+def test_a_change_by_hand() -> None:
+    coded = change(D, -ONE)
+    sent = np.array([0, 0, 1, *words(length(coded), coded)], np.float32)
+    model, version = received(problem(), sent, {})
+    expected = problem().initial.copy()
+    expected[3] -= 1
+    assert version == 1
+    np.testing.assert_array_equal(model, expected)
+
+
+GOOD = change(D, ONE)
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ([], "3 whole numbers"),
+        ([0, 0], "3 whole numbers"),
+        ([0, 0, np.nan], "3 whole numbers"),
+        ([0, 0.5, 1], "3 whole numbers"),
+        ([-1, 0, 1], "3 whole numbers"),
+        ([2, 0, 0], "the changes since version 0"),
+        ([0, 1, 2], "the changes since version 0"),
+        ([0, 0, 1], "Expected 1 changes"),
+        ([0, 0, 2**20], "changes"),
+        ([0, 0, 1, np.nan], "whole numbers from 0 to 2\\^24"),
+        ([0, 0, 1, -1.0], "whole numbers from 0 to 2\\^24"),
+        ([0, 0, 1, 2**24], "whole numbers from 0 to 2\\^24"),
+        ([0, 0, 1, *words(length(GOOD), GOOD, bytes(9))], "Expected 1 changes"),
+        ([0, 0, 1, *words(b"\xff\xff\xff\xff", GOOD)], "Expected 1 changes"),
+        ([0, 0, 1, *words(length(GOOD), bytes([GOOD[0] ^ 16]) + GOOD[1:])], "Expected"),
+        ([0, 0, 1, *words(length(change(D, NAN)), change(D, NAN))], "finite values"),
+        ([0, 0, 0, *[0.0] * (D + 1)], "at most 610 others"),
+        ([1, 0, 1, *[0.0] * (D - 1)], "a model of 610 values"),
+    ],
+)
+def test_a_broadcast_that_no_server_makes_is_refused(sent: list[float], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        received(problem(), np.array(sent, np.float32), {})
+
+
+@pytest.mark.parametrize("options", [STC, CSFL])
+def test_shares_are_shares(options: Any) -> None:
+    with pytest.raises(ValueError, match="0 < fraction <= 1"):
+        options(fraction=0.0)
+    for name in {"p", "measurements", "sparsity"} & set(options.__dataclass_fields__):
+        with pytest.raises(ValueError, match=f"0 < {name} <= 1"):
+            options(fraction=1.0, **{name: 0.0})

@@ -1,0 +1,215 @@
+"""FedDBE: a bias of the client's own on the features, and a consensus that is collected once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support.private_studies import private
+from support.tiny_study import run, spied, study, world
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.algorithm.clients import ClientContext
+from securefl.core.errors import ConfigError, DataError
+from securefl.protocols.feddbe import FedDBE
+from securefl.study.arm import arm_folder
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.composition import composition
+from securefl.study.config import Study
+from securefl.study.export import taken
+from securefl.training import LocalTraining, ModelConfig, Problem
+from securefl.training.fit import fitted
+
+D, M = 6 * 8 + 8 + 8 * 3 + 3, 8
+
+
+def problem(**local: Any) -> Problem:
+    settings = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 2, "batch_size": 5, **local}
+    return Problem(
+        model=ModelConfig(kind="mlp", hidden=(8,)),
+        local=LocalTraining(**settings),
+        kind="classification",
+        shape=(6,),
+        outputs=3,
+        clients=3,
+        records=90,
+        server_x=np.zeros((0, 6), np.float32),
+        server_y=np.zeros(0, np.int64),
+        seed=2,
+    )
+
+
+def context(broadcast: NDArray[np.float32], **more: Any) -> ClientContext:
+    rng = np.random.default_rng(40)
+    x, y = rng.normal(size=(13, 6)).astype(np.float32), rng.integers(3, size=13)
+    given = {"x": x, "y": y, "rng": np.random.default_rng(0), **more}
+    return ClientContext(client=0, round=1, broadcast=broadcast, public={}, **given)
+
+
+def tiny(options: str = "", **more: Any) -> Study:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "feddbe"\n{options}\n'
+    return study(arm, clients=4, **more)
+
+
+# The consensus ------------------------------------------------------------------------------------
+
+
+def features_of(vector: NDArray[np.float32], x: NDArray[Any], width: int = 8) -> NDArray[np.float64]:
+    inputs = int(np.prod(x.shape[1:]))
+    weight = vector[: inputs * width].reshape(width, inputs).astype(np.float64)
+    return np.maximum(x.reshape(len(x), -1) @ weight.T + vector[inputs * width :][:width], 0)
+
+
+def test_the_consensus_is_the_mean_of_the_clients_mean_features(tmp_path: Path) -> None:
+    of = tiny(rounds=3)
+    here = world(of)
+    spy, _ = spied(of, tmp_path, here)
+    means = [features_of(here.problem.initial, x).mean(0) for x, _ in here.records]
+    for state in spy.states[1:]:
+        np.testing.assert_allclose(state.broadcast[-9:-1], np.mean(means, axis=0), atol=2e-6)
+        assert state.broadcast[-1] == 1
+    assert not spy.states[0].broadcast[-9:].any()
+    asked = [[s.spec.name for s in query.sums] for query, _ in spy.asks]
+    assert asked == [["consensus"], ["update"], ["update"], ["update"]]
+    assert spy.asks[0][0].broadcast.size == 0
+
+
+def test_the_consensus_has_a_charge_of_its_own(tmp_path: Path) -> None:
+    of = tiny("mean_bound = 1.0", rounds=2)
+    run(of, tmp_path)
+    terms = Terms(unit="record", adjacency="replace-one", delta=1e-4)
+    with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", terms) as book:
+        names = [row[5] for row in book.rows()]
+    assert (names.count("consensus"), names.count("update")) == (4, 8)
+    lacking = tiny(non_private='["update"]')
+    with pytest.raises(ConfigError, match=r'non_private = ."consensus"'):
+        composition(lacking, lacking.arms[0], world(lacking))
+
+
+def test_a_client_bounds_its_features_and_answers_whatever_its_records_are() -> None:
+    _, consensus = FedDBE(mean_bound=0.25).build(problem()).contributions
+    own = context(np.zeros(0, np.float32))
+    step = consensus.spec.grid.step
+    found = features_of(problem().initial, own.x)
+    clipped = found * np.minimum(1, 0.25 / np.linalg.norm(found, axis=1, keepdims=True))
+    value = consensus.compute(own)
+    assert value.integers is not None
+    np.testing.assert_allclose(value.integers * step, clipped.mean(0), atol=2 * step)
+    for x, y in ((own.x[:0], own.y[:0]), (own.x * np.nan, own.y), (own.x, own.y + 9)):
+        empty = consensus.compute(context(np.zeros(0, np.float32), x=x, y=y))
+        assert empty.integers is not None
+        assert not empty.integers.any()
+
+
+# Training -----------------------------------------------------------------------------------------
+
+
+def by_hand(vector: Any, bias: Any, consensus: Any, own: ClientContext, kappa: float, momentum: float) -> Any:
+    """The authors' loop in plain torch: features, running mean, bias, head."""
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    parameters = [*body.parameters(), *head.parameters()]
+    nn.utils.vector_to_parameters(torch.from_numpy(vector.copy()), parameters)
+    shift = nn.Parameter(torch.from_numpy(bias.copy()))
+    optimizer, rng = torch.optim.SGD([*parameters, shift], lr=0.1), np.random.default_rng(0)
+    running = torch.zeros(8)
+    for _ in range(2):
+        order = rng.permutation(13)
+        for batch in (order[:5], order[5:10], order[10:]):
+            features = torch.relu(body(torch.from_numpy(own.x[batch])))
+            running = (1 - momentum) * running + momentum * features.mean(0)
+            loss = cross_entropy(head(features + shift), torch.from_numpy(own.y[batch]))
+            if consensus is not None:
+                loss = loss + kappa * (0.5 * (running - torch.from_numpy(consensus)) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            running = running.detach()
+    return nn.utils.parameters_to_vector([*parameters, shift]).detach().numpy()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_training_by_hand(known: bool) -> None:
+    here = problem()
+    algorithm = FedDBE(kappa=7.0, momentum=0.3).build(here)
+    update = algorithm.contributions[0]
+    consensus = np.linspace(0, 2, M, dtype=np.float32)
+    bias = np.linspace(-1, 1, M, dtype=np.float32)
+    sent = np.concatenate([here.initial, consensus * known, [np.float32(known)]]).astype(np.float32)
+    own = context(sent, kept={"bias": bias})
+    value = update.compute(own)
+    expected = by_hand(here.initial, bias, consensus if known else None, own, 7.0, 0.3)
+    assert value.new_state is not None
+    np.testing.assert_allclose(value.new_state["bias"], expected[D:], atol=2e-6)
+    np.testing.assert_allclose(value.clear, expected[:D] - here.initial, atol=2e-6)
+    other = by_hand(here.initial, bias, None if known else consensus, own, 7.0, 0.3)
+    assert np.abs(expected - other).max() > 1e-2, "the pull shows"
+
+
+def test_a_second_attempt_forgets_the_running_mean_of_the_first() -> None:
+    here = problem()
+    update = FedDBE(kappa=7.0).build(here).contributions[0]
+    sent = np.concatenate([here.initial, np.ones(M + 1, np.float32)])
+    fit = update.fit(context(sent))  # type: ignore[attr-defined]
+    first = np.array(fitted(fit))
+    fit.context.rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
+    np.testing.assert_array_equal(fitted(fit), first)
+
+
+def test_a_client_takes_a_plain_model_away_with_its_bias_in_the_heads(tmp_path: Path) -> None:
+    of = tiny()
+    here = world(of)
+    run(of, tmp_path, here=here)
+    common, own = (taken(of, tmp_path, "x", 3, client).learnt for client in (None, 0))
+    algorithm = of.arms[0].options.build(here.problem)
+    part = algorithm.averaged  # type: ignore[attr-defined]
+    with Checkpoint(arm_folder(tmp_path, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+        bias = checkpoint.kept()[0]["bias"]
+    assert np.abs(bias).max() > 1e-3
+    shifted = part.trained.module(np.concatenate([common.vector, bias]))
+    x = torch.from_numpy(np.asarray(here.tests[0][0], np.float32))
+    with torch.no_grad():
+        wanted = shifted(x)
+        torch.testing.assert_close(own.module()(x), wanted, atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(common.module()(x), wanted, atol=1e-3)
+
+
+# Bad input ----------------------------------------------------------------------------------------
+
+
+def test_a_broadcast_of_another_length_is_refused() -> None:
+    update = FedDBE().build(problem()).contributions[0]
+    with pytest.raises(DataError, match=f"Expected {D + M + 1} shared values"):
+        update.compute(context(problem().initial))
+
+
+def test_a_damaged_bias_is_named() -> None:
+    here = problem()
+    update = FedDBE().build(here).contributions[0]
+    sent = np.concatenate([here.initial, np.ones(M + 1, np.float32)])
+    with pytest.raises(DataError, match="client state 'bias' to be 8 finite"):
+        update.compute(context(sent, kept={"bias": np.zeros(7, np.float32)}))
+
+
+def test_private_training_is_refused() -> None:
+    of = private("feddbe", "")
+    with pytest.raises(ConfigError, match=r"no \[dpsgd\] with FedDBE"):
+        composition(of, of.arms[0], world(of))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("kappa = -1.0", "kappa >= 0"),
+        ("momentum = 0.0", "momentum <= 1"),
+        ("mean_bound = 0.0", "mean_bound from"),
+    ],
+)
+def test_options_out_of_range_are_named(options: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        tiny(options)

@@ -1,0 +1,253 @@
+"""FedProto: prototypes and predictions by numpy, the pull of training, and a class that nobody holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support.tiny_study import plain, same_state, spied
+from support.trained_bodies import context, run, study, world
+
+from securefl.algorithm.clients import State
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import OTHERS
+from securefl.mechanisms.charges import charge_of, unbounded
+from securefl.protocols.class_sums import GRID, Clipping
+from securefl.protocols.fedproto import FedProto, OwnModels, Prototypes, Pull, nearest, prototypes
+from securefl.study.arm import arm_folder
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.composition import composition
+from securefl.study.config import Study
+from securefl.study.export import taken
+from securefl.study.run import run_arm
+from securefl.study.seeded import World
+from securefl.training.cohorts import fit_together
+from securefl.training.fit import Fit, fitted, one_by_one
+from securefl.training.task import Bodies
+
+Floats = NDArray[np.float64]
+ARM = 'name = "FedProto"\nprotocol = "fedproto"'
+
+
+def features(here: World, vector: Any, x: Any) -> Floats:
+    """The input of the head of digits' network of one hidden layer, by numpy."""
+    w, b = vector[: 64 * 32].reshape(32, 64), vector[64 * 32 : 65 * 32]
+    return np.maximum(x.reshape(len(x), -1) @ w.T + b, 0).astype(np.float64)
+
+
+def kept(of: Any, folder: Path) -> Any:
+    with Checkpoint(arm_folder(folder, of.arms[0], 0) / "checkpoint.sqlite") as checkpoint:
+        return checkpoint.kept()
+
+
+def test_prototypes_are_the_means_of_all_clients_records(tmp_path: Path) -> None:
+    """And accuracy is that of the nearest one, each client with its own body."""
+    of, here = study(ARM), world()
+    spy, finished = spied(of, tmp_path, here)
+    models = kept(of, tmp_path)
+    phi = np.concatenate([features(here, models[k]["model"], here.records[k][0]) for k in range(10)])
+    labels = np.concatenate([here.records[k][1] for k in range(10)])
+    sent = spy.states[-1].broadcast.reshape(10, 33)
+    means = np.stack([phi[labels == c].mean(0) for c in range(10)])
+    np.testing.assert_array_equal(sent[:, 0], 1)
+    np.testing.assert_allclose(sent[:, 1:], means, atol=2e-3)
+    right = []
+    for k in range(10):
+        x, y = here.tests[k]
+        away = np.linalg.norm(features(here, models[k]["model"], x)[:, None] - means[None], axis=2)
+        right += (away.argmin(1) == y).tolist()
+    assert finished.records[-1]["accuracy"] == pytest.approx(np.mean(right), abs=0.004)
+    assert finished.records[-1]["accuracy"] > 0.8, "two classes a client: 0.5 is chance"
+
+
+def test_the_head_of_the_nearest_prototype() -> None:
+    rng = np.random.default_rng(1)
+    sent = np.column_stack([np.ones(7), 50 * rng.normal(size=(7, 5))]).astype(np.float32)
+    sent[3] = 0
+    phi = 50 * rng.normal(size=(400, 5))
+    head = nearest(sent)
+    scores = head[:, 0] + phi @ head[:, 1:].T
+    away = np.linalg.norm(phi[:, None] - sent[None, :, 1:].astype(np.float64), axis=2)
+    away[:, 3] = np.inf
+    np.testing.assert_array_equal(scores.argmax(1), away.argmin(1))
+    np.testing.assert_allclose(scores[:, :3], (phi**2).sum(1)[:, None] - away[:, :3] ** 2, rtol=1e-6)
+
+
+# A class that nobody holds -------------------------------------------------------------------------
+
+
+def lacking(here: World, label: int) -> World:
+    """The same world, in which no client has a record of this class."""
+    records = [(x[y != label], y[y != label]) for x, y in here.records]
+    return replace(here, records=records)
+
+
+def test_a_class_that_no_client_holds_is_never_predicted(tmp_path: Path) -> None:
+    of, here = study(ARM), lacking(world(), 4)
+    spy, _ = spied(of, tmp_path, here)
+    for state in spy.states[1:]:
+        sent = state.broadcast.reshape(10, 33)
+        assert not sent[4].any()
+        np.testing.assert_array_equal(np.delete(sent[:, 0], 4), 1)
+    x = torch.from_numpy(np.concatenate([x for x, _ in here.tests]))
+    said: set[int] = set()
+    for client in range(10):
+        with torch.no_grad():
+            said |= set(taken(of, tmp_path, "FedProto", 0, client).learnt.module()(x).argmax(1).tolist())
+    assert said == set(range(10)) - {4}
+
+
+def test_a_class_whose_clients_are_absent_keeps_its_prototype() -> None:
+    before = np.array([[1, 2, 3], [0, 0, 0], [1, 5, 5]], np.float32)
+    total = np.array([[0, 0, 0], [2, 3, 4], [0.5, 1, 1]])
+    found = prototypes(total, before)
+    np.testing.assert_array_equal(found, np.array([[1, 2, 3], [1, 1.5, 2], [1, 5, 5]], np.float32))
+
+
+# Training ----------------------------------------------------------------------------------------
+
+
+def test_the_pull_by_hand() -> None:
+    sent = np.array([[1, 0.5, -1], [0, 0, 0]], np.float32)
+    phi, y = torch.tensor([[1.0, 1.0], [3.0, 4.0]]), torch.tensor([0, 1])
+    assert Pull(sent=sent.tobytes(), classes=2, lamda=2.0)(phi, y).tolist() == [2 * (0.25 + 4), 0.0]
+
+
+def test_lambda_brings_features_to_their_prototypes() -> None:
+    here = world()
+    x, y = here.records[0]
+    rows = np.column_stack([np.ones(10), np.random.default_rng(0).random((10, 32))]).astype(np.float32)
+    away = []
+    for lamda in (0.0, 1.0, 10.0):
+        own = OwnModels(Bodies(here.problem), 32, None, lamda)
+        trained = fitted(own.fit(context(here, x, y, rows.ravel())))
+        assert not isinstance(trained, DataError)
+        away.append(np.mean(np.sum((features(here, trained, x) - rows[y, 1:]) ** 2, axis=1)))
+    assert away[0] > away[1] > away[2]
+    without = fitted(own.fit(context(here, x, y, np.zeros(0, np.float32))))
+    plain_ = fitted(Fit(problem=here.problem, start=here.problem.initial, context=context(here, x, y, None)))
+    np.testing.assert_array_equal(without, plain_)
+
+
+def test_clients_train_side_by_side_as_alone() -> None:
+    here = world()
+    rows = np.column_stack([np.ones(10), np.random.default_rng(0).random((10, 32))]).astype(np.float32)
+    own = OwnModels(Bodies(here.problem), 32, Clipping().activation(), 1.0)
+
+    def fits() -> list[Fit]:
+        asked = [context(here, *here.records[k], rows.ravel()) for k in range(4)]
+        return [own.fit(replace(one, client=k)) for k, one in enumerate(asked)]
+
+    for one, other in zip(fit_together(fits(), 4), one_by_one(fits()), strict=True):
+        assert not isinstance(one, DataError)
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_a_training_that_diverges_leaves_the_model_and_answers() -> None:
+    here = world()
+    x, y = here.records[0]
+    (statistic,) = FedProto().build(here.problem).contributions
+    own = context(here, x, y, np.zeros(0, np.float32), {"model": here.problem.initial + np.float32(0.01)})
+    value = statistic.value(own, DataError("it diverged"))  # type: ignore[attr-defined]
+    assert value.new_state is not None
+    np.testing.assert_array_equal(value.new_state["model"], own.kept["model"])
+    total = value.floats(GRID).reshape(10, 33)
+    np.testing.assert_allclose(total[:, 0], np.bincount(y, minlength=10))
+    phi = features(here, own.kept["model"], x)
+    np.testing.assert_allclose(total[y[0], 1:], phi[y == y[0]].sum(0), atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [np.ones(329), np.ones(331), np.full(330, np.nan), np.full(330, 2.0)],
+    ids=["too short", "too long", "nan", "no flag"],
+)
+def test_prototypes_that_no_server_makes_are_refused(sent: Any) -> None:
+    here = world()
+    own = OwnModels(Bodies(here.problem), 32, None, 1.0)
+    with pytest.raises(DataError, match="the client abstains"):
+        own.fit(context(here, *here.records[0], sent.astype(np.float32)))
+
+
+# A run -------------------------------------------------------------------------------------------
+
+
+def test_bodies_of_two_lengths_share_prototypes(tmp_path: Path) -> None:
+    of = study(ARM + "\nshorter = 0.5", hidden="[48, 32]")
+    here = world("[48, 32]")
+    finished = run(of, tmp_path, here)
+    lengths = {len(own["model"]) for own in kept(of, tmp_path).values()}
+    assert lengths == {65 * 48 + 49 * 32 + 330, 65 * 32 + 330}
+    assert finished.records[-1]["accuracy"] > 0.8
+    for client in (0, 9):
+        taken(of, tmp_path, "FedProto", 0, client).learnt.module()
+    assert set(taken(of, tmp_path, "FedProto", 0).learnt.tensors()) == {"fc3.weight", "fc3.bias"}
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    of = study(ARM, rounds=4)
+    whole = run(of, tmp_path / "whole")
+    for rounds in (1, 2, 4):
+        parts = run_arm(of, of.arms[0], world(), tmp_path / "parts", lambda record: None, rounds=rounds)
+    assert plain(parts.records) == plain(whole.records)
+    one, other = kept(of, tmp_path / "whole"), kept(of, tmp_path / "parts")
+    assert one.keys() == other.keys()
+    nothing = np.zeros(0, np.float32)
+    assert all(same_state(State(nothing, one[k]), State(nothing, other[k])) for k in one)
+
+
+def test_bytes_are_those_of_prototypes_whatever_the_body(tmp_path: Path) -> None:
+    small, large = (
+        run(study(ARM, hidden=hidden, rounds=1), tmp_path / hidden, world(hidden)).records[0]
+        for hidden in ("[32]", "[200, 32]")
+    )
+    assert small["bytes_up"] == large["bytes_up"]
+    assert 10 * 4 * 330 < small["bytes_up"] < 10 * (4 * 330 + 200)
+
+
+# What epsilon is true ------------------------------------------------------------------------------
+
+
+def noised(more: str = "", **words: str) -> Study:
+    """A study with local noise on statistics."""
+    return study(ARM + more, noise='"local"', epsilon="8.0", **words)
+
+
+BOUNDED = '\nclip = { kind = "unit-l2" }\nclient_bound = 20.0'
+CLIENT = {"unit": '"client"', "adjacency": '"zero-out"', "non_private": "[]"}
+
+
+def endless(of: Study) -> bool:
+    """Whether epsilon against other clients is infinite."""
+    algorithm, plan = composition(of, of.arms[0], world())
+    return unbounded([charge_of(plan, algorithm.contributions[0].spec)], (OTHERS,))
+
+
+def test_epsilon_is_infinite_for_a_record_and_finite_for_a_client() -> None:
+    assert endless(noised(BOUNDED))
+    assert not endless(noised(BOUNDED, **CLIENT))
+
+
+def test_a_refusal_names_what_would_bound_it() -> None:
+    for more, words, said in ((BOUNDED, {"non_private": "[]"}, "non_private"), ("", CLIENT, "client_bound")):
+        of = noised(more, **words)
+        with pytest.raises(ConfigError, match=said):
+            composition(of, of.arms[0], world())
+
+
+def test_options_out_of_range_are_refused() -> None:
+    for options, said in (
+        ({"lamda": -1.0}, "lamda >= 0"),
+        ({"shorter": 2.0}, "0 <= shorter <= 1"),
+        ({"client_bound": 0.0}, "client_bound"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            FedProto(**options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="classes for FedProto"):
+        FedProto().build(replace(world().problem, kind="regression"))
+    assert isinstance(FedProto().build(world().problem), Prototypes)

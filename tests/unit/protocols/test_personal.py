@@ -1,0 +1,363 @@
+"""FedPer, FedRep and FedBABU: bodies are averaged, and what each client keeps is its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support.private_studies import private
+from support.tiny_study import run, spied, study, world
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from securefl.accounting.composition import compose
+from securefl.accounting.events import steps_event
+from securefl.algorithm.clients import ClientContext, Device
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.keys import SecretKey
+from securefl.dp.noise import Source
+from securefl.protocols.fedbabu import FedBABU
+from securefl.protocols.fedrep import FedRep
+from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
+from securefl.study.arm import arm_folder
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.composition import composition
+from securefl.study.config import Study
+from securefl.study.run import run_arm
+from securefl.study.seeded import World
+from securefl.training import DPSGD, LocalTraining, ModelConfig, Problem
+from securefl.training.cohorts import Batched
+from securefl.training.fit import Fit, _again, fitted, one_by_one
+
+HEAD = 10 * 9
+"""The values of the head of a tiny study: 8 features, a bias, 10 classes."""
+DEEP = "\nhidden = [8, 6]"
+
+
+def one(name: str, options: str = "", *, rounds: int = 2, deep: bool = False, **more: Any) -> Study:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
+    of = study(arm, rounds=rounds, clients=4, non_private='["update", "consensus"]', **more)
+    return replace(of, model=replace(of.model, hidden=(8, 6))) if deep else of
+
+
+def kept(of: Study, folder: Path) -> dict[int, dict[str, NDArray[Any]]]:
+    with Checkpoint(arm_folder(folder, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+        return {client: dict(own) for client, own in checkpoint.kept().items()}
+
+
+# What is shared -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_fedper_shares_is_what_lg_fedavg_keeps(layers: int) -> None:
+    starts = []
+    for name in ("fedper", "lg_fedavg"):
+        of = one(name, f"layers = {layers}", deep=True)
+        here = world(of)
+        starts.append(of.arms[0].options.build(here.problem).start().broadcast)
+    np.testing.assert_array_equal(np.concatenate(starts), here.problem.initial)
+    assert len(starts[1]) == 7 * 10 + (9 * 6 if layers == 2 else 0)
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep"])
+def test_bodies_are_averaged_and_heads_stay(name: str, tmp_path: Path) -> None:
+    of = one(name, rounds=1)
+    spy, finished = spied(of, tmp_path)
+    models = [own["model"] for own in kept(of, tmp_path).values()]
+    assert len(models) == 4
+    mean = np.mean([model[:-HEAD].astype(np.float64) for model in models], axis=0)
+    np.testing.assert_allclose(spy.states[-1].broadcast, mean, atol=1e-6)
+    heads = [model[-HEAD:] for model in models]
+    assert all(not np.array_equal(heads[0], other) for other in heads[1:])
+    assert finished.records[-1]["personal"]
+
+
+# FedRep -------------------------------------------------------------------------------------------
+
+
+def problem(hidden: tuple[int, ...] = (8,), **local: Any) -> Problem:
+    settings = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 2, "batch_size": 5, **local}
+    return Problem(
+        model=ModelConfig(kind="mlp", hidden=hidden),
+        local=LocalTraining(**settings),
+        kind="classification",
+        shape=(6,),
+        outputs=3,
+        clients=3,
+        records=90,
+        server_x=np.zeros((0, 6), np.float32),
+        server_y=np.zeros(0, np.int64),
+        seed=2,
+    )
+
+
+def context(broadcast: NDArray[np.float32], *, client: int = 0, n: int = 13, **more: Any) -> ClientContext:
+    rng = np.random.default_rng(40 + client)
+    x, y = rng.normal(size=(n, 6)).astype(np.float32), rng.integers(3, size=n)
+    given = {"kept": {}, "rng": np.random.default_rng(client), **more}
+    return ClientContext(client=client, round=1, x=x, y=y, broadcast=broadcast, public={}, **given)
+
+
+def by_hand(
+    model: nn.Sequential, trained: Any, own: ClientContext, rng: Any, rate: float, epochs: int
+) -> None:
+    """Plain SGD of these parameters on shuffled mini-batches of 5, in torch's own loop."""
+    optimizer = torch.optim.SGD(list(trained), lr=rate)
+    for _ in range(epochs):
+        for batch in np.array_split(order := rng.permutation(len(own.y)), range(5, len(order), 5)):
+            optimizer.zero_grad()
+            cross_entropy(model(torch.from_numpy(own.x[batch])), torch.from_numpy(own.y[batch])).backward()
+            optimizer.step()
+
+
+def plain(vector: NDArray[np.float32]) -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    nn.utils.vector_to_parameters(torch.from_numpy(vector.copy()), model.parameters())
+    return model
+
+
+def flat(model: nn.Module) -> NDArray[np.float32]:
+    return nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+
+
+def test_fedrep_trains_the_head_and_then_the_body_under_it() -> None:
+    here = problem()
+    algorithm = FedRep(head_epochs=3, head_rate=5.0).build(here)
+    (update,) = algorithm.contributions
+    start = algorithm.start().broadcast
+    head = np.linspace(-1, 1, 27, dtype=np.float32)
+    own = context(start, kept={"model": np.concatenate([np.zeros(56, np.float32), head])})
+    value = update.compute(own)
+
+    model, rng = plain(np.concatenate([start, head])), np.random.default_rng(0)
+    by_hand(model, model[2].parameters(), own, rng, 0.5, 3)
+    after_first = flat(model)[-27:].copy()
+    by_hand(model, model[0].parameters(), own, rng, 0.1, 2)
+    assert value.new_state is not None
+    np.testing.assert_allclose(value.new_state["model"], flat(model), atol=2e-6)
+    np.testing.assert_allclose(value.clear, flat(model)[:-27] - start, atol=2e-6)
+    np.testing.assert_allclose(value.new_state["model"][-27:], after_first, atol=2e-6)
+    assert not np.allclose(after_first, head, atol=1e-2)
+
+
+class Dropping(ModelConfig):
+    """The packaged model with dropout behind its hidden layer: an author's own one."""
+
+    draws = True
+
+    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
+        model = super().build(shape, outputs, seed)
+        return nn.Sequential(nn.Sequential(model.fc1, nn.ReLU(), nn.Dropout(0.5)), model.fc2)
+
+
+def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
+    """Dropout would change the features from one mini-batch to the next."""
+    here = replace(problem(), model=Dropping(kind="mlp", hidden=(8,)))
+    plain_one = problem()
+    first, second = (FedRep().build(own).contributions[0] for own in (here, plain_one))
+    start = plain_one.initial[:56]
+    heads = [fitted(own.fit(context(start)).head_first) for own in (first, second)]
+    np.testing.assert_allclose(heads[0], heads[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("private_training", [False, True])
+def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: bool) -> None:
+    here = problem(optimizer=optimizer, learning_rate=0.02)
+    if private_training:
+        steps = {
+            "steps": 3,
+            "sampling_rate": 0.5,
+            "expected_batch": 4,
+            "optimizer": "sgd",
+            "learning_rate": 0.1,
+        }
+        here = replace(here, private=DPSGD(clip_norm=1.0, noise_multiplier=1.0, **steps))  # type: ignore[arg-type]
+    (update,) = FedRep(head_epochs=2).build(here).contributions
+    start = here.initial[:56]
+
+    def fits() -> list[Fit]:
+        keys = [SecretKey(bytes([k]) * 32) for k in range(3)]
+        return [update.fit(context(start, client=k, n=7 + k, source=Source(keys[k]))) for k in range(3)]
+
+    def nobody(alone: Any) -> Any:
+        assert not alone, "all train side by side"
+        return []
+
+    for one_, other in zip(Batched(nobody, 3)(fits()), one_by_one(fits()), strict=True):
+        np.testing.assert_allclose(one_, other, atol=2e-5)
+
+
+def test_fedrep_pays_for_both_of_its_private_trainings(tmp_path: Path) -> None:
+    of = private("fedrep", "", rounds=2)
+    finished = run(of, tmp_path)
+    whole = compose({steps_event(0.1, 1.2, 10): 2}, of.privacy.delta)
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(whole, rel=2e-3)
+    assert whole > 1.1 * compose({steps_event(0.1, 1.2, 5): 2}, of.privacy.delta)
+
+
+def test_a_second_attempt_draws_no_noise_twice() -> None:
+    """After a GPU runs out of memory both trainings begin again, on one stream and not on two equal ones."""
+    (update,) = FedRep().build(problem()).contributions
+    fit = update.fit(context(problem().initial[:56], source=Source()))
+    again = _again(fit)
+    assert again.head_first is not None
+    assert again.context.source is again.head_first.context.source
+    assert again.context.rng is again.head_first.context.rng
+    assert again.context.rng is not fit.context.rng
+    assert again.context.source is not fit.context.source
+
+
+# FedBABU ------------------------------------------------------------------------------------------
+
+
+def test_fedbabu_never_changes_the_head_and_fine_tunes_all_clients_at_the_end(tmp_path: Path) -> None:
+    of = one("fedbabu", "fraction = 0.5\nfine_tune_epochs = 2", rounds=2)
+    here = world(of)
+    spy, finished = spied(of, tmp_path)
+    queries = [[s.spec.name for s in query.sums] for query, _ in spy.asks]
+    assert queries == [["update"], ["update"], ["tuned"]]
+    last, told = spy.asks[-1]
+    assert last.cohort == (0, 1, 2, 3)
+    assert told.totals["tuned"].value.tolist() == [4.0]
+    np.testing.assert_array_equal(last.broadcast, spy.states[-1].broadcast)
+    own = kept(of, tmp_path)
+    assert {name for state in own.values() for name in state} == {"tuned"}
+    assert all(
+        not np.array_equal(state["tuned"][-HEAD:], here.problem.initial[-HEAD:]) for state in own.values()
+    )
+    first = np.array([finished.records[k]["figures"]["global accuracy"][1] for k in (0, 1)], dtype=object)
+    assert len(first[0]) == 4
+    # what is tested before the last round is the body under the fixed head
+    counts = [len(x) for x, _ in here.tests]
+    assert finished.records[0]["accuracy"] == pytest.approx(np.average(first[0], weights=counts))
+
+
+@pytest.mark.parametrize("which", ["full", "head"])
+def test_fine_tuning_by_hand(which: str) -> None:
+    here = problem()
+    update, tuned = FedBABU(fine_tuned=which, fine_tune_epochs=3).build(here).contributions  # type: ignore[arg-type]
+    body = np.linspace(-1, 1, 56, dtype=np.float32)
+    own = context(body)
+    trained = fitted(update.fit(own))  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(trained[-27:], here.initial[-27:])
+    assert not np.array_equal(trained[:56], body)
+
+    value = tuned.compute(context(body))
+    model = plain(np.concatenate([body, here.initial[-27:]]))
+    parts = model.parameters() if which == "full" else model[2].parameters()
+    by_hand(model, parts, own, np.random.default_rng(0), 0.1, 3)
+    assert value.new_state is not None
+    np.testing.assert_allclose(value.new_state["tuned"], flat(model), atol=2e-6)
+    assert np.array_equal(value.new_state["tuned"][:56], body) == (which == "head")
+    assert value.clear.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("spoilt", ["nan", "none", "labels"])
+def test_fine_tuning_tells_nothing_of_the_records(spoilt: str) -> None:
+    here = problem()
+    _, tuned = FedBABU().build(here).contributions
+    own = context(here.initial[:56])
+    x, y = {
+        "nan": (own.x * np.nan, own.y),
+        "none": (own.x[:0], own.y[:0]),
+        "labels": (own.x, own.y + 9),
+    }[spoilt]
+    value = tuned.compute(replace(own, x=x, y=y))
+    assert value.clear.tolist() == [1.0]
+    assert value.new_state is not None
+    np.testing.assert_array_equal(value.new_state["tuned"], here.initial)
+
+
+# Client state -------------------------------------------------------------------------------------
+
+KEEPING = {
+    "fedper": "fraction = 0.5",
+    "fedrep": "fraction = 0.5\nhead_epochs = 1",
+    "fedbabu": "fraction = 0.5\nfine_tune_epochs = 1",
+    "feddbe": "fraction = 0.5",
+    "pfedme": "fraction = 0.5\nlamda = 2.0\neta = 0.4",
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_a_run_that_was_cut_off_ends_in_the_same_client_states(name: str, tmp_path: Path) -> None:
+    of = one(name, KEEPING[name], rounds=3)
+    here = world(of)
+    run(of, tmp_path / "whole", here=here)
+    for rounds in (1, 3):
+        run_arm(of, of.arms[0], here, tmp_path / "parts", lambda record: None, rounds=rounds)
+    whole, parts = (kept(of, tmp_path / part) for part in ("whole", "parts"))
+    assert whole.keys() == parts.keys() != set()
+    for client, own in whole.items():
+        assert {k: v.tobytes() for k, v in own.items()} == {k: v.tobytes() for k, v in parts[client].items()}
+
+
+def test_damaged_client_state_is_named() -> None:
+    initial = np.zeros(5, np.float32)
+    assert kept_values({}, "model", initial) is not initial
+    for bad in (
+        np.zeros(4, np.float32),
+        np.zeros(5),
+        np.full(5, np.nan, np.float32),
+        np.zeros((1, 5), np.float32),
+    ):
+        with pytest.raises(DataError, match="client state 'model' to be 5 finite values"):
+            kept_values({"model": bad}, "model", initial)
+
+
+def test_a_head_of_another_shape_is_refused_by_its_client_and_by_its_test() -> None:
+    """A client of another study's model, with 4 features below its head."""
+    here = problem()
+    algorithm = FedRep().build(here)
+    (update,) = algorithm.contributions
+    own = {"model": problem(hidden=(4,)).initial}
+    with pytest.raises(DataError, match="client state 'model' to be 83"):
+        update.compute(context(here.initial[:56], kept=own))
+    x, y = np.zeros((1, 6), np.float32), np.zeros(1, np.int64)
+    with pytest.raises(DataError, match="client state 'model' to be 83"):
+        algorithm.evaluate(algorithm.start(), [Device(x=x, y=y, kept=own)])
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu"])
+def test_a_model_without_a_body_is_refused_before_a_run(name: str) -> None:
+    of = one(name)
+    of = replace(of, model=replace(of.model, hidden=()))
+    with pytest.raises(ConfigError, match=r"layers before its last 1 dense.* Set `hidden` under \[model\]"):
+        composition(of, of.arms[0], world(of))
+
+
+def test_a_client_without_test_records_counts_nowhere() -> None:
+    here: World = world(one("fedper"))
+    x, y = here.tests[0]
+
+    def model(client: int, kept: Any) -> Any:
+        return here.problem, here.problem.initial
+
+    devices = [Device(x=x[:0], y=y[:0], kept={}), Device(x=x, y=y, kept={})]
+    found = accuracies(devices, model)
+    assert np.isnan(found[0])
+    assert each_on_its_own(devices, model).accuracy == found[1]
+    nobody = each_on_its_own(devices[:1], model)
+    assert np.isnan(nobody.accuracy)
+    assert nobody.personal
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("fedper", "layers = 0", "layers >= 1"),
+        ("fedrep", "head_epochs = 0", "head_epochs >= 1"),
+        ("fedrep", "head_rate = 0.0", "head_rate > 0"),
+        ("fedbabu", 'fine_tuned = "body"', "fine_tuned"),
+        ("fedbabu", "fine_tune_epochs = 0", "fine_tune_epochs >= 1"),
+    ],
+)
+def test_options_out_of_range_are_named(name: str, options: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        one(name, options)

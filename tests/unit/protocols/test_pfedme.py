@@ -1,0 +1,212 @@
+"""pFedMe: a personal model near the proximal point, and the global one that follows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+from support.private_studies import client_level, private
+from support.tiny_study import spied, study, world
+
+from securefl.algorithm.clients import ClientContext
+from securefl.core.errors import ConfigError
+from securefl.protocols.pfedme import PFedMe
+from securefl.study.arm import arm_folder
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.composition import composition
+from securefl.study.config import Study
+from securefl.training import LocalTraining, ModelConfig, Problem
+from securefl.training.cohorts import Batched
+from securefl.training.evaluation import evaluate
+from securefl.training.fit import one_by_one
+
+LAMDA = 3.0
+
+
+def problem(kind: Any = "regression", *, hidden: tuple[int, ...] = (), **local: Any) -> Problem:
+    settings = {"optimizer": "sgd", "learning_rate": 0.1, "steps": 1, "batch_size": 50, **local}
+    return Problem(
+        model=ModelConfig(kind="mlp", hidden=hidden),
+        local=LocalTraining(**settings),
+        kind=kind,
+        shape=(4,),
+        outputs=2,
+        clients=3,
+        records=90,
+        server_x=np.zeros((0, 4), np.float32),
+        server_y=np.zeros(0, np.int64),
+        seed=2,
+    )
+
+
+def context(here: Problem, w: NDArray[np.float32], client: int = 0, n: int = 30) -> ClientContext:
+    rng = np.random.default_rng(40 + client)
+    x = rng.normal(size=(n, 4)).astype(np.float32)
+    y = (
+        rng.integers(2, size=n)
+        if here.kind == "classification"
+        else rng.normal(size=(n, 2)).astype(np.float32)
+    )
+    return ClientContext(
+        client=client, round=1, x=x, y=y, broadcast=w, public={}, rng=np.random.default_rng(client)
+    )
+
+
+def parted(vector: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The weights (2, 4) and the bias (2,)."""
+    return vector[:8].reshape(2, 4).astype(np.float64), vector[8:].astype(np.float64)
+
+
+def test_many_steps_find_the_proximal_point_of_a_quadratic_loss() -> None:
+    """argmin |[X 1] T - Y|^2 / 2n + lambda / 2 |T - W|^2 = (A + lambda)^-1 (B + lambda W)."""
+    here = problem()
+    options = PFedMe(lamda=LAMDA, personal_steps=400, eta=0.1)
+    (update,) = options.build(here).contributions
+    w = np.linspace(-1, 1, 10, dtype=np.float32)
+    own = context(here, w)
+    value = update.compute(own)
+
+    rows = np.column_stack([own.x, np.ones(len(own.x))]).astype(np.float64)
+    weight, bias = parted(w)
+    near = np.column_stack([weight, bias]).T
+    # the loss is the mean over records and both targets
+    a, b = rows.T @ rows / len(rows), rows.T @ own.y / len(rows)
+    point = np.linalg.solve(a + LAMDA * np.eye(5), b + LAMDA * near)
+    assert value.new_state is not None
+    theta = value.new_state["personal"]
+    found = np.column_stack(parted(theta)).T
+    np.testing.assert_allclose(found, point, atol=1e-5)
+    assert np.abs(point - near).max() > 0.1
+    np.testing.assert_allclose(value.clear, 0.1 * LAMDA * (theta.astype(np.float64) - w), atol=1e-6)
+
+
+def test_many_steps_find_the_proximal_point_of_a_cross_entropy() -> None:
+    here = problem("classification")
+    (update,) = PFedMe(lamda=LAMDA, personal_steps=400, eta=0.05).build(here).contributions
+    w = np.linspace(1, -1, 10, dtype=np.float32)
+    own = context(here, w)
+    value = update.compute(own)
+
+    def objective(theta: NDArray[np.float64]) -> float:
+        weight, bias = parted(theta)
+        outputs = own.x @ weight.T + bias
+        loss = np.mean(logsumexp(outputs, axis=1) - outputs[np.arange(len(own.y)), own.y])
+        return float(loss + LAMDA / 2 * np.sum((theta - w) ** 2))
+
+    point = minimize(objective, w.astype(np.float64), method="BFGS", options={"gtol": 1e-9}).x
+    assert value.new_state is not None
+    np.testing.assert_allclose(value.new_state["personal"], point, atol=1e-4)
+
+
+def test_the_moving_model_follows_every_mini_batch() -> None:
+    """Two mini-batches with one step each, by hand: theta goes on from where it was, and w_k from its own."""
+    here = problem(batch_size=15, steps=2)
+    (update,) = PFedMe(lamda=2.0, personal_steps=1, eta=0.25).build(here).contributions
+    w = np.linspace(-1, 1, 10, dtype=np.float32)
+    own = context(here, w)
+    value = update.compute(own)
+
+    order = np.random.default_rng(0).permutation(30)
+    theta, moving = w.astype(np.float64), w.astype(np.float64)
+    for batch in (order[:15], order[15:]):
+        weight, bias = parted(theta)
+        error = own.x[batch] @ weight.T + bias - own.y[batch]
+        slope = np.concatenate([(error.T @ own.x[batch]).ravel(), error.sum(0)]) / len(batch)
+        theta = theta - 0.1 * (slope + 2.0 * (theta - moving))
+        moving = moving - 0.25 * 2.0 * (moving - theta)
+    assert value.new_state is not None
+    np.testing.assert_allclose(value.new_state["personal"], theta, atol=1e-6)
+    np.testing.assert_allclose(value.clear, moving - w, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_it_trains_side_by_side_as_alone(optimizer: str) -> None:
+    here = problem(
+        "classification", hidden=(7,), optimizer=optimizer, learning_rate=0.05, steps=6, batch_size=8
+    )
+    (update,) = PFedMe(lamda=2.0, personal_steps=3, eta=0.2).build(here).contributions
+
+    def nobody(alone: Any) -> Any:
+        assert not alone, "all train side by side"
+        return []
+
+    def fits() -> Any:
+        return [update.fit(context(here, here.initial, k, 9 + 4 * k)) for k in range(3)]
+
+    for one, other in zip(Batched(nobody, 3)(fits()), one_by_one(fits()), strict=True):
+        assert len(one) == 2 * len(here.initial)
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+def tiny(options: str = "lamda = 2.0\neta = 0.4", rounds: int = 2) -> Study:
+    return study(f'[[arm]]\nname = "x"\nprotocol = "pfedme"\n{options}\n', rounds=rounds, clients=4)
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
+def test_the_server_goes_beta_of_the_way(beta: float, tmp_path: Path) -> None:
+    of = tiny(f"lamda = 2.0\neta = 0.4\nbeta = {beta}", rounds=1)
+    spy, _ = spied(of, tmp_path)
+    before, after = (state.broadcast.astype(np.float64) for state in spy.states)
+    (_, answers), *_ = spy.asks
+    mean = answers.totals["update"].value / answers.totals["update"].weight  # of w_k - w
+    np.testing.assert_allclose(after, (1 - beta) * before + beta * (before + mean), atol=1e-6)
+
+
+def test_both_models_are_tested(tmp_path: Path) -> None:
+    of = tiny()
+    here = world(of)
+    spy, finished = spied(of, tmp_path, here)
+    with Checkpoint(arm_folder(tmp_path, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+        own = {client: state["personal"] for client, state in checkpoint.kept().items()}
+    theta, common = (
+        [
+            evaluate(here.problem.module(m), *here.tests[k], "classification").accuracy
+            for k, m in models.items()
+        ]
+        for models in (own, dict.fromkeys(own, spy.states[-1].broadcast))
+    )
+    counts = [len(x) for x, _ in here.tests]
+    last = finished.records[-1]
+    assert last["accuracy"] == pytest.approx(np.average(theta, weights=counts))
+    newest = np.full(4, np.nan)
+    for record in finished.records:
+        clients, values = record["figures"]["global accuracy"]
+        newest[clients] = values
+    assert newest.tolist() == common
+    assert theta != common
+
+
+def test_private_training_is_refused_and_steps_that_diverge() -> None:
+    of = private("pfedme", "")
+    with pytest.raises(ConfigError, match=r"no \[dpsgd\] with pFedMe"):
+        composition(of, of.arms[0], world(of))
+    of = tiny("lamda = 15.0")
+    with pytest.raises(ConfigError, match=r"learning_rate \* lamda below 2 .* got 0.2 \* 15"):
+        composition(of, of.arms[0], world(of))
+
+
+def test_its_update_is_bounded_for_a_client_and_endless_for_a_record(tmp_path: Path) -> None:
+    here = world(client_level("fedavg"))
+    (own,) = PFedMe(lamda=2.0, eta=0.4).build(here.problem).contributions
+    assert own.spec.sensitivity == {("client", "zero-out"): 0.5, ("client", "replace-one"): 1.0}
+    _, finished = spied(tiny(rounds=1), tmp_path)
+    assert finished.records[-1]["epsilon"]["server"] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("lamda = 0.0", "lamda > 0"),
+        ("personal_steps = 0", "personal_steps >= 1"),
+        ("eta = 0.5", r"eta \* lamda <= 1"),
+        ("beta = 0.0", "beta > 0"),
+    ],
+)
+def test_options_out_of_range_are_named(options: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        tiny(options)
