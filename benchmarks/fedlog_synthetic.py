@@ -40,7 +40,8 @@ from securefl.protocols.averaging import Averaging
 from securefl.protocols.class_sums import GRID, Clipping
 from securefl.protocols.fedlog.head import solve
 from securefl.protocols.fedlog.options import FedLog, Heads
-from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg
+from securefl.protocols.lg_fedavg import LGFedAvg
+from securefl.protocols.personal import Personal, SharedLayers
 from securefl.storage import files
 from securefl.training import LocalTraining, ModelConfig, single_thread
 from securefl.training.chunks import body_features
@@ -201,7 +202,7 @@ class Experiment:
         return self.outcome(algorithm, state, head, kept, numbers)
 
     def lg_fedavg(self) -> Outcome:
-        problem, part = self.bodies.problem, LastLayers(self.bodies, 1)
+        problem, part = self.bodies.problem, Personal(self.bodies, SharedLayers(layers=1, side="head"))
         built = LGFedAvg(layers=1).build(problem)
         assert isinstance(built, Averaging)
         algorithm = replace(built, part=part)

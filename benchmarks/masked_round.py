@@ -103,7 +103,7 @@ class Round:
         self.vector, self.mode, self.summed = vector, chosen.mode, np.zeros(length)
         self.machines: dict[str, Any] = {SERVER: server}
         self.steps: dict[str, Any] = {SERVER: server.begin()}
-        self.post: dict[str, bytes] = {}
+        self.post: dict[str, list[bytes]] = {}
         for owner in owners:
             with self.costs.of(owner.name):
                 channels = Channels(owner, roster, self.header.session)
@@ -172,10 +172,10 @@ class Round:
         self._server(lambda: self._received(SERVER, name, data))
 
     def _down(self, name: str) -> None:
-        data = self.post.pop(name)
-        self.costs.down[name] = self.costs.down.get(name, 0) + len(data)
-        with self.costs.of(name):
-            self.steps[name] = self._received(name, SERVER, data)
+        for data in self.post.pop(name):
+            self.costs.down[name] = self.costs.down.get(name, 0) + len(data)
+            with self.costs.of(name):
+                self.steps[name] = self._received(name, SERVER, data)
 
     def _received(self, party: str, sender: str, data: bytes) -> Any:
         machine, state = self.machines[party], self.steps[party].state
@@ -188,7 +188,8 @@ class Round:
             self.steps[SERVER] = Step(step.state, need=step.need)
             for envelope in step.out:
                 (data,) = self.ledger.send([(self.header, envelope.message)])
-                self.post |= dict.fromkeys(envelope.to, data)
+                for name in envelope.to:
+                    self.post.setdefault(name, []).append(data)
 
 
 def ours(policy: Policy, clients: int, length: int, silent: int) -> dict[str, float]:

@@ -5,8 +5,9 @@ The server does the same with its step. It does not send the model but the chang
 that a client of the cohort has. Each client adds those that it lacks to the model that it keeps. So the
 models of server and clients are equal bit for bit. STC and CS-FL differ in their `Compression` alone.
 
-A client that was not in a sum counts as having the model of the last sum that it was in. If the changes that
-the cohort lacks are longer than the model, the model itself is sent.
+A client that was not in a sum counts as having the model of the last sum that it was in. After three sums
+without it, it counts as having the initial one, since it may have lost its state. If the changes that the
+cohort lacks are longer than the model, the model itself is sent.
 """
 
 from __future__ import annotations
@@ -135,6 +136,7 @@ class CompressedAveraging:
                 "residual": np.zeros(len(self.problem.initial)),
                 "version": np.zeros(1, np.int64),
                 "has": np.zeros(self.problem.clients, np.int64),
+                "silent": np.zeros(self.problem.clients, np.int64),
                 "changes": np.zeros(0, np.uint8),
                 "lengths": np.zeros(0, np.int64),
             },
@@ -152,11 +154,10 @@ class CompressedAveraging:
             weights=ByDraws(drawn) if drawn else None,
         )
         answers = yield query
+        state = _answered(state, cohort, answers.survivors)
         if answers.survivors:
-            has = state.memory["has"].copy()
-            has[list(answers.survivors)] = state.memory["version"]
             mean = step_of(query, answers.totals[self.update.spec.name])
-            state = self._moved(state.remember(has=has), self.compression.step(mean))
+            state = self._moved(state, self.compression.step(mean))
         return RoundResult(state=state, drawn=drawn, survivors=answers.survivors)
 
     def _moved(self, state: State, step: Floats) -> State:
@@ -184,6 +185,20 @@ class CompressedAveraging:
 
 
 # The way down ------------------------------------------------------------------------------------
+
+_SILENT: Final = 3
+"""After as many queries without an answer a client counts as one that lost its state."""
+
+
+def _answered(state: State, cohort: Sequence[int], survivors: Sequence[int]) -> State:
+    """The state with the versions of the model that these clients have after a query."""
+    has, silent = state.memory["has"].copy(), state.memory["silent"].copy()
+    silent[list(cohort)] += 1
+    silent[list(survivors)] = 0
+    has[list(survivors)] = state.memory["version"]
+    has[silent >= _SILENT] = 0
+    return state.remember(has=has, silent=silent)
+
 
 _CHANGES, _MODEL = 0, 1
 _HEAD: Final = 3

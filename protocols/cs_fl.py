@@ -208,11 +208,8 @@ class Sketched:
 
     def spec(self, update: ValueSpec) -> ValueSpec:
         which = "a sketch" if self.step_norm is None else "the signs of a sketch"
-        found = replace(
-            update,
-            reveals=f"{which} of the largest entries of its model update and residual, from which they can "
-            "be recovered",
-        )
+        whole = "the largest entries of its model update and residual (they can be recovered from it)"
+        found = replace(update, reveals=f"{which} of {whole}")
         if self.step_norm is None:
             return found
         norm = sqrt(self.size)

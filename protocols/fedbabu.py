@@ -57,7 +57,7 @@ from securefl.training.task import Bodies
 TUNED: Final = ValueSpec(
     name="tuned",
     reduction="sum",
-    reveals="that it fine-tuned its model, the same from every client",
+    reveals="a 1, which says that it fine-tuned its model",
     depends_on="model",
     once=True,
     sensitivity={

@@ -78,7 +78,7 @@ class Ternary:
     def spec(self, update: ValueSpec) -> ValueSpec:
         return replace(
             update,
-            reveals="which entries of its model update and residual are the largest, and their signs",
+            reveals="the signs of the largest entries of its model update and residual, and which these are",
             packed=True,
         )
 

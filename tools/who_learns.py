@@ -147,6 +147,10 @@ def _statistic(row: str, pages: frozenset[str] = _BOTH, arm: str = "fedlog", **p
 
 _AVERAGING = 'protocol = "fedavg"\nfraction = 0.5\naggregation = "partial"'
 _ADDS = 'protocol = "adds"\nfraction = 0.5\nimportance = "lrp"\noptimizer = "sgd"\nrate = 0.02'
+_STC = 'protocol = "stc"\nfraction = 0.5\np = 0.1'
+_SKETCH = 'protocol = "cs_fl"\nfraction = 0.5'
+_PROTOTYPES = 'protocol = "fedproto"\nclient_bound = 20.0'
+_FEDPER, _FEDDBE = 'protocol = "fedper"\nfraction = 0.5', 'protocol = "feddbe"\nfraction = 0.5'
 _MASKED, _CKKS, _SERVERS = '"masked"', '"ckks"', '"two-server"'
 _CLIP = "clip = { outputs = 2.0, squares = 4.0 }"
 
@@ -163,6 +167,12 @@ CASES = (
     Case("map (ADDS), clear", "map", _ADDS, {}),
     Case("map (ADDS), masked", "map", _ADDS, {"sum": _MASKED}, _MODEL),
     Case("map (ADDS), clear, noise per client", "map", _ADDS, _PER_CLIENT, _MODEL, bound=True),
+    Case("update (STC), clear", "update", _STC, {}, _MODEL),
+    Case("update (STC), masked", "update", _STC, {"sum": _MASKED}, _MODEL),
+    Case("sketch (CS-FL), clear", "update", _SKETCH, {}, _MODEL),
+    Case("sketch (CS-FL), masked", "update", _SKETCH, {"sum": _MASKED}, _MODEL),
+    Case("statistic (FedProto), masked", "statistic", _PROTOTYPES, {"sum": _MASKED}, _MODEL),
+    Case("statistic (FedProto), clear, noise per client", "statistic", _PROTOTYPES, _PER_CLIENT, _MODEL),
     _profile('profile, `scores = "clear"`', '"clear"'),
     _profile('profile, `scores = "ckks"`', '"ckks"'),
     replace(_profile("the same, mean-only", '"ckks"', 'variant = "mean-only"'), pages=_MODEL),
@@ -181,6 +191,25 @@ CASES = (
     _statistic(
         "statistic of heads, masked, distributed noise", _MODEL, "heads", sum=_MASKED, noise='"distributed"'
     ),
+    Case("update of the body (FedPer), clear", "update", _FEDPER, {}, _MODEL),
+    Case(
+        "update of the body, masked, `[dpsgd]`",
+        "update",
+        _FEDPER,
+        {"sum": _MASKED, "adjacency": '"add-remove"'},
+        _MODEL,
+        dpsgd=True,
+    ),
+    Case("consensus (FedDBE), masked", "consensus", _FEDDBE, {"sum": _MASKED}, _MODEL),
+    Case(
+        "consensus, `mean_bound` and noise per client",
+        "consensus",
+        f"{_FEDDBE}\nmean_bound = 4.0",
+        _PER_CLIENT,
+        _MODEL,
+        bound=True,
+    ),
+    Case("fine-tuned (FedBABU), clear", "tuned", 'protocol = "fedbabu"\nfraction = 0.5', {}, _MODEL),
     Case("loss (Active FL)", "loss", _LOSS, {}),
     Case(
         "loss, `loss_bound` and noise",
@@ -218,7 +247,7 @@ def _world() -> World:
 def composed(case: Case) -> tuple[Plan, ValueSpec]:
     """The plan of a case, and the spec of its value. Every value may leave without noise."""
     study, base = parse(case.text()), _world().problem
-    open_values = ("update", "map", "profile", "direction", "loss", "size", "statistic")
+    open_values = ("update", "map", "profile", "direction", "loss", "size", "statistic", "consensus")
     section = replace(study.privacy, non_private=open_values)
 
     def planned(specs: object) -> Plan:

@@ -6,9 +6,9 @@ contribution.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, sqrt
 from typing import Any, Final, Literal
 
@@ -32,8 +32,9 @@ from securefl.linear import LinearBounds
 from securefl.matching import Anchor, Bounds, Variant
 from securefl.matching.profiles import ProfileQuery, features
 from securefl.protocols.contributions import ADJACENCIES
-from securefl.training import Problem, outputs, probe_profile, profile
+from securefl.training import ModelConfig, Problem, probe_profile
 from securefl.training.fit import readable
+from securefl.training.profiling import outputs_of, profiles
 
 ANCHORS_APART: Final = 0.05
 """How far a client lets an anchor be from that of the model, in the model's scales.
@@ -262,11 +263,38 @@ class RepresentationProfile:
         return _value(MeanVariance(far, np.square(anchor.scale), 1), anchor, self.bounds, self.variant)
 
     def compute(self, context: ClientContext) -> Value:
-        model, layer = self.problem.to_read(context.broadcast), self.problem.layer
-        anchor = _anchor(context.public)
+        (value,) = self.of_wave([context])
+        return value()
+
+    def of_wave(self, contexts: Sequence[ClientContext]) -> list[Callable[[], Value]]:
+        """Each client's profile, from passes that clients of one broadcast share.
+
+        Without a clip, the last bits of a profile may depend on the other clients, as they do on the machine.
+        With a clip, no record changes another's output (`outputs`). A model that is not this package's may
+        mix the records of a pass, so each client then has its own.
+        """
+        broadcast, known = contexts[0].broadcast, isinstance(self.problem.model, ModelConfig)
+        if any(not known or not np.array_equal(broadcast, own.broadcast) for own in contexts[1:]):
+            return [partial(self.compute, context) for context in contexts]
+        model, layer = self.problem.to_read(broadcast), self.problem.layer
         if self.clip is None:
-            return _value(profile(model, layer, context.x), anchor, self.bounds, self.variant)
+            found = profiles(model, layer, [context.x for context in contexts])
+            return [partial(self._profiled, *both) for both in zip(contexts, found, strict=True)]
         # Without records it sends noised zeros: silence would tell that it has none.
-        x = context.x[readable(self.problem, context.x)]
-        own = outputs(model, layer, x) if len(x) else np.zeros((0, len(anchor.centre)))
+        read = outputs_of(
+            model, layer, [context.x[readable(self.problem, context.x)] for context in contexts]
+        )
+        return [partial(self._clipped, *both) for both in zip(contexts, read, strict=True)]
+
+    def _profiled(self, context: ClientContext, own: MeanVariance | DataError) -> Value:
+        anchor = _anchor(context.public)
+        if isinstance(own, DataError):
+            raise own
+        return _value(own, anchor, self.bounds, self.variant)
+
+    def _clipped(self, context: ClientContext, own: Floats) -> Value:
+        assert self.clip is not None
+        anchor = _anchor(context.public)
+        if not len(own):
+            own = np.zeros((0, len(anchor.centre)))
         return profile_value(own, anchor, bounds=self.bounds, variant=self.variant, clip=self.clip)

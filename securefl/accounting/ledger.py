@@ -64,7 +64,7 @@ class Ledger:
     """The releases of all data holders in one SQLite file; safe under two processes and kill -9.
 
     Args:
-        path: the file, ":memory:", or a study's own open file, which holds more than its ledger.
+        path: the file, or ":memory:".
         terms: the unit, the adjacency, the delta and the budget.
         counter: a file outside the ledger's folder that records the newest head (see `note`). A ledger that
             is older than its counter is refused.
@@ -83,16 +83,33 @@ class Ledger:
 
     def __init__(
         self,
-        path: Path | str | Database,
+        path: Path | str,
         terms: Terms,
         *,
         counter: Path | None = None,
         allotted: Mapping[str, int] | None = None,
         clock: Callable[[], str] = now,
     ) -> None:
+        self._open(connect(path, terms, counter), terms, counter, allotted, clock)
+
+    @classmethod
+    def of_run(cls, file: Database, terms: Terms, *, allotted: Mapping[str, int] | None = None) -> Ledger:
+        """The ledger in the open file of a run, which also holds its journal and checkpoint."""
+        own = cls.__new__(cls)
+        own._open(connect(file, terms), terms, None, allotted, now)
+        return own
+
+    def _open(
+        self,
+        db: Database,
+        terms: Terms,
+        counter: Path | None,
+        allotted: Mapping[str, int] | None,
+        clock: Callable[[], str],
+    ) -> None:
         self.terms = terms
         self._clock = clock
-        self._db = connect(path, terms, counter)
+        self._db = db
         self._link: Head | None = None
         self._fresh: set[ReleaseKey] = set()  # keys that are new in the latest call of `reserve`
         self._filed = ReleaseTable(self._db, self._newest)

@@ -22,7 +22,7 @@ from securefl.algorithm.plan import Plan, Weighing
 from securefl.algorithm.queries import ValueSpec, draw_weight
 from securefl.core.cohort import exact, heaviest_share, share_within
 from securefl.core.errors import ConfigError
-from securefl.core.messages import Order
+from securefl.core.messages import Cohort, Order
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Weights:
     records: int = 0
 
     @classmethod
-    def of(cls, order: Order) -> Self:
-        """The weights of this order."""
-        return cls(order.draws, order.whole, order.records)
+    def of(cls, order: Order, cohort: Cohort) -> Self:
+        """The weights of this order for a hidden sum over this cohort."""
+        return cls(cohort.draws, order.whole, order.records)
 
     @classmethod
     def usual(cls, plan: Plan, spec: ValueSpec, clients: int) -> Self:

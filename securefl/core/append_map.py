@@ -39,6 +39,10 @@ class AppendMap(Mapping[K, V]):
             raise KeyError(key)
         return value
 
+    def __contains__(self, key: object) -> bool:
+        found = self._table.get(key)  # type: ignore[arg-type]  # as a dict: any key may be looked up
+        return found is not None and found[0] < self._size
+
     def __iter__(self) -> Iterator[K]:
         # A copy of the keys: the shared table may grow while the caller iterates.
         return iter(tuple(islice(self._table, self._size)))

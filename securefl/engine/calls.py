@@ -4,25 +4,65 @@ A call carries the sizes, names and keys from which a party makes its machine. I
 takes every parameter from its plan, its order and the pinned keys. If a call disagrees, signatures do not
 verify together and no sum opens. Calls belong to the transport, like its packets: a simulated network with
 faults loses none of them, and traffic counts do not include them.
+
+A call names clients by one bit for each client of the run, and draws only if some client was drawn twice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import numpy as np
 
 from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.linear import LinearBounds, Range
+from securefl.core.messages import Cohort
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, decode, encode, message, peek
 from securefl.linear.scheme import Questions
 
 T = TypeVar("T")
+MOST_CLIENTS: Final = 2**20
+"""The most clients of a run, so that the bits of a call cannot take much memory."""
 
 
-@message("ask-call", version=3, sender="server")
+def bits_of(members: Sequence[int]) -> bytes:
+    """Return one bit for each client up to the last of these members, the first in the lowest bit.
+
+    Raises ConfigError for a number below 0, or of `MOST_CLIENTS` and more.
+    """
+    if members and not 0 <= min(members) <= max(members) < MOST_CLIENTS:
+        raise ConfigError(
+            f"Expected clients from 0 to {MOST_CLIENTS - 1}, got {min(members)} or {max(members)}."
+        )
+    there = np.zeros(max(members, default=-1) + 1, np.bool_)
+    there[list(members)] = True
+    return np.packbits(there, bitorder="little").tobytes()
+
+
+def members_of(bits: bytes) -> tuple[int, ...]:
+    """Return the members, ascending: `bits_of` inverted. Raises RemoteProtocolError for other bytes."""
+    if 8 * len(bits) > MOST_CLIENTS or bits[-1:] == b"\0":
+        raise RemoteProtocolError(
+            f"Expected one bit for each client, at most {MOST_CLIENTS} of them and the last one set, got "
+            f"{len(bits)} bytes.",
+            sender=SERVER,
+        )
+    there = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    return tuple(np.flatnonzero(there).tolist())
+
+
+def _if_many(draws: Sequence[int]) -> tuple[int, ...]:
+    """Return the draws, or nothing if each client was drawn once."""
+    return tuple(draws) if max(draws, default=1) > 1 else ()
+
+
+@message("ask-call", version=4, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class QueryCall:
     """Starts an exchange of orders, numbers and sums in the clear.
@@ -34,6 +74,8 @@ class QueryCall:
             entries, low and high of each, and the other seven numbers. Without names, no number is encrypted.
         weight_runs, weight_ranges: of the same bounds, the ranges of the hidden weights.
         weights: the digests of the queries' weights, if the scheme binds numbers to them.
+        members, draws: of the cohort of hidden sums, which the order names by its digest. Without members,
+            no sum is hidden. Without draws, each member was drawn once.
         key: the key holder's reply to its own call, which holds its key. Empty in that call.
     """
 
@@ -48,16 +90,25 @@ class QueryCall:
     weight_ranges: tuple[float, ...] = ()
     weights: tuple[bytes, ...] = ()
     cohort: int = 0
+    members: bytes = b""
+    draws: tuple[int, ...] = ()
     key: bytes = b""
 
     @classmethod
-    def of(cls, most: Limit, asked: Questions | None, key: bytes = b"") -> QueryCall:
-        if asked is None:
-            return cls(most_bytes=most.bytes, most_elements=most.elements)
-        own = asked.bounds
-        return cls(
+    def of(
+        cls, most: Limit, asked: Questions | None, key: bytes = b"", cohort: Cohort | None = None
+    ) -> QueryCall:
+        told = cls(
             most_bytes=most.bytes,
             most_elements=most.elements,
+            members=b"" if cohort is None else bits_of(cohort.members),
+            draws=() if cohort is None else _if_many(cohort.draws),
+        )
+        if asked is None:
+            return told
+        own = asked.bounds
+        return replace(
+            told,
             names=asked.names,
             hidden=own.hidden_length,
             runs=tuple(run.count for run in own.clear),
@@ -77,6 +128,21 @@ class QueryCall:
             cohort=asked.cohort,
             key=key,
         )
+
+    def hidden_cohort(self) -> Cohort | None:
+        """The cohort of hidden sums, or None if no sum is hidden.
+
+        Raises RemoteProtocolError if it is not valid.
+        """
+        if not self.members:
+            return None
+        members = members_of(self.members)
+        try:
+            return Cohort(members=members, draws=self.draws or (1,) * len(members))
+        except ConfigError as error:
+            raise RemoteProtocolError(
+                f"Expected a call for hidden sums, got another: {error}", sender=SERVER
+            ) from None
 
     def questions(self) -> Questions | None:
         """The encrypted numbers' public parameters, or None if no number is encrypted.
@@ -113,22 +179,24 @@ def _ranges(runs: tuple[int, ...], ends: tuple[float, ...]) -> tuple[Range, ...]
     return tuple(Range(*run) for run in zip(runs, ends[::2], ends[1::2], strict=True))
 
 
-@message("sum-call", version=3, sender="server")
+@message("sum-call", version=4, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class SumCall:
     """Starts an attempt at a hidden sum.
 
     Attributes:
-        members: numbers of the clients that are called, ascending.
-        draws: of all clients of the order's cohort, in the order of their numbers. whole, records: as in the
-            order. Clients take all three from their orders.
+        members: the bits of the clients that are called.
+        ordered: the number of clients of the order's cohort.
+        draws: of all of them, in the order of their numbers; empty if each was drawn once. whole, records: as
+            in the order. Clients take all four from their order and its cohort, a key holder from here.
         names, lengths: of the vectors.
         initial, number, again: of the query. Clients take them from their orders.
         task: digest of the order and broadcast, as the server states it.
         key: the key holder's key of this attempt, as it sent it. Empty if the attempt has none.
     """
 
-    members: tuple[int, ...]
+    members: bytes
+    ordered: int
     draws: tuple[int, ...]
     whole: int
     records: int
@@ -140,6 +208,38 @@ class SumCall:
     task: bytes
     key: bytes = b""
 
+    @classmethod
+    def over(
+        cls,
+        called: Sequence[int],
+        weights: Weights,
+        sums: Sequence[Sum],
+        *,
+        initial: int,
+        number: int,
+        again: int,
+        task: bytes,
+    ) -> SumCall:
+        """The call of these clients, of a cohort that was ordered with these weights."""
+        return cls(
+            members=bits_of(called),
+            ordered=weights.ordered,
+            draws=_if_many(weights.draws),
+            whole=weights.whole,
+            records=weights.records,
+            names=tuple(question.spec.name for question in sums),
+            lengths=tuple(question.size for question in sums),
+            initial=initial,
+            number=number,
+            again=again,
+            task=task,
+        )
+
+    @cached_property
+    def called(self) -> tuple[int, ...]:
+        """Numbers of the clients that are called, ascending. Raises RemoteProtocolError for other bits."""
+        return members_of(self.members)
+
     def sums(self, contributions: dict[str, ValueSpec]) -> tuple[Sum, ...]:
         """The vectors by their specs. Raises RemoteProtocolError if a name is not a sum that clients have."""
         # Checked here, where the error names the server. Inside a machine it would look like this party's
@@ -150,7 +250,8 @@ class SumCall:
         # The signed agreement holds each of them in four bytes.
         counts = (self.whole, self.records, self.initial, self.number, self.again, *self.draws)
         counts_fit = all(0 <= one < 2**31 for one in counts) and not (self.initial and self.number)
-        counts_fit = counts_fit and len(self.draws) > 0 and not (self.whole and self.records)
+        counts_fit = counts_fit and len(self.draws) in (0, self.ordered) and not (self.whole and self.records)
+        counts_fit = counts_fit and 0 < self.ordered <= MOST_CLIENTS
         if not fits or not known or len(self.task) != 32 or not counts_fit:
             raise RemoteProtocolError(
                 f"Expected sums among {sorted(contributions)} with a length each, got {self.names}.",
@@ -163,7 +264,7 @@ class SumCall:
     @property
     def weights(self) -> Weights:
         """The weights that the server states in this call; its order stated them before."""
-        return Weights(self.draws, self.whole, self.records)
+        return Weights(self.draws or (1,) * self.ordered, self.whole, self.records)
 
 
 _LAST = 2**16

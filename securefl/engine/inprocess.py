@@ -76,7 +76,8 @@ class Once:
     def decode(self, data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
         """As `wire.decode`. The sender is no part of the cache's key, since only an error names it."""
         # Hashing a model's bytes takes long, and a message with arrays is never stored.
-        if not any(_unchanging(kind) for kind in kinds):  # type: ignore[arg-type]  # a class is hashable
+        known: Sequence[Any] = [kind for kind in kinds if wire.begins_as(data, header, kind)]
+        if not any(map(_unchanging, known)):
             return wire.decode(data, header, kinds, sender)
         key = (data, header, *kinds.items())
         found: T | None = self._messages.get(key)

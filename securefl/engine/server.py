@@ -29,7 +29,7 @@ from securefl.engine.attendance import Absence, Seen
 from securefl.engine.calls import QueryCall, SumCall, encode_call
 from securefl.engine.drive import Driver
 from securefl.engine.exchange import Server, limits
-from securefl.engine.exchange.server import broadcast_of, order_of
+from securefl.engine.exchange.server import broadcast_of, cohort_of, order_of
 from securefl.engine.observer import Log
 from securefl.linear.scheme import LinearScheme, Questions, Report, Scoring, ServerSide
 from securefl.mechanisms.charges import fewest_contributions, sparse
@@ -294,7 +294,7 @@ class ServerParty:
         )
         now = [s.spec.name for s in (() if hidden else query.sums)] + [e.spec.name for e in query.per_client]
         self.account.query(now, query.cohort, initial=query.initial > 0)
-        call = QueryCall.of(told, scores.asked, scores.key)
+        call = QueryCall.of(told, scores.asked, scores.key, cohort_of(query) if hidden else None)
         self._call(transport, [client_name(k) for k in query.cohort], encode_call(header, call))
         answers: Answers | None = self._run(machine, header, transport)
         return no_answers(query) if answers is None else answers
@@ -317,9 +317,7 @@ class ServerParty:
         """
         per_client, again = self._exchange(query, header, transport, scores, hidden=True).per_client, 0
         while True:
-            told = task(
-                header, order_of(query, sorted(query.cohort), hidden=True, again=again), broadcast_of(query)
-            )
+            told = task(header, order_of(query, again=again), broadcast_of(query))
             found, header, final = self._attempts(query, header, told, again, transport)
             if found is not None:
                 return replace(found, per_client=per_client)
@@ -380,13 +378,10 @@ class ServerParty:
             weights=_weights(query),
             task=told,
         )
-        call = SumCall(
-            members=tuple(cohort),
-            draws=attempt.weights.draws,
-            whole=attempt.weights.whole,
-            records=attempt.weights.records,
-            names=tuple(question.spec.name for question in query.sums),
-            lengths=tuple(question.size for question in query.sums),
+        call = SumCall.over(
+            cohort,
+            attempt.weights,
+            query.sums,
             initial=query.initial,
             number=query.number,
             again=again,
@@ -454,7 +449,7 @@ def no_answers(query: CohortQuery) -> Answers:
 
 def _weights(query: CohortQuery) -> Weights:
     """The weights that the order of a hidden sum states."""
-    return Weights.of(order_of(query, sorted(query.cohort), hidden=True))
+    return Weights.of(order_of(query), cohort_of(query))
 
 
 def _next(header: Header) -> Header:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Final
 
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
+from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER
 from securefl.mechanisms.base import KEY_HOLDER_ADDS, Kind, Mechanism, NoNoise

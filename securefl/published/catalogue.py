@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.data import NAMES, require_files
 from securefl.published.table import Table

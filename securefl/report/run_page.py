@@ -51,8 +51,8 @@ class ArmSummary:
     None if the arm never reached the target. megabytes_up, megabytes_down: of the whole run, all clients
     together (1 MB = 1e6 bytes). seconds_model, watt_hours: of the whole run, by the cost model. wall_seconds:
     the time of the run here. epsilon: the cost of each party's view to a data holder, by party, inf if
-    nothing protects it. sparse: whether sums were sent without their zeros. models: "global" or "personal",
-    the models that have this accuracy.
+    nothing protects it. sparse: whether sums were sent without their zeros. zeros: whether such sums were
+    hidden, and so sent with them. models: "global" or "personal", the models that have this accuracy.
 
     floor: the accuracy of the best constant answer. auc, f1, ece, r2, rmse: see `training.measures.Measures`.
     worst_decile: the mean accuracy of the tenth of the clients with the lowest accuracies. pooled, alone: the
@@ -74,6 +74,7 @@ class ArmSummary:
     wall_seconds: float
     epsilon: Mapping[str, float]
     sparse: bool = False
+    zeros: bool = False
     models: str = "global"
     floor: float = math.nan
     auc: float = math.nan

@@ -23,6 +23,7 @@ import numpy as np
 from markupsafe import Markup
 
 from securefl.core.errors import DataError
+from securefl.core.lazy import without_full_collections
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +115,8 @@ def _colour(number: int) -> str:
 
 def blank(*, height: float, width: float = WIDE) -> Figure:
     """An empty figure of this height and width in inches."""
-    from matplotlib.figure import Figure
+    with without_full_collections():
+        from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=110, layout="constrained")
 

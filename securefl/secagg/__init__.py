@@ -6,7 +6,9 @@ SPEC.md defines every byte. `phases.py` lists the messages of each phase and the
 Possible attacks, and the checks against them:
 
 - The server may show clients different rosters, dealers or survivors. A quorum signs one set, and a client
-  opens a share only for clients that signed the same dealers.
+  opens a share only for clients that confirmed the same dealers.
+- The server may forge signatures. A client's neighbours authenticate by the secrets of their channels, and
+  the client draws the sample of other signatures that it verifies (`quorum`).
 - The server may replay messages or ask twice. Each client keeps a record, and refuses a second answer, over
   attempts, rounds and restarts (`acts`).
 - A client may deal wrong shares or open wrong shares. Published hashes show which of the two it did.

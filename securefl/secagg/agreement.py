@@ -7,19 +7,23 @@ which covers a fresh nonce of every member.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import itemgetter
 
 from securefl.core import agreement
 from securefl.core.agreement import Identity, Roster, digest, fields, listed, tagged, u32
+from securefl.core.entropy import extracted
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Signature
 from securefl.core.signing import AgreementKey
 from securefl.secagg.graph import Graph, draw
 from securefl.secagg.policy import Parameters
+
+TAG_BYTES = 16
+"""The length of a tag: 2^-128 for one guess."""
 
 
 class Channels:
@@ -56,6 +60,16 @@ class Channels:
             theirs = self.roster.members[other].channel
             self._secrets[other] = self.roster.agree(self.identity.channel, theirs, purpose)
         return self._secrets[other]
+
+    def tag(self, context: bytes, sender: int, receiver: int, text: bytes) -> Signature:
+        """Return the tag by which one of the two members shows the other that it confirms a text.
+
+        Only the two can compute it. It convinces the receiver and nobody else.
+        """
+        other = receiver if sender == self.own else sender
+        pair, digested = u32(sender, receiver), hashlib.sha256(text).digest()
+        purpose = tagged(b"confirm", context, pair, digested)
+        return Signature(extracted(self.secret(other).reveal(), purpose).reveal()[:TAG_BYTES])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +121,14 @@ class Entry:
     nonce: Commitment
     signature: Signature
 
+    @property
+    def well_formed(self) -> bool:
+        """Whether key, nonce and signature have their lengths."""
+        return (len(self.key.raw), len(self.nonce.raw), len(self.signature.raw)) == (32, 32, 64)
+
     def check(self, agreement: Agreement, member: int) -> None:
         """Raise CryptoError unless lengths are right and the pinned member signed this for this place."""
-        if len(self.key.raw) != 32 or len(self.nonce.raw) != 32 or len(self.signature.raw) != 64:
+        if not self.well_formed:
             raise CryptoError("Expected a key and a nonce of 32 bytes and a signature of 64, got others.")
         agreement.check(member, self.signature, advertised(agreement, member, self.key, self.nonce))
 
@@ -135,7 +154,11 @@ def _closed_context(context: bytes, entries: tuple[tuple[int, Entry], ...]) -> b
 
 @dataclass(frozen=True)
 class ClosedRoster:
-    """The closed, signed roster of one attempt, with the graph that follows from it."""
+    """The closed, signed roster of one attempt, with the graph that follows from it.
+
+    The server verified each entry. A client verifies its own, and those of its neighbours by their boxes
+    (SPEC.md, section 6). `unsigned` verifies them all, when a box does not open.
+    """
 
     agreement: Agreement
     entries: Mapping[int, Entry]
@@ -155,6 +178,15 @@ class ClosedRoster:
         seed = digest(b"graph", self.context)
         return draw(self.members, self.agreement.parameters.neighbours, seed)
 
+    def unsigned(self) -> int | None:
+        """Return a member that did not sign its entry, or None if each did."""
+        for member, entry in self.entries.items():
+            try:
+                entry.check(self.agreement, member)
+            except CryptoError:
+                return member
+        return None
+
     def mask_seed(self, own: int, key: AgreementKey, other: int) -> SecretKey:
         """Return the seed of the mask that two members share. Raises CryptoError for a weak key."""
         pair = u32(min(own, other), max(own, other))
@@ -169,13 +201,13 @@ class ClosedRoster:
         """Return the bytes that every member signs in round 3. They name the dealers and the survivors."""
         return tagged(b"survivors", self.context, listed(dealers), listed(survivors))
 
+    def surviving_neighbours(self, member: int, survivors: Set[int]) -> tuple[int, ...]:
+        """Return a member's neighbours among the survivors, ascending."""
+        return tuple(other for other in self.graph.neighbours[member] if other in survivors)
+
     def lonely(self, survivors: Sequence[int]) -> int | None:
         """Return a survivor with too few surviving neighbours, or None if there is none."""
         # The server reconstructs and removes a dropped neighbour's mask. If all neighbours of an input
         # dropped or collude, only its self-mask is secret, and that is opened for every survivor.
-        neighbours, least = self.graph.neighbours, self.agreement.parameters.least_degree
-        dropped = set(self.members).difference(survivors)
-        # Counted over the dropped members, because they are few. The graph is symmetric: each dropped member
-        # is one neighbour less to each of its neighbours.
-        lost = Counter(near for member in dropped for near in neighbours[member])
-        return next((one for one in survivors if len(neighbours[one]) - lost[one] < least), None)
+        few = self.graph.neighbours.degrees(survivors) < self.agreement.parameters.least_degree
+        return next((one for one, alone in zip(survivors, few.tolist(), strict=True) if alone), None)

@@ -15,7 +15,7 @@ from securefl.core.keys import Share
 from securefl.core.release import SERVER
 from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry
 from securefl.secagg.dealing import Pair, check_evidence, check_pair, share_key, unseal
-from securefl.secagg.messages import Dealt, Quorum, RosterClosed, Survivors
+from securefl.secagg.messages import Dealt, RosterClosed, Survivors
 
 ADVERTISE, SHARE, MASK, CONSISTENCY, UNMASK = "advertise", "share", "mask", "consistency", "unmask"
 
@@ -26,13 +26,17 @@ def refusal(phase: str, reason: str) -> RemoteProtocolError:
 
 
 def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClosed) -> ClosedRoster:
-    """Check that the closed roster has pinned members only, their signatures, and our unchanged entry."""
+    """Check that the closed roster has pinned members only, and our unchanged entry.
+
+    The others' signatures are not verified here. A neighbour's box opens only if that neighbour saw the same
+    roster, with its own entry in it, so `read_dealt` vouches for each entry on which this client depends.
+    """
     members = roster.members
     if len({len(members), len(roster.keys), len(roster.nonces), len(roster.signatures)}) > 1:
         raise refusal(
             ADVERTISE, "Expected a key, a nonce and a signature for each member, got more or fewer of one."
         )
-    if not _ascending(members, range(agreement.parameters.clients)):
+    if not ascending(members, range(agreement.parameters.clients)):
         raise refusal(ADVERTISE, "Expected distinct, ascending members of the pinned roster, got others.")
     if len(members) < agreement.parameters.least_survivors:
         raise refusal(
@@ -40,23 +44,22 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
             f"Expected at least {agreement.parameters.least_survivors} members, got {len(members)}.",
         )
     entries = roster.entries
-    # The loop below verifies only the signatures of the others, so our entry must be the one that we sent.
+    # Each member checks its own entry. The neighbours that seal boxes under this roster rely on it.
     if entries.get(own) != entry:
         raise refusal(
             ADVERTISE,
             "Expected our own key, nonce and signature in the roster, got a roster without them.",
         )
-    for member, other in entries.items():
-        if member == own:
-            continue
-        try:
-            other.check(agreement, member)
-        except CryptoError:
-            raise refusal(
-                ADVERTISE,
-                f"Expected a signature of member {member}, which did not sign this key for this place.",
-            ) from None
+    odd = next((member for member, other in entries.items() if not other.well_formed), None)
+    if odd is not None:
+        raise _unsigned(odd)
     return ClosedRoster(agreement, entries)
+
+
+def _unsigned(member: int) -> RemoteProtocolError:
+    return refusal(
+        ADVERTISE, f"Expected a signature of member {member}, which did not sign this key for this place."
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +75,7 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
     """Open the shares from this client's neighbours, and check each against its published hash."""
     own, dealers = channels.own, dealt.dealers
     least = closed.agreement.parameters.least_survivors
-    if not _ascending(dealers, closed.members) or own not in dealers or len(dealers) < least:
+    if not ascending(dealers, closed.members) or own not in dealers or len(dealers) < least:
         raise refusal(
             SHARE,
             f"Expected {least} or more ascending dealers of the roster, us among them, got others.",
@@ -95,11 +98,19 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
             try:
                 check_evidence(closed, dealer, own, marks, sealed, evidence)
             except CryptoError:
-                raise refusal(
-                    SHARE, f"Expected a signature of member {dealer}, which did not sign these shares."
-                ) from None
+                raise _altered(closed, dealer) from None
             complaints.append(Share(u32(dealer) + key.reveal()))
     return Opened(dealers, pairs, tuple(complaints))
+
+
+def _altered(closed: ClosedRoster, dealer: int) -> RemoteProtocolError:
+    """Return the refusal of a box that its dealer did not sign under our roster, with its cause."""
+    # The dealer may have been shown another roster than we were. If ours has an entry that its member did not
+    # sign, then the server forged it.
+    forged = closed.unsigned()
+    if forged is not None:
+        return _unsigned(forged)
+    return refusal(SHARE, f"Expected a signature of member {dealer}, which did not sign these shares.")
 
 
 def read_survivors(
@@ -109,7 +120,7 @@ def read_survivors(
     # For a survivor the seed is opened, for a dropped client the mask key. Both together open a client's
     # input. So the sets must be disjoint, and complete: the server could put an omitted client into either.
     survivors, dropped = came.survivors, came.dropped
-    if not _ascending(survivors, dealers) or not _ascending(dropped, dealers):
+    if not ascending(survivors, dealers) or not ascending(dropped, dealers):
         raise refusal(UNMASK, "Expected distinct, ascending dealers as survivors and as dropped, got others.")
     if set(survivors) & set(dropped):
         raise refusal(UNMASK, "Expected disjoint sets, got a dealer that would both survive and drop.")
@@ -136,44 +147,7 @@ def read_survivors(
     return survivors
 
 
-def read_quorum(
-    closed: ClosedRoster, own: int, dealers: Sequence[int], survivors: Sequence[int], came: Quorum
-) -> None:
-    """Check that a quorum signed our set of survivors, and that each surviving neighbour signed our dealers.
-
-    With a quorum, no other set can be opened. The neighbours' signatures protect a client to which the server
-    showed other dealers: its input lacks masks that we expect, and must not be opened.
-    """
-    if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
-        raise refusal(CONSISTENCY, "Expected one signature for each member, got more or fewer.")
-    if not _ascending(came.signers, survivors) or not _ascending(came.others, survivors):
-        raise refusal(CONSISTENCY, "Expected distinct, ascending survivors as signers, got others.")
-    quorum = closed.agreement.parameters.quorum
-    if len(came.signers) < quorum:
-        raise refusal(CONSISTENCY, f"Expected {quorum} signatures on one set, got {len(came.signers)}.")
-    near = set(closed.graph.neighbours[own]) & set(survivors)
-    if near - {*came.signers, *came.others}:
-        raise refusal(CONSISTENCY, "Expected a signature of every surviving neighbour, got fewer.")
-    # Signatures take most of a client's time in a large cohort, so only a quorum is verified. Neighbours come
-    # first, because we hold their shares. Our own signature counts without a check.
-    ours = [member for member in came.signers if member in near]
-    rest = [member for member in came.signers if member not in near and member != own]
-    wanted = {*ours, *rest[: max(0, quorum - len(ours) - (own in came.signers))]}
-    message = closed.survival(dealers, survivors)
-    signatures = zip(came.signers, came.signatures, strict=True)
-    due = [(member, one, message) for member, one in signatures if member in wanted]
-    due += [
-        (member, one, closed.input_of(member, dealers))
-        for member, one in zip(came.others, came.inputs, strict=True)
-        if member in near and member not in wanted
-    ]
-    for member, signature, text in due:
-        try:
-            closed.agreement.check(member, signature, text)
-        except CryptoError:
-            raise refusal(CONSISTENCY, f"Member {member} did not sign what we were shown.") from None
-
-
-def _ascending(numbers: Sequence[int], allowed: Iterable[int]) -> bool:
+def ascending(numbers: Sequence[int], allowed: Iterable[int]) -> bool:
+    """Whether the numbers are distinct, ascending and allowed."""
     distinct = set(numbers)
     return list(numbers) == sorted(distinct) and distinct.issubset(allowed)

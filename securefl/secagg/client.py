@@ -30,6 +30,7 @@ class Client(Rounds):
     Args:
         agreement: built from this client's own plan and the server's order, never taken from the server.
         channels: the client's keys and its secrets with the other members, for all rounds of a session.
+        random: the source of the sample of a quorum, by default the operating system's.
         policy: the client's demands.
         patience: the number of deadlines that may pass in one state before the client gives up.
 

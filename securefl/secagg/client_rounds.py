@@ -9,6 +9,7 @@ and mask the values, and never sees them unmasked.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 
 from securefl.core.acts import Act, Begin, RecordAct, entering
 from securefl.core.agreement import digest
-from securefl.core.entropy import drawn
+from securefl.core.entropy import Random, drawn
 from securefl.core.errors import CryptoError, LocalProtocolError
 from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import Commitment, SecretKey, Share
@@ -29,6 +30,7 @@ from securefl.secagg.dealing import Pair, deal
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
+    Confirmed,
     Consistent,
     Dealt,
     MaskedInput,
@@ -39,6 +41,7 @@ from securefl.secagg.messages import (
     Unmask,
 )
 from securefl.secagg.packing import Masker
+from securefl.secagg.quorum import View
 from securefl.secagg.shamir import SECRET_BYTES
 
 Awaited = type[Any] | Act
@@ -122,19 +125,21 @@ class Holding(Waiting):
 class Agreeing(Waiting):
     """The server has shown the survivors.
 
-    `signed` and `answered` say whether the client has signed them and has opened its shares.
+    `signed` and `answered` say whether the client has signed them and has opened its shares. `confirmed` are
+    the neighbours whose tags confirm the same survivors.
     """
 
     held: Holding
     survivors: tuple[int, ...]
     signed: bool = False
+    confirmed: frozenset[int] = frozenset()
     answered: bool = False
 
     @property
     def awaits(self) -> tuple[Awaited, ...]:
         if self.answered:
             return ()
-        return (Quorum if self.signed else "sign",)
+        return (Quorum, Confirmed) if self.signed else ("sign",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +162,13 @@ class Rounds:
     Args:
         agreement: built from this client's own plan and the server's order, never taken from the server.
         channels: the client's keys and its secrets with the other members, for all rounds of a session.
+        random: the source of the sample of a quorum. A server that could predict it would know which
+            signatures to forge.
     """
 
     agreement: Agreement
     channels: Channels
+    random: Random = os.urandom
 
     @property
     def name(self) -> str:
@@ -292,14 +300,17 @@ class Rounds:
             return _refused()
         if self.agreement.parameters.mode == "semi-honest":
             return self._unmask(state)
-        text = state.held.closed.survival(state.held.dealers, state.survivors)
-        signature = self.channels.identity.signing.sign(text)
-        return self._say(replace(state, signed=True, waited=0), Consistent(signature=signature))
+        view = self._view(state)
+        said = Consistent(signature=self.channels.identity.signing.sign(view.text), tags=view.tags())
+        return self._say(replace(state, signed=True, waited=0), said)
+
+    def confirmed(self, state: Agreeing, came: Confirmed) -> Step[ClientState]:
+        """The neighbours' tags came. Without them, their signatures are verified."""
+        return Step(replace(state, confirmed=self._view(state).confirmed_by(came.tags)))
 
     def unmask(self, state: Agreeing, came: Quorum) -> Step[ClientState]:
         """A quorum signed the same survivors. Open the shares."""
-        held = state.held
-        checks.read_quorum(held.closed, self.channels.own, held.dealers, state.survivors, came)
+        self._view(state).require_quorum(came, state.confirmed, self.random)
         return self._unmask(state)
 
     def miss(self, state: ClientState) -> Step[ClientState]:
@@ -307,6 +318,12 @@ class Rounds:
         return Step(Finished(), result="missed")
 
     # Parts of the rounds ----------------------------------------------------------------------------
+
+    def _view(self, state: Agreeing) -> View:
+        held = state.held
+        return View(
+            closed=held.closed, channels=self.channels, dealers=held.dealers, survivors=state.survivors
+        )
 
     def _unmask(self, state: Agreeing) -> Step[ClientState]:
         done = replace(state, signed=True, answered=True, waited=0)

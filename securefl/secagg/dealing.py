@@ -15,7 +15,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from securefl.core.agreement import LABEL, digest, fields, tagged, u32
+from securefl.core.agreement import LABEL, digest, tagged, u32
 from securefl.core.entropy import Random, extracted
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Commitment, Guarded, SecretKey, Share, Signature
@@ -29,6 +29,8 @@ MARKS_BYTES: Final = 64
 SEALED_BYTES: Final = _NONCE_BYTES + 2 * OPENED_BYTES + 16
 
 _EMPTY_LEAF: Final = bytes(32)
+_LEAF: Final = LABEL + b"leaf|" + u32(4)
+_NODE: Final = LABEL + b"node|"
 
 SEED, KEY = b"seed-share", b"key-share"
 
@@ -146,7 +148,10 @@ def signed(closed: ClosedRoster, dealer: int, seed: Commitment, root: bytes) -> 
 
 def leaf_of(holder: int, marks: Commitment, sealed: bytes) -> bytes:
     """The leaf that binds a holder's hashes to the bytes sealed for it (none for the dealer itself)."""
-    return node_hash(b"leaf|", fields(u32(holder), marks.raw, sealed))
+    # As `fields(u32(holder), marks.raw, sealed)`, written out: a party hashes two leaves for each neighbour.
+    lengths = len(marks.raw).to_bytes(4, "little"), len(sealed).to_bytes(4, "little")
+    number = holder.to_bytes(4, "little")
+    return hashlib.sha256(b"".join((_LEAF, number, lengths[0], marks.raw, lengths[1], sealed))).digest()
 
 
 def leaves(
@@ -275,7 +280,7 @@ class Tree:
     def path(self, at: int) -> bytes:
         """The sibling hashes from the leaf up."""
         # The last bit says left or right. Turned, it names the sibling.
-        return b"".join(level[(at >> depth) ^ 1] for depth, level in enumerate(self.levels[:-1]))
+        return b"".join([level[(at >> depth) ^ 1] for depth, level in enumerate(self.levels[:-1])])
 
 
 def root_of(leaf: bytes, at: int, path: bytes) -> bytes:
@@ -289,9 +294,4 @@ def root_of(leaf: bytes, at: int, path: bytes) -> bytes:
 
 def _node(left: bytes, right: bytes) -> bytes:
     # another label than the leaves have: an inner node cannot be passed off as a leaf
-    return node_hash(b"node|", left, right)
-
-
-def node_hash(*parts: bytes) -> bytes:
-    """SHA-256 of labelled parts."""
-    return hashlib.sha256(LABEL + b"".join(parts)).digest()
+    return hashlib.sha256(_NODE + left + right).digest()

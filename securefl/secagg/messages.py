@@ -4,7 +4,8 @@ round 0   client --Advertise-->    server --Roster------>  everybody who adverti
 round 1   client --Shares------>   server --Dealt------->  everybody who dealt
           client --Complaint--->   server                  (a holder whose shares are wrong)
 round 2   client --MaskedInput->   server --Survivors--->  everybody whose input came
-round 3   client --Consistent-->   server --Quorum------>  the survivors     (active mode)
+round 3   client --Consistent-->   server --Confirmed--->  each survivor that signed    (active mode)
+                                          --Quorum------>  all of them
 round 4   client --Unmask------>   server
 
 Members are named by their number in the pinned roster. Sequences of members ascend.
@@ -20,7 +21,7 @@ from types import MappingProxyType
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.release import Release
 from securefl.core.wire import Limit, message
-from securefl.secagg.agreement import Agreement, Entry
+from securefl.secagg.agreement import TAG_BYTES, Agreement, Entry
 from securefl.secagg.dealing import MARKS_BYTES, OPENED_BYTES, SEALED_BYTES
 from securefl.secagg.packing import packed_bytes
 
@@ -104,12 +105,24 @@ class Survivors:
     dropped: tuple[int, ...]
 
 
-@message("secagg-consistent", version=1, sender="client")
+@message("secagg-consistent", version=2, sender="client")
 @dataclass(frozen=True, kw_only=True)
 class Consistent:
-    """A signature over the dealers and survivors that the server showed to this client."""
+    """A signature over the dealers and survivors that the server showed to this client.
+
+    `tags` confirm the same to its surviving neighbours, in ascending order, 16 bytes each.
+    """
 
     signature: Signature
+    tags: tuple[Signature, ...]
+
+
+@message("secagg-confirmed", version=1, sender="server")
+@dataclass(frozen=True, kw_only=True)
+class Confirmed:
+    """The tags for one client of its surviving neighbours, ascending. Empty if one did not sign."""
+
+    tags: tuple[Signature, ...]
 
 
 @message("secagg-quorum", version=1, sender="server")
@@ -147,7 +160,7 @@ def from_clients(agreement: Agreement) -> dict[type[object], Limit]:
         Shares: Limit(_OVERHEAD + holders * (SEALED_BYTES + MARKS_BYTES + 2 * _LENGTH), 2 * holders),
         Complaint: Limit(_OVERHEAD + holders * (36 + _LENGTH), holders),
         MaskedInput: Limit(_OVERHEAD + vectors, len(agreement.vectors)),
-        Consistent: Limit(_OVERHEAD, 0),
+        Consistent: Limit(_OVERHEAD + holders * (TAG_BYTES + _LENGTH), holders),
         Unmask: Limit(_OVERHEAD + holders * (OPENED_BYTES + _LENGTH), holders),
     }
 
@@ -161,5 +174,6 @@ def from_server(agreement: Agreement) -> dict[type[object], Limit]:
         RosterClosed: Limit(_OVERHEAD + clients * (8 + 32 + 32 + 64 + 3 * _LENGTH), 4 * clients),
         Dealt: Limit(_OVERHEAD + 8 * clients + holders * dealt, clients + 3 * holders),
         Survivors: Limit(_OVERHEAD + 8 * clients, clients),
+        Confirmed: Limit(_OVERHEAD + holders * (TAG_BYTES + _LENGTH), holders),
         Quorum: Limit(_OVERHEAD + clients * (8 + 64 + _LENGTH), 2 * clients),
     }

@@ -25,6 +25,7 @@ from securefl.secagg.client_rounds import Advertised, Beginning, Dealing, Finish
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
+    Confirmed,
     Consistent,
     Dealt,
     MaskedInput,
@@ -61,6 +62,7 @@ class Row:
         checked: the condition. It distinguishes rows of one state and event.
         follows: the class of the next state; None if only the count of deadlines changes.
         spec: the kind of the message and its receivers: the server, or all senders of a kind of message.
+        before: a kind of which each of these receivers gets a message of its own before that.
         asks: the work that the host is ordered to do.
         result: the machine's result; of the server "summed", "aborted", or "named" if a client is proven
             guilty.
@@ -74,6 +76,7 @@ class Row:
     checked: str
     follows: type[Any] | None = None
     spec: tuple[type[Any], type[Any] | str] | None = None
+    before: type[Any] | None = None
     asks: Asked | None = None
     result: str | None = None
 
@@ -170,8 +173,8 @@ CLIENT: Final = Table((
     Row(Beginning, Begin, Rounds.advertise, follows=Finished, result="refused",
         checked="The record forbids to enter."),
     Row(Advertised, RosterClosed, Rounds.shown_roster, follows=Advertised, asks="deal",
-        checked="The roster has at least the least survivors, all pinned. Each signed its key and nonce "
-                "for this place. Its own entry is unchanged."),
+        checked="The roster has at least the least survivors, all pinned. Keys, nonces and signatures "
+                "have their lengths. Its own entry is unchanged."),
     Row(Advertised, "deal", Rounds.deal, follows=Dealing, spec=(Shares, TO_SERVER),
         checked="The record holds this roster."),
     Row(Advertised, "deal", Rounds.deal, follows=Finished, result="refused",
@@ -201,10 +204,14 @@ CLIENT: Final = Table((
         checked="Semi-honest mode. The record holds these survivors."),
     Row(client.Agreeing, "sign", Rounds.sign, follows=Finished, result="refused",
         checked="The record holds other survivors, or a newer attempt."),
+    Row(client.Agreeing, Confirmed, Rounds.confirmed, follows=client.Agreeing,
+        checked="Its own signature is out. There is a tag for each surviving neighbour. Those that hold "
+                "confirm these survivors."),
     Row(client.Agreeing, Quorum, Rounds.unmask,
         follows=client.Agreeing, spec=(Unmask, TO_SERVER), result="answered",
-        checked="Its own signature is out. A quorum signed these survivors. Each surviving neighbour "
-                "signed them, or signed its input under the same dealers."),
+        checked="Its own signature is out. As many signed as a quorum. Each surviving neighbour's tag or "
+                "signature confirms these survivors, or it signed its input under the same dealers. Of "
+                "the other signers, each in a random sample signed these survivors."),
     Row(_UNDER_WAY, DEADLINE,
         checked="Fewer deadlines passed in this state than its patience."),
     Row(_UNDER_WAY, DEADLINE, Rounds.miss, follows=Finished, result="missed",
@@ -249,9 +256,10 @@ SERVER: Final = Table((
     Row(Summing, (MaskedInput, Complaint, DEADLINE), _SUMS, follows=Closing, result="aborted",
         checked="The same, but fewer survive, or one has a lower degree."),
     Row(server.Agreeing, Consistent, server.signed, follows=server.Agreeing,
-        checked="A survivor signed these dealers and survivors."),
+        checked="A survivor signed these dealers and survivors, and sent a tag for each surviving "
+                "neighbour."),
     Row(server.Agreeing, (Consistent, DEADLINE), (server.signed, server.close_signatures),
-        follows=Opening, spec=(Quorum, Consistent),
+        follows=Opening, spec=(Quorum, Consistent), before=Confirmed,
         checked="Every survivor signed; at the deadline, at least a quorum did."),
     Row(server.Agreeing, DEADLINE, server.close_signatures, follows=Closing, result="aborted",
         checked="Fewer signed."),

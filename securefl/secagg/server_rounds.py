@@ -8,8 +8,9 @@ of shares of its own secrets, and a *holder* of its neighbours' shares.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from securefl.core.keys import SecretKey, Share, Signature
 from securefl.core.machine import Need, Outgoing, Step
 from securefl.core.release import Delivered
 from securefl.core.signing import AgreementKey
-from securefl.secagg.agreement import Agreement, ClosedRoster, Entry
+from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, Entry
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
 from securefl.secagg.dealing import (
     KEY,
@@ -37,6 +38,7 @@ from securefl.secagg.masks import Words
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
+    Confirmed,
     Consistent,
     Dealt,
     MaskedInput,
@@ -51,6 +53,8 @@ from securefl.secagg.unmasking import Aborted, Summed, Unmasking
 
 _PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))
 """A key of no party. Key agreement with any key fails if the other key is weak (of small order)."""
+
+_NO_TAG: Final = Signature(b"")
 
 # States -----------------------------------------------------------------------------------------
 
@@ -104,13 +108,18 @@ class Summing:
     accused: Mapping[int, frozenset[int]] = field(default_factory=dict)
     waited: int = 0
 
-    @property
+    @cached_property
     def dealers(self) -> tuple[int, ...]:
         return tuple(sorted(self.dealt))
 
-    @property
+    @cached_property
     def survivors(self) -> tuple[int, ...]:
         return tuple(sorted(self.inputs))
+
+    @cached_property
+    def survival(self) -> bytes:
+        """The text that every survivor signs."""
+        return self.closed.survival(self.dealers, self.survivors)
 
     def heard(self, number: int) -> bool:
         return number in self.inputs or number in self.gone
@@ -118,12 +127,13 @@ class Summing:
 
 @dataclass(frozen=True)
 class Agreeing:
-    """Round 3: the signatures on the one set of survivors."""
+    """Round 3: the signatures on the one set of survivors, and each signer's tags for its neighbours."""
 
     phase: ClassVar[str] = CONSISTENCY
     awaits: ClassVar[tuple[type[Any], ...]] = (Consistent,)
     summed: Summing
     signatures: AppendMap[int, Signature] = field(repr=False)
+    tags: AppendMap[int, tuple[Signature, ...]] = field(repr=False)
     waited: int = 0
 
     def heard(self, number: int) -> bool:
@@ -132,18 +142,26 @@ class Agreeing:
 
 @dataclass(frozen=True)
 class Opening:
-    """Round 4: the clients that answered, and the opened shares of each dealer by holder."""
+    """Round 4: the clients that answered, and the shares that each of them opened, by dealer."""
 
     phase: ClassVar[str] = UNMASK
     awaits: ClassVar[tuple[type[Any], ...]] = (Unmask,)
     summed: Summing
     asked: tuple[int, ...]
-    answered: frozenset[int]
-    shares: Mapping[int, AppendMap[int, bytes]] = field(repr=False)
+    answers: AppendMap[int, Mapping[int, bytes]] = field(repr=False)
     waited: int = 0
 
     def heard(self, number: int) -> bool:
-        return number in self.answered
+        return number in self.answers
+
+    def shares(self) -> dict[int, dict[int, bytes]]:
+        """Return, for each dealer, the opened shares by their Shamir points."""
+        found: dict[int, dict[int, bytes]] = {dealer: {} for dealer in self.summed.dealers}
+        for holder, opened in self.answers.items():
+            for dealer, share in opened.items():
+                # Shamir's points count from 1: the value at 0 is the secret.
+                found[dealer][holder + 1] = share
+        return found
 
 
 @dataclass(frozen=True)
@@ -204,7 +222,7 @@ def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
 
 def shared(agreement: Agreement, state: Sharing, number: int, said: Shares) -> Step[ServerState]:
     """A client's shares came. Dealing is over when all members of the roster have dealt."""
-    _admit(agreement, number, state.closed.members, SHARE)
+    _admit(agreement, number, state.closed.entries, SHARE)
     dealing = Dealing(said.seed, said.marks, said.sealed, said.signature)
     dealt = state.dealt.having(number, published(state.closed, number, dealing))
     state = replace(state, dealt=dealt)
@@ -218,7 +236,9 @@ def close_dealing(agreement: Agreement, state: Sharing) -> Step[ServerState]:
         return _too_few(agreement, SHARE, "dealt shares", len(dealers))
     out = tuple(_to(agreement, (holder,), _dealt(state, holder, dealers)) for holder in dealers)
     sums = tuple(np.zeros(vector.length, word(vector.bits)) for vector in agreement.vectors)
-    return Step(Summing(closed=state.closed, dealt=state.dealt, sums=sums, inputs=AppendMap()), out=out)
+    # No more dealings come. A plain dictionary is quicker to read, for each share and each input to come.
+    dealt = {dealer: state.dealt[dealer] for dealer in dealers}
+    return Step(Summing(closed=state.closed, dealt=dealt, sums=sums, inputs=AppendMap()), out=out)
 
 
 def _dealt(state: Sharing, holder: int, dealers: tuple[int, ...]) -> Dealt:
@@ -237,7 +257,7 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
     Accusations by more holders than may be corrupt are a proof. The accusation of a single holder never is
     one, even if `corrupt` is 0: either the accuser or the dealer may lie.
     """
-    _admit(agreement, number, state.dealers, SHARE)
+    _admit(agreement, number, state.dealt, SHARE)
     accused, liars = dict(state.accused), max(agreement.parameters.corrupt, 1)
     for dealer, proven in judge(state.closed, state.dealt, number, said.keys):
         accused[dealer] = accused.get(dealer, frozenset()) | {number}
@@ -255,7 +275,7 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
 
 def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput) -> Step[ServerState]:
     """A masked input came. Add it to the sums at once. The sums close with the last input."""
-    _admit(agreement, number, state.dealers, MASK)
+    _admit(agreement, number, state.dealt, MASK)
     vectors: tuple[Any, ...] = said.releases
     pieces = _unpacked(agreement, vectors)
     # In round 3, clients require this signature of each survivor that does not sign. A sender that was shown
@@ -297,7 +317,7 @@ def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
     dropped = tuple(dealer for dealer in state.dealers if dealer not in state.inputs)
     out = (_to(agreement, survivors, Survivors(survivors=survivors, dropped=dropped)),)
     if agreement.parameters.mode == "active":
-        return Step(Agreeing(state, AppendMap()), out=out)
+        return Step(Agreeing(state, AppendMap(), AppendMap()), out=out)
     return Step(_opening(state, survivors), out=out)
 
 
@@ -305,11 +325,18 @@ def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
 
 
 def signed(agreement: Agreement, state: Agreeing, number: int, said: Consistent) -> Step[ServerState]:
-    """A survivor signed the one set of survivors."""
+    """A survivor signed the one set of survivors. Its tags are for its neighbours alone to check."""
     summed = state.summed
-    _admit(agreement, number, summed.survivors, CONSISTENCY)
-    agreement.check(number, said.signature, summed.closed.survival(summed.dealers, summed.survivors))
-    state = replace(state, signatures=state.signatures.having(number, said.signature))
+    _admit(agreement, number, summed.inputs, CONSISTENCY)
+    near = summed.closed.surviving_neighbours(number, summed.inputs.keys())
+    if [len(tag.raw) for tag in said.tags] != [TAG_BYTES] * len(near):
+        raise CryptoError(f"Expected {len(near)} tags of {TAG_BYTES} bytes, got {len(said.tags)} tags.")
+    agreement.check(number, said.signature, summed.survival)
+    state = replace(
+        state,
+        signatures=state.signatures.having(number, said.signature),
+        tags=state.tags.having(number, said.tags),
+    )
     everybody = len(state.signatures) == len(summed.survivors)
     return close_signatures(agreement, state) if everybody else Step(state)
 
@@ -330,7 +357,22 @@ def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]
         others=others,
         inputs=tuple(state.summed.inputs[member] for member in others),
     )
-    return Step(_opening(state.summed, signers), out=(_to(agreement, signers, quorum),))
+    # The tags first: a client that has them verifies fewer signatures of the list.
+    tags = tuple(_to(agreement, (one,), Confirmed(tags=of)) for one, of in _by_receiver(state))
+    return Step(_opening(state.summed, signers), out=(*tags, _to(agreement, signers, quorum)))
+
+
+def _by_receiver(state: Agreeing) -> Iterator[tuple[int, tuple[Signature, ...]]]:
+    """Yield each signer, with the tags of its surviving neighbours for it. One without has an empty tag."""
+    summed = state.summed
+    alive = set(summed.survivors)
+    near = {member: summed.closed.surviving_neighbours(member, alive) for member in alive}
+    found: dict[int, dict[int, Signature]] = {member: {} for member in alive}
+    for sender, tags in state.tags.items():
+        for receiver, tag in zip(near[sender], tags, strict=True):
+            found[receiver][sender] = tag
+    for member in sorted(state.signatures):
+        yield member, tuple(found[member].get(other, _NO_TAG) for other in near[member])
 
 
 # Round 4 ----------------------------------------------------------------------------------------
@@ -338,7 +380,7 @@ def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]
 
 def _opening(state: Summing, asked: tuple[int, ...]) -> Opening:
     """Return the state before the first answer."""
-    return Opening(state, asked, frozenset(), {dealer: AppendMap() for dealer in state.dealers})
+    return Opening(state, asked, AppendMap())
 
 
 def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> Step[ServerState]:
@@ -348,13 +390,11 @@ def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> S
     held = [dealer for dealer in summed.closed.graph.holders(number) if dealer in summed.dealt]
     if len(said.shares) != len(held):
         raise CryptoError(f"Expected {len(held)} shares, got {len(said.shares)}.")
-    shares = dict(state.shares)
     for dealer, share in zip(held, said.shares, strict=True):
         _check_share(summed, dealer, number, share)
-        # Shamir's points count from 1: the value at 0 is the secret.
-        shares[dealer] = shares[dealer].having(number + 1, share.raw[SALT_BYTES:])
-    state = replace(state, answered=state.answered | {number}, shares=shares)
-    return close_shares(agreement, state) if len(state.answered) == len(state.asked) else Step(state)
+    shares = {dealer: share.raw[SALT_BYTES:] for dealer, share in zip(held, said.shares, strict=True)}
+    state = replace(state, answers=state.answers.having(number, shares))
+    return close_shares(agreement, state) if len(state.answers) == len(state.asked) else Step(state)
 
 
 def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None:
@@ -373,7 +413,8 @@ def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None
 def close_shares(agreement: Agreement, state: Opening) -> Step[ServerState]:
     """Order the host to remove the masks if every secret has enough shares."""
     summed, threshold = state.summed, agreement.parameters.threshold
-    fewest = min(len(shares) for shares in state.shares.values())
+    shares = state.shares()
+    fewest = min(len(of_dealer) for of_dealer in shares.values())
     if fewest < threshold:
         return _abort(UNMASK, f"Expected {threshold} shares of every secret, got {fewest} of one.")
     work = Unmasking(
@@ -381,7 +422,7 @@ def close_shares(agreement: Agreement, state: Opening) -> Step[ServerState]:
         dealers=summed.dealers,
         survivors=summed.survivors,
         seeds={dealer: of.dealing.seed for dealer, of in summed.dealt.items()},
-        shares=state.shares,
+        shares=shares,
         sums=summed.sums,
     )
     return Step(Working(), need=Need(work))
@@ -395,7 +436,7 @@ def unmasked(agreement: Agreement, state: Working, answer: Summed | Aborted) -> 
 # All rounds -------------------------------------------------------------------------------------
 
 
-def _admit(agreement: Agreement, number: int, allowed: tuple[int, ...], phase: str) -> None:
+def _admit(agreement: Agreement, number: int, allowed: Container[int], phase: str) -> None:
     """Raise RemoteProtocolError if a client has no place in this phase."""
     if number not in allowed:
         name = agreement.roster.members[number].name

@@ -316,10 +316,12 @@ def _asking() -> Callable[[], dict[str, str]]:
 
     def ask() -> dict[str, str]:
         try:
-            from securefl.storage.cluster import stamp
+            from importlib import import_module
+
+            found: dict[str, str] = import_module("securefl.storage.cluster").stamp()
         except Exception as error:  # an environment that is broken in any way
             return {"error": f"{type(error).__name__}: {error}"}
-        return stamp()
+        return found
 
     return ask
 

@@ -398,9 +398,14 @@ def _make(db: sqlite3.Connection, kind: Kind) -> None:
             db.execute(f"PRAGMA user_version = {kind.version}")
 
 
-def holds(db: sqlite3.Connection, kind: Kind) -> bool:
-    """Whether the file has the tables of this kind, alone or beside those of others."""
-    return _tables(db) >= set(kind.tables)
+def is_joined(db: sqlite3.Connection) -> bool:
+    """Whether this is a file of several kinds."""
+    return _version(db) == _JOINED
+
+
+def is_empty(db: sqlite3.Connection) -> bool:
+    """Whether the file has no table yet, as after a process was killed when it had created the file."""
+    return not _tables(db)
 
 
 def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
@@ -410,8 +415,8 @@ def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
     """
     for each in (kind, *kind.parts):
         _require_version(db, path, each)
-    joint = not kind.parts and _version(db) == _JOINED
-    if not (holds(db, kind) if joint else _tables(db) == set(kind.tables)):
+    tables = _tables(db)
+    if tables != set(kind.tables) and not (is_joined(db) and not kind.parts and tables >= set(kind.tables)):
         raise Damaged(f"its tables are not those of a {kind.name}")
     (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":

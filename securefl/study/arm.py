@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.accounting import store
+from securefl.accounting import note, store
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import State
 from securefl.algorithm.plan import Plan
 from securefl.core.logs import held
 from securefl.storage import journal as acts
-from securefl.storage.database import Database, decoding, explaining, holds, joined
+from securefl.storage.database import Database, decoding, explaining, is_empty, is_joined, joined
 from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal
 from securefl.storage.private_folder import PRIVATE, private_folder
@@ -45,9 +46,9 @@ _RUN = joined(
 )
 
 
-FILES = ("acts.sqlite", "ledger.sqlite", "ledger.sqlite-head", "checkpoint.sqlite")
-"""The files of an arm and seed, in the order in which a round writes them. If those before one are newer than
-it and than those behind it, the round is played again, as after any interruption."""
+FILES: Final = (_ACTS, LEDGER, f"{LEDGER}{note.END}", _CHECKPOINT)
+"""The files that an arm and seed may have, in the order in which a round writes them. If those before one are
+newer than it and than those behind it, the round is finished, or is played again as after an interruption."""
 
 
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
@@ -60,19 +61,25 @@ def checkpoint_file(home: Path) -> Path:
 
     home: the folder of the arm and seed. Raises DataError if the file is damaged.
     """
-    return home / (_CHECKPOINT if _in_three(home) or not (home / LEDGER).exists() else LEDGER)
+    return home / (LEDGER if _found(home / LEDGER, is_joined) else _CHECKPOINT)
 
 
 def _in_three(home: Path) -> bool:
     """Whether the folder has files of a run that an earlier version began, or one of them."""
-    # A link counts: it is refused when it is opened.
-    if any(os.path.lexists(home / name) for name in (_CHECKPOINT, _ACTS)):
-        return True
     path = home / LEDGER
+    if _found(path, is_joined):
+        return False
+    # A link counts: it is refused when it is opened.
+    others = any(os.path.lexists(home / name) for name in (_CHECKPOINT, _ACTS))
+    return others or _found(path, lambda db: not is_empty(db))
+
+
+def _found(path: Path, ask: Callable[[sqlite3.Connection], bool]) -> bool:
+    """The answer from a file that is only read; False if there is none. Raises DataError if it is damaged."""
     if not path.is_file() or path.is_symlink():
         return False
     with explaining(path, store.KIND):
-        return read(path, lambda db: holds(db, store.KIND) and not holds(db, rounds.KIND))
+        return read(path, ask)
 
 
 def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
@@ -139,8 +146,16 @@ class Saved:
 def identity(home: Path, plan: Plan) -> str:
     """The identity of the ledger in the folder of an arm and seed. The first call makes the ledger."""
     with ExitStack() as stack:
-        where = _run_file(home, stack) or home / LEDGER
-        return stack.enter_context(Ledger(where, plan.terms())).identity
+        return stack.enter_context(_ledger(home, _run_file(home, stack), plan)).identity
+
+
+def _ledger(
+    home: Path, file: Database | None, plan: Plan, allotment: Mapping[str, int] | None = None
+) -> Ledger:
+    """The ledger in the file of a run, or in its own if the run has three."""
+    if file is None:
+        return Ledger(home / LEDGER, plan.terms(), allotted=allotment)
+    return Ledger.of_run(file, plan.terms(), allotted=allotment)
 
 
 def _run_file(home: Path, stack: ExitStack) -> Database | None:
@@ -164,10 +179,9 @@ def opened(
     """
     with ExitStack() as stack:
         file = _run_file(home, stack)
-        where = {name: file or home / name for name in (LEDGER, _CHECKPOINT, _ACTS)}
-        ledger = stack.enter_context(Ledger(where[LEDGER], plan.terms(), allotted=allotment))
-        checkpoint = stack.enter_context(Checkpoint(where[_CHECKPOINT]))
-        journal = stack.enter_context(Journal(where[_ACTS]))
+        ledger = stack.enter_context(_ledger(home, file, plan, allotment))
+        checkpoint = stack.enter_context(Checkpoint(file or home / _CHECKPOINT))
+        journal = stack.enter_context(Journal(file or home / _ACTS))
         checkpoint.bind(
             study=hashlib.sha256(study.text.encode()).hexdigest(),
             arm=arm.name,

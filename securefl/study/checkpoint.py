@@ -21,7 +21,7 @@ from securefl.core.release import PARTIES
 from securefl.core.text_safety import excerpt
 from securefl.engine.account import Asked
 from securefl.engine.attendance import Seen
-from securefl.storage.database import Damaged, Database, Kind, check, decoding, explaining, seal
+from securefl.storage.database import Damaged, Database, Kind, check, decoding, explaining, is_empty, seal
 from securefl.storage.journal import Journal
 from securefl.storage.read_only import read
 
@@ -59,7 +59,8 @@ def rounds_in(path: Path) -> int:
     Raises DataError if the file is damaged.
     """
     with explaining(path, KIND):
-        return int(read(path, lambda db: db.execute("SELECT COUNT(*) FROM rounds").fetchone()[0]))
+        count = "SELECT COUNT(*) FROM rounds"
+        return int(read(path, lambda db: 0 if is_empty(db) else db.execute(count).fetchone()[0]))
 
 
 class Checkpoint:

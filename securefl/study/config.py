@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from math import inf
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -14,6 +14,7 @@ from torch import nn
 
 from securefl.algorithm.clients import Algorithm, Contribution
 from securefl.core.errors import ConfigError
+from securefl.core.installed import entry_points
 from securefl.core.reading import convert, near
 from securefl.core.renamed import new_name, with_new_words
 from securefl.core.text_safety import require_legible

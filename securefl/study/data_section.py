@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from securefl.core.errors import ConfigError
+from securefl.core.installed import entry_points
 from securefl.core.reading import convert, near
 from securefl.core.renamed import formerly
 from securefl.data import NAMES, Partition, data_folder

@@ -218,8 +218,7 @@ class _Training:
                     context = _context(self.problem, rng, number, client, records[client])
                     fits[client] = Fit(problem=self.problem, start=vector, context=context)
             for client, result in zip(fits, trainer(list(fits.values())), strict=True):
-                # A copy: the result may be a view of a whole wave's models.
-                vectors[client] = None if isinstance(result, DataError) else np.array(result)
+                vectors[client] = None if isinstance(result, DataError) else result
             self.watch(NAMES[kind], number, passes)
             self.stop.check()
         return vectors

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from securefl.core.errors import ConfigError
+from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.storage.texts import read_text
 

@@ -268,6 +268,7 @@ def _summary(
         wall_seconds=float(totals["wall_seconds"]),
         epsilon={party: float(own[f"epsilon_{party}"].max()) for party in PARTIES},
         sparse=study.privacy.sum == CLEAR and _packs(run),
+        zeros=study.privacy.sum != CLEAR and _packs(run),
         floor=float(own["floor"].mean()),
         **{figure: _mean(getattr(seen.measures, figure) for seen in mine) for figure in _MEASURES[1:]},
         worst_decile=_mean(seen.worst for seen in mine),

@@ -7,11 +7,11 @@ plan, and the object makes a `SumScheme` of a plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from typing import Final
 
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.core.errors import ConfigError
+from securefl.core.installed import entry_points
 from securefl.sums.encrypted import Encrypted
 from securefl.sums.masked import Masked
 from securefl.sums.scheme import SumScheme

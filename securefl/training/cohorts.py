@@ -25,10 +25,11 @@ the wave, or on its client's slot. `require_alike` tests this on public records.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -59,6 +60,8 @@ MOST_ROWS: Final = 1024
 """The most rows of a pass. With larger mini-batches, training side by side is not faster."""
 MOST_SLOTS: Final = 16
 """The largest cohort that trains in one pass."""
+_MOST_WEIGHTS: Final = 2**23
+"""The most weights of a pass: 32 MB. Beyond, they leave the processor's last cache between two steps."""
 _GATHERED: Final = 2**20
 """The number of record values that are gathered at a time: 4 MB."""
 
@@ -75,6 +78,19 @@ def slots_for(cohort: int) -> int:
     return -(-cohort // passes)
 
 
+def slots_within(slots: int, weights: int) -> int:
+    """The number of slots of a pass for models of so many weights: `slots`, or fewer for wide models.
+
+    It is public: it follows from the plan and from the shape of the model.
+
+    >>> from securefl.training.cohorts import slots_within
+    >>> slots_within(10, 159_010), slots_within(10, 1_590_010), slots_within(10, 10**7)
+    (10, 5, 1)
+    """
+    passes = -(-slots // max(1, _MOST_WEIGHTS // weights))
+    return -(-slots // passes)
+
+
 def why_alone(problem: Problem) -> str:
     """The reason why the clients of this problem cannot train side by side, or "" if they can."""
     if problem.hardware.gpu is not None:
@@ -88,10 +104,33 @@ def why_alone(problem: Problem) -> str:
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 
+Result = Callable[[], Fitted]
+"""Copies one client's result from the memory of its wave."""
+
+
+@dataclass(frozen=True)
+class Results(Sequence[Fitted]):
+    """Results of a wave. Each is copied when it is read."""
+
+    results: Sequence[Result]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @overload
+    def __getitem__(self, at: int) -> Fitted: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Fitted]: ...
+
+    def __getitem__(self, at: int | slice) -> Fitted | list[Fitted]:
+        return [own() for own in self.results[at]] if isinstance(at, slice) else self.results[at]()
+
+
 class Batched:
     """A trainer that runs fits of the same shape side by side, and passes all others to the trainer `rest`.
 
-    slots: the number of slots of each pass, constant in a run.
+    slots: the number of slots of each pass, constant in a run. Wide models have fewer (`slots_within`).
 
     Raises ConfigError if torch's kernels do not keep slots and rows apart.
     """
@@ -101,8 +140,8 @@ class Batched:
         self._stackable: dict[Problem, bool] = {}
         self._tried: set[tuple[Problem, bool]] = set()
 
-    def __call__(self, fits: Sequence[Fit]) -> list[Fitted]:
-        came: dict[int, Fitted] = {}
+    def __call__(self, fits: Sequence[Fit]) -> Sequence[Fitted]:
+        came: dict[int, Result] = {}
         groups: dict[Hashable, list[int]] = {}
         fits = self._under_heads(fits, came)
         for place, fit in enumerate(fits):
@@ -110,17 +149,21 @@ class Batched:
                 groups.setdefault(self._alike(fit), []).append(place)
         alone = groups.pop(None, [])
         for places in groups.values():
-            self._try(fits[places[0]])
-            run = fit_together if fits[places[0]].problem.private is None else fit_privately
+            problem = fits[places[0]].problem
+            slots = slots_within(self.slots, len(problem.initial))
+            self._try(fits[places[0]], slots)
+            run = fit_together if problem.private is None else fit_privately
             # Clients of similar sizes share a pass, so few slots wait for others.
             places.sort(key=lambda place: -len(fits[place].context.x))
-            for at in range(0, len(places), self.slots):
-                together = places[at : at + self.slots]
-                came |= zip(together, run([fits[place] for place in together], self.slots), strict=True)
-        came |= zip(alone, self._rest([fits[place] for place in alone]) if alone else [], strict=True)
-        return [came[place] for place in range(len(fits))]
+            for at in range(0, len(places), slots):
+                together = places[at : at + slots]
+                found = run([fits[place] for place in together], slots)
+                came |= zip(together, found.results, strict=True)
+        rest = self._rest([fits[place] for place in alone]) if alone else ()
+        came |= {place: partial(rest.__getitem__, at) for at, place in enumerate(alone)}
+        return Results([came[place] for place in range(len(fits))])
 
-    def _under_heads(self, fits: Sequence[Fit], came: dict[int, Fitted]) -> list[Fit]:
+    def _under_heads(self, fits: Sequence[Fit], came: dict[int, Result]) -> list[Fit]:
         """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
         found = list(fits)
         # A fit that runs alone trains its own head: one attempt on a GPU then covers both trainings.
@@ -128,15 +171,15 @@ class Batched:
         heads = self([own for k in places if (own := fits[k].head_first)]) if places else []
         for place, head in zip(places, heads, strict=True):
             if isinstance(head, DataError):
-                came[place] = head
+                came[place] = partial(_same, head)
             else:
                 found[place] = fits[place].under(head)
         return found
 
-    def _try(self, fit: Fit) -> None:
+    def _try(self, fit: Fit, slots: int) -> None:
         """Test the kernels of this kind of training, once in a run."""
         if (kind := (fit.problem, fit.under_head)) not in self._tried:
-            require_alike(fit, _rows_of(fit.problem), self.slots)
+            require_alike(fit, _rows_of(fit.problem), slots)
             self._tried.add(kind)
 
     def _alike(self, fit: Fit) -> Hashable:
@@ -161,12 +204,12 @@ class Batched:
         return (problem, fit.context.round, *how, forms)
 
 
-def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
+def fit_together(fits: Sequence[Fit], slots: int) -> Results:
     """Train at most `slots` clients of one shape side by side, without DP-SGD. Each must have records."""
     config = fits[0].problem.local
     lasts = [config.batches(len(fit.context.x)) for fit in fits]
     optimizer = optimizer_of(config, fits[0].context.round - 1)
-    came: dict[int, Fitted] = {}
+    came: dict[int, Result] = {}
     with torch.no_grad(), one_thread():
         stack = stack_of(fits[0], [_start(fit) for fit in fits], slots)
         envelope = fits[0].envelope
@@ -190,12 +233,20 @@ def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
                 envelope.move(near, stack.values)
             # Copy a slot at its last step: momentum or decay still moves it until all slots have ended.
             if ended := [slot for slot, last in enumerate(lasts) if last == number]:
-                fine = stack.finite() & torch.isfinite(total).all(1)
+                fine = (stack.finite() & torch.isfinite(total).all(1)).tolist()
                 moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
-                for slot, vector in stack.vectors(ended, updates=fits[0].update).items():
-                    both = vector if moved is None else np.concatenate([vector, moved[slot]])
-                    came[slot] = both if fine[slot] else diverged(optimizer.rate)
-    return [came[slot] for slot in range(len(fits))]
+                for slot in ended:
+                    read: Result = partial(stack.vector, slot, update=fits[0].update)
+                    if moved is not None:
+                        read = partial(_same, np.concatenate([read(), moved[slot]]))
+                    elif number < max(lasts):
+                        read = partial(_same, read())
+                    came[slot] = read if fine[slot] else partial(_same, diverged(optimizer.rate))
+    return Results([came[slot] for slot in range(len(fits))])
+
+
+def _same(result: Fitted) -> Fitted:
+    return result
 
 
 def _start(fit: Fit) -> Float32s:
@@ -307,7 +358,7 @@ def _places(
 # With privacy per record ----------------------------------------------------------------------------
 
 
-def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
+def fit_privately(fits: Sequence[Fit], slots: int) -> Results:
     """Train at most `slots` clients of the same shape side by side, each with record-level privacy."""
     problem = fits[0].problem
     config = problem.private
@@ -323,9 +374,15 @@ def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
             lambda batches: stack.layout.rows(clipped_sums(stack, batches, config)),
             stack.layout.flat,
         )
-        fine = stack.finite()
-        vectors = stack.vectors(range(len(fits)), updates=fits[0].update)
-    return [own if fine[slot] else diverged_privately(config.learning_rate) for slot, own in vectors.items()]
+        fine = stack.finite().tolist()
+    return Results(
+        [
+            partial(stack.vector, slot, update=fit.update)
+            if fine[slot]
+            else partial(_same, diverged_privately(config.learning_rate))
+            for slot, fit in enumerate(fits)
+        ]
+    )
 
 
 def stack_of(fit: Fit, vectors: Sequence[Float32s], slots: int) -> Stack:

@@ -26,12 +26,13 @@ from securefl.training.task import Problem
 from securefl.training.vector import to_vector
 
 Fitted = Float32s | DataError
-"""The trained model or its update as a vector (d,), or the error that the training raised.
+"""The trained model or its update as a vector (d,), or the error that the training raised."""
+Trainer = Callable[[Sequence["Fit"]], Sequence[Fitted]]
+"""A function that runs a wave of fits. It returns their results in the same order.
 
-The vector may be a view of the models of a whole wave. A caller that keeps it must copy it.
+Reading a result may copy it from memory of the whole wave. A caller that reads each client's result when it
+needs it has one of them in memory, and reads it from the processor's cache.
 """
-Trainer = Callable[[Sequence["Fit"]], list[Fitted]]
-"""A function that runs a wave of fits. It returns their results in the same order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

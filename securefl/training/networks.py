@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final
 from zipfile import BadZipFile
@@ -22,6 +22,7 @@ from torch import nn
 
 from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.storage.files import replacing
 from securefl.storage.own_code import CodePlace, importable, load

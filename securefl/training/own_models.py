@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from math import prod
 from typing import Any, Final, get_args
 
@@ -27,6 +27,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
 from securefl.core.errors import ConfigError
+from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.storage.own_code import CodePlace, importable, names_code
 from securefl.training.devices import in_mode

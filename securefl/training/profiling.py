@@ -6,9 +6,10 @@ is summed over height and width (footnote 3 and Proposition 2), which leaves one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,68 @@ def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64
         raise DataError("Expected at least one record, got none.")
     with _reading(model, layer) as read:
         return np.asarray(apart(model, lambda rows: read(rows).double(), as_tensor(x)).numpy())
+
+
+def profiles(
+    model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batch: int = 1024
+) -> list[MeanVariance | DataError]:
+    """The profile of each client's records, as `profile` makes it alone, or the error that `profile` raises.
+
+    Several clients share a forward pass of up to `batch` records. Errors of the model itself are raised.
+    """
+    found: list[MeanVariance | DataError] = []
+    for those in _shared([len(x) for x in clients], batch):
+        own = clients[those]
+        found += [_tried(moments) for moments in computed(model, partial(_moments, model, layer, own, batch))]
+    return found
+
+
+def outputs_of(
+    model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batch: int = 8192
+) -> list[NDArray[np.float64]]:
+    """Each client's `outputs`, in which other clients change no bit: (0, 0) or (0, q) without records.
+
+    Several clients share a pass of up to `batch` records.
+    """
+    found: list[NDArray[np.float64]] = []
+    for those in _shared([len(x) for x in clients], batch):
+        rows = np.concatenate(clients[those])
+        read = outputs(model, layer, rows) if len(rows) else np.zeros((0, 0))
+        found += np.split(read, np.cumsum([len(x) for x in clients[those]])[:-1])
+    return found
+
+
+def _moments(model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batch: int) -> list[Moments]:
+    """Each client's moments. Several clients have at most `batch` records together."""
+    made = [Moments() for _ in clients]
+    if len(clients) == 1:
+        for part in _passed(model, layer, clients[0], batch):
+            made[0].add(part)
+        return made
+    for passed in _passed(model, layer, np.concatenate(clients), batch):
+        for moments, part in zip(made, torch.split(passed, [len(x) for x in clients]), strict=True):
+            if len(part):
+                moments.add(part)
+    return made
+
+
+def _tried(moments: Moments) -> MeanVariance | DataError:
+    try:
+        return moments.profile()
+    except DataError as error:
+        return error
+
+
+def _shared(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Successive clients that have at most `most` records together, or one client."""
+    first, records = 0, 0
+    for at, size in enumerate(sizes):
+        if at > first and records + size > most:
+            yield slice(first, at)
+            first, records = at, 0
+        records += size
+    if sizes:
+        yield slice(first, len(sizes))
 
 
 def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[Tensor]:

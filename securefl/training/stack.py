@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm.queries import Float32s
-from securefl.training.devices import as_tensor
 from securefl.training.heads import Activation
 from securefl.training.local import Penalty
 from securefl.training.losses import Loss
@@ -116,19 +118,28 @@ class Stack:
             return torch.ones(y.shape[:2], dtype=torch.bool)
         return (y >= 0) & (y < self._layers[-1].outputs)
 
-    def vectors(self, slots: Sequence[int], *, updates: bool = False) -> dict[int, Float32s]:
-        """The whole models (d,) of these slots, by slot, or their updates: the models minus their starts.
+    def vector(self, slot: int, *, update: bool = False) -> Float32s:
+        """A copy of this slot's whole model (d,), or its update: the model minus its start, in one pass."""
+        start = self._starts if self._starts.ndim == 1 else self._starts[slot]
+        found = np.empty(len(start), np.float32)
+        at = 0
+        # As arrays, since torch takes longer to make views than to copy such short vectors.
+        with np.errstate(over="ignore"):  # as for `fitted`
+            for part in self._arrays:
+                own, end = part[slot], at + part[slot].size
+                to = found[at:end].reshape(own.shape)
+                if update:
+                    np.subtract(own, start[at:end].reshape(own.shape), out=to)
+                else:
+                    to[...] = own
+                at = end
+        return found
 
-        All slots from the first to the last are copied.
-        """
-        first, last = min(slots), max(slots)
-        those = slice(first, last + 1)
-        if updates:
-            starts = self._starts if self._starts.ndim == 1 else self._starts[those]
-            found = self._whole_layout.differences(self._placed(), starts, those).numpy()
-        else:
-            found = self._whole_layout.rows(self._placed(), those).numpy()
-        return {slot: found[slot - first] for slot in slots}
+    @cached_property
+    def _arrays(self) -> list[NDArray[np.float32]]:
+        """The weights and biases of all slots, (slots, ...), in the model's order: views of `values`."""
+        placed = self._whole_layout.layers(self._placed())
+        return [part.numpy() for layer in placed for part in layer.parts(slice(None))]
 
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
@@ -299,7 +310,7 @@ class Layout:
             at = end
         return made
 
-    def place(self, starts: Tensor, count: int) -> Tensor:
+    def place(self, starts: Float32s, count: int) -> Tensor:
         """A flat tensor: the models of `starts_of` in the first `count` slots, and zeros in the others."""
         made = torch.empty(self.length)
         layers = self.layers(made)
@@ -307,9 +318,11 @@ class Layout:
             first = count if size == _even(size) else 0
             layer.weight[first:] = 0
             layer.bias[first:] = 0
-        parts = [part for layer in layers for part in layer.parts(slice(0, count))]
-        for part, own in zip(parts, _cut(starts, parts), strict=True):
-            part.copy_(own)
+        at = 0
+        for part in (part for layer in layers for part in layer.parts(slice(0, count))):
+            end = at + part[0].numel()
+            part.numpy()[...] = starts[..., at:end].reshape(*starts.shape[:-1], *part.shape[1:])
+            at = end
         return made
 
     def rows(self, of: Tensor, slots: slice = slice(None)) -> Tensor:
@@ -317,40 +330,26 @@ class Layout:
         parts = (part for layer in self.layers(of) for part in layer.parts(slots))
         return torch.cat([part.flatten(1) for part in parts], 1)
 
-    def differences(self, of: Tensor, starts: Tensor, slots: slice) -> Tensor:
-        """`rows` minus `starts`, (d,) or (slots, d), in one pass: the models themselves are not copied."""
-        parts = [part for layer in self.layers(of) for part in layer.parts(slots)]
-        found = starts.new_empty(len(parts[0]), starts.shape[-1])
-        for part, own, to in zip(parts, _cut(starts, parts), _cut(found, parts), strict=True):
-            torch.sub(part, own, out=to)
-        return found
-
     def flat(self, rows: Tensor) -> Tensor:
         """The flat tensor of models (slots, d): the inverse of `rows` for all slots."""
         made = rows.new_zeros(self.length)
         parts = [part for layer in self.layers(made) for part in layer.parts(slice(None))]
-        for part, own in zip(parts, _cut(rows, parts), strict=True):
-            part.copy_(own)
+        pieces = torch.split(rows, [part[0].numel() for part in parts], dim=1)
+        for part, own in zip(parts, pieces, strict=True):
+            part.copy_(own.view(part.shape))
         return made
 
 
-def starts_of(vectors: Sequence[Float32s]) -> Tensor:
-    """These models as a tensor (slots, d), or (d,) if all of them are one broadcast."""
-    # Usually all vectors are views of one read-only broadcast, of which `as_tensor` would make a copy each
-    # time.
+def starts_of(vectors: Sequence[Float32s]) -> Float32s:
+    """These models (slots, d), or (d,) if all of them are one broadcast."""
+    # Usually all vectors are views of the bytes of one message.
     memories = {(vector.__array_interface__["data"][0], vector.strides) for vector in vectors}
     if len(memories) == 1:
-        return as_tensor(vectors[0])
-    return torch.stack([as_tensor(vector) for vector in vectors])
+        return vectors[0]
+    return np.stack(vectors)
 
 
 def _even(size: tuple[int, int]) -> tuple[int, int]:
     """The numbers of outputs and inputs with the added zeros."""
     outputs, inputs = size
     return outputs + widened_by(outputs), inputs + widened_by(inputs)
-
-
-def _cut(of: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
-    """A model's values (..., d) in pieces: each in the form of one slot of the part."""
-    pieces = torch.split(of, [part[0].numel() for part in parts], dim=-1)
-    return [own.unflatten(-1, part.shape[1:]) for own, part in zip(pieces, parts, strict=True)]

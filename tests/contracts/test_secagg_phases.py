@@ -37,6 +37,7 @@ class Transition(NamedTuple):
     state: type | None
     event: Any
     follows: type | None
+    before: type | None
     spec: type | None
     asks: Any
     result: str | None
@@ -45,7 +46,7 @@ class Transition(NamedTuple):
 def transitions(party: str, row: Row) -> Iterator[Transition]:
     spec = row.spec[0] if row.spec else None
     for state, event in product(row.states, row.events):
-        yield Transition(party, state, event, row.follows, spec, row.asks, row.result)
+        yield Transition(party, state, event, row.follows, row.before, spec, row.asks, row.result)
 
 
 TABLE = [(one, row) for party, rows in ROWS.items() for row in rows for one in transitions(party, row)]
@@ -117,8 +118,8 @@ class Watched:
     def _noted(self, state: Any, event: Any, step: Any) -> Any:
         if step.need is not None:
             self._asked = asked_by(step.need.order)
-        kinds = {type(envelope.message) for envelope in step.out}
-        assert len(kinds) <= 1
+        *early, kind = dict.fromkeys(type(envelope.message) for envelope in step.out) or (None,)
+        assert len(early) <= 1
         before, after = None if state is None else type(state), type(step.state)
         stays = step.state is state or (event == DEADLINE and before is after)
         made = Transition(
@@ -126,7 +127,8 @@ class Watched:
             state=before,
             event=event,
             follows=None if stays else after,
-            spec=next(iter(kinds), None),
+            before=early[0] if early else None,
+            spec=kind,
             asks=None if step.need is None else self._asked,
             result=name_of(step.result),
         )
@@ -139,8 +141,9 @@ class Watched:
         self.steps.append(made)
         self.moments.append(Moment(step.state, self._asked, self._came, self._ended))
         if step.out:
-            receivers = frozenset(name for envelope in step.out for name in envelope.to)
-            self.told.append((made, receivers, self._came))
+            for sent in filter(None, (*early, kind)):
+                to = frozenset(n for one in step.out if type(one.message) is sent for n in one.to)
+                self.told.append((made, to, self._came))
         return step
 
 
@@ -318,6 +321,8 @@ def happening(event: Any) -> str:
 def effects(row: Row) -> Iterator[str]:
     if row.spec is not None:
         sent, to = row.spec
+        if row.before is not None:
+            yield f"{kind(row.before)} to each receiver of the next"
         yield f"{kind(sent)} to {'the server' if to == SERVER else f'all whose {kind(to)} came'}"
     if row.asks is not None:
         yield f"asks for {work(row.asks)}"

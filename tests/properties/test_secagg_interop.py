@@ -74,6 +74,7 @@ class SecondClient:
             own.channel.secret.reveal(),
             entropy("replaced when it begins"),
         )
+        self.tags: dict[int, bytes] = {}
 
     def begin(self) -> Step[str]:
         return Step("begin", need=Need(entering(self.name, self.agreement, self.inner.agreed.signers())))
@@ -113,10 +114,16 @@ class SecondClient:
             case "sent", m.Survivors():
                 self.signature = self.inner.accept(message.survivors, message.dropped)
                 return self.recording("sign", self.inner.accepted())
+            case "signed", m.Confirmed():
+                near = zip(self.inner.near(), message.tags, strict=True)
+                self.tags = {n: tag.raw for n, tag in near if tag.raw}
+                return Step(state)
             case "signed", m.Quorum():
                 signers = zip(message.signers, message.signatures, strict=True)
                 others = zip(message.others, message.inputs, strict=True)
-                self.inner.confirm({n: s.raw for n, s in signers}, {n: s.raw for n, s in others})
+                self.inner.confirm(
+                    {n: s.raw for n, s in signers}, {n: s.raw for n, s in others}, self.tags, bytes(32)
+                )
                 return self.answer()
         return Step(state)
 
@@ -158,7 +165,8 @@ class SecondClient:
                 signature = Signature(self.inner.sign_input())
                 return self.say("sent", m.MaskedInput(releases=answer, signature=signature))
             case "sign" if self.inner.agreed.active:
-                return self.say("signed", m.Consistent(signature=Signature(self.signature)))
+                tags = tuple(map(Signature, self.inner.tags().values()))
+                return self.say("signed", m.Consistent(signature=Signature(self.signature), tags=tags))
             case "sign":
                 return self.answer()
         raise AssertionError(state)
@@ -269,7 +277,22 @@ class SecondServer:
             others=tuple(others),
             inputs=tuple(map(Signature, others.values())),
         )
-        return self.to(list(came), 4, message)
+        tags = self.inner.passed_on({n: self.tags_of(n, said) for n, said in came.items()})
+        out = [
+            Outgoing(self.agreement.roster.names([n]), m.Confirmed(tags=self.in_order(n, of)))
+            for n, of in tags.items()
+        ]
+        step = self.to(list(came), 4, message)
+        return replace(step, out=(*out, *step.out))
+
+    def near(self, member: int) -> list[int]:
+        return [j for j in self.inner.graph[member] if j in self.inner.survivors]
+
+    def tags_of(self, member: int, said: m.Consistent) -> dict[int, bytes]:
+        return {j: tag.raw for j, tag in zip(self.near(member), said.tags, strict=True)}
+
+    def in_order(self, member: int, of: dict[int, bytes]) -> tuple[Signature, ...]:
+        return tuple(Signature(of.get(j, b"")) for j in self.near(member))
 
     def opened(self, came: dict[int, m.Unmask]) -> Step[int]:
         answers = {}

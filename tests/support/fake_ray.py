@@ -59,6 +59,7 @@ class Actor:
         self.lost = False
         self.own = made()
         self._pending: list[Ref] = []
+        self._thread: threading.Thread | None = None
 
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=lambda *given: self._call(name, given))
@@ -72,6 +73,8 @@ class Actor:
         known = [one.get(None) if isinstance(one, Ref) else one for one in given]
 
         def run() -> None:
+            if name == "run":
+                self._thread = threading.current_thread()
             try:
                 ref.give(getattr(self.own, name)(*known))
             except Exception as error:
@@ -79,6 +82,10 @@ class Actor:
 
         threading.Thread(target=run, daemon=True, name=f"worker {name}").start()
         return ref
+
+    def busy_here(self) -> bool:
+        """Whether this thread runs the actor's work."""
+        return not self.lost and self._thread is threading.current_thread()
 
     def lose(self, why: str = "The actor died unexpectedly before finishing this task.") -> None:
         """What Ray tells of an actor whose process or node has ended."""

@@ -13,7 +13,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
-from securefl.engine.calls import SumCall
+from securefl.engine.calls import SumCall, bits_of
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.server import ServerParty
 from securefl.storage.journal import Journal
@@ -41,8 +41,9 @@ def records() -> list[tuple[Any, Any]]:
 def sum_call(**changes: Any) -> SumCall:
     """A call to all of them, with defects on demand."""
     good: dict[str, Any] = {
-        "members": tuple(range(CLIENTS)),
-        "draws": (1,) * CLIENTS,
+        "members": bits_of(range(CLIENTS)),
+        "ordered": CLIENTS,
+        "draws": (),
         "whole": 0,
         "records": 0,
         "names": ("own",),

@@ -12,10 +12,10 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Value, ValueSpec
-from securefl.core.messages import Broadcast, Order, client_name
+from securefl.core.messages import Broadcast, Cohort, Order, client_name
 from securefl.core.release import SERVER
-from securefl.core.wire import Header, encode
-from securefl.engine.calls import QueryCall, SumCall, encode_call
+from securefl.core.wire import Header, Limit, encode
+from securefl.engine.calls import QueryCall, SumCall, bits_of, encode_call
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party.clients import ClientParty
 from securefl.storage.journal import Journal
@@ -47,12 +47,15 @@ MODEL = Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())
 EVERYBODY = tuple(map(client_name, ORDERED))
 
 
-def summing(**changes: Any) -> Order:
+COHORT = Cohort(members=ORDERED, draws=(2, 2, 1, 1, 1, 1))
+
+
+def summing(cohort: Cohort = COHORT, **changes: Any) -> Order:
     """An order for a sum that weighs by draws."""
     good: dict[str, Any] = {
         "sums": ("own",),
-        "members": ORDERED,
-        "draws": (2, 2, 1, 1, 1, 1),
+        "cohort": cohort.digest,
+        "draws": 0,
         "whole": 8,
         "most": 2,
     }
@@ -62,9 +65,10 @@ def summing(**changes: Any) -> Order:
 def sum_call(**changes: Any) -> SumCall:
     """The call that fits this order, with defects on demand."""
     told = summing()
+    draws = changes.pop("draws", COHORT.draws)
     good: dict[str, Any] = {
-        "members": told.members,
-        "draws": told.draws,
+        "ordered": len(draws),
+        "draws": draws,
         "whole": told.whole,
         "records": told.records,
         "names": told.sums,
@@ -74,7 +78,7 @@ def sum_call(**changes: Any) -> SumCall:
         "again": told.again,
         "task": bytes(32),
     }
-    return SumCall(**{**good, **changes})
+    return SumCall(members=bits_of(changes.pop("members", ORDERED)), **{**good, **changes})
 
 
 @dataclass
@@ -85,10 +89,16 @@ class Ordered:
     parties: Session
     at: Header
 
-    def tell(self, *messages: Any, to: Sequence[str] = EVERYBODY, at: Header | None = None) -> Driver:
-        """Call the clients to an exchange, and send them these messages."""
-        place = at or self.at
-        self.party.call(to, encode_call(place, QueryCall(most_bytes=10**6, most_elements=99)))
+    def tell(
+        self,
+        *messages: Any,
+        to: Sequence[str] = EVERYBODY,
+        at: Header | None = None,
+        cohort: Cohort | None = COHORT,
+    ) -> Driver:
+        """Call the clients to an exchange with this cohort, and send them these messages."""
+        place, most = at or self.at, Limit(10**6, 99)
+        self.party.call(to, encode_call(place, QueryCall.of(most, None, cohort=cohort)))
         assert self.party.drive is not None
         drive = self.party.drive
         drive.begin()
@@ -116,10 +126,10 @@ def clients(plan: Plan = PLAN, gives: Sequence[Any] = GIVES) -> Ordered:
     return Ordered(party, parties, Header(bytes(32), 1, 0, 0))
 
 
-def ordered(plan: Plan = PLAN, told: Order | None = None) -> Ordered:
-    """The clients after they took in an order for a sum."""
+def ordered(plan: Plan = PLAN, cohort: Cohort = COHORT) -> Ordered:
+    """The clients after they took in an order for a sum over this cohort."""
     made = clients(plan)
-    drive = made.tell(told or summing(), MODEL)
+    drive = made.tell(summing(cohort), MODEL, cohort=cohort)
     drive.work()
     assert drive.traffic.rejected_from == {}
     return made

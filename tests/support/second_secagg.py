@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import comb
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -236,11 +237,13 @@ def check_entry(agreed: Agreed, entry: Entry) -> None:
 
 
 def close_roster(agreed: Agreed, entries: Sequence[Entry]) -> bytes:
-    """CONTEXT, once every entry is checked."""
+    """CONTEXT. The server checks every signature beside, and a client only if a box does not open."""
     demand(ascends([entry.number for entry in entries]), "the closed roster does not ascend")
     demand(len(entries) >= agreed.least_survivors, "the closed roster is too short")
     for entry in entries:
-        check_entry(agreed, entry)
+        agreed.identity(entry.number)
+        demand(len(entry.mask_key) == 32 and len(entry.nonce) == 32, "key and nonce have 32 bytes")
+        demand(len(entry.signature) == 64, "a signature has 64 bytes")
     rows = [fields(u32(entry.number), entry.mask_key, entry.nonce, entry.signature) for entry in entries]
     return agreed.context() + digest("roster", agreed.context(), fields(*rows))
 
@@ -473,6 +476,26 @@ def check_survivors(
         demand(degree >= agreed.least_degree, "a survivor has too few surviving neighbours")
 
 
+def tag(CONTEXT: bytes, secret: bytes, sender: int, receiver: int, confirmed: bytes) -> bytes:
+    """By which one of the two owners of a channel secret confirms a text to the other."""
+    return hkdf(secret, text("confirm", CONTEXT, u32(sender, receiver) + sha256(confirmed)))[:16]
+
+
+def sample_size(listed: int, needed: int) -> int:
+    """The smallest s with C(needed - 1, s) / C(listed, s) <= 2^-56."""
+    if needed <= 0:
+        return 0
+    return next(s for s in range(listed + 1) if comb(needed - 1, s) << 56 <= comb(listed, s))
+
+
+def sample(seed: bytes, members: Sequence[int], size: int) -> list[int]:
+    below, left = Below(seed), list(members)
+    for i in range(size):
+        j = i + below.draw(len(left) - i)
+        left[i], left[j] = left[j], left[i]
+    return left[:size]
+
+
 def record_digest(what: bytes) -> bytes:
     """Of CONTEXT, of the text of an input or of that of survivors."""
     return digest("record", b"", what)
@@ -516,6 +539,7 @@ class Client:
         demand(self.entry in entries, "the client's own entry is not in the roster")
         self.CONTEXT = close_roster(self.agreed, entries)
         demand(self.record("deal", record_digest(self.CONTEXT)), "another roster was dealt under before")
+        self.entries = list(entries)
         self.keys = {entry.number: entry.mask_key for entry in entries}
         self.graph = graph(self.CONTEXT, sorted(self.keys), self.agreed.neighbours)
         self.seed = self.random(32)
@@ -557,7 +581,12 @@ class Client:
                 self.held[dealer] = opened
             except Refused:
                 holders = sorted([*self.graph[dealer], dealer])
-                check_evidence(self.agreed, self.CONTEXT, dealer, self.own, holders, box)
+                try:
+                    check_evidence(self.agreed, self.CONTEXT, dealer, self.own, holders, box)
+                except Refused:
+                    for entry in self.entries:
+                        check_entry(self.agreed, entry)
+                    raise
                 shown[dealer] = key
         if not shown:
             text = input_text(self.CONTEXT, self.own, self.dealers)
@@ -597,17 +626,38 @@ class Client:
     def digest(self) -> bytes:
         return record_digest(self.accepted())
 
-    def confirm(self, signers: dict[int, bytes], inputs: dict[int, bytes]) -> None:
-        """The signatures of the signers on the survivors, and of the others on their inputs."""
+    def near(self) -> list[int]:
+        """The surviving neighbours."""
+        return [j for j in self.graph[self.own] if j in self.survivors]
+
+    def tag(self, sender: int, receiver: int) -> bytes:
+        other = receiver if sender == self.own else sender
+        return tag(self.CONTEXT, self.channel_secret(other), sender, receiver, self.accepted())
+
+    def tags(self) -> dict[int, bytes]:
+        """A tag for each surviving neighbour, by neighbour."""
+        return {j: self.tag(self.own, j) for j in self.near()}
+
+    def confirm(
+        self, signers: dict[int, bytes], inputs: dict[int, bytes], tags: dict[int, bytes], seed: bytes
+    ) -> None:
+        """The signatures of the signers on the survivors, and of the others on their inputs.
+
+        `tags` are those of the neighbours. Of `seed` the sample is drawn.
+        """
         demand(len(signers) >= self.agreed.quorum, "too few signers for a quorum")
         demand(set(signers) <= set(self.survivors), "a signer is no survivor")
-        signed = survivors_text(self.CONTEXT, self.dealers, self.survivors)
-        for number, signature in signers.items():
-            verify(self.agreed.identity(number), signed, signature)
-        for j in self.graph[self.own]:
-            if j in self.survivors and j not in signers:
+        near = self.near()
+        for j in near:
+            if j not in signers:
                 demand(j in inputs, "a surviving neighbour neither signed nor sent an input")
                 verify(self.agreed.identity(j), input_text(self.CONTEXT, j, self.dealers), inputs[j])
+            elif tags.get(j) != self.tag(j, self.own):
+                verify(self.agreed.identity(j), self.accepted(), signers[j])
+        rest = [j for j in sorted(signers) if j not in near and j != self.own]
+        size = sample_size(len(rest), self.agreed.quorum - (len(signers) - len(rest)))
+        for j in sample(seed, rest, size):
+            verify(self.agreed.identity(j), self.accepted(), signers[j])
 
     def unmask(self) -> dict[int, bytes]:
         return {d: self.held[d][0 if d in self.survivors else 1] for d in sorted(self.held)}
@@ -632,6 +682,7 @@ class Server:
 
     def close(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
+            check_entry(self.agreed, entry)
             x25519(bytes([1] * 32), entry.mask_key)
         self.entries = sorted(entries, key=lambda entry: entry.number)
         self.CONTEXT = close_roster(self.agreed, self.entries)
@@ -706,6 +757,14 @@ class Server:
             verify(self.agreed.identity(member), message, signature)
         demand(len(signed) >= self.agreed.quorum, "too few signers for a quorum")
         return {m: self.signatures[m] for m in self.survivors if m not in signed}
+
+    def passed_on(self, tags: dict[int, dict[int, bytes]]) -> dict[int, dict[int, bytes]]:
+        """The tags for each signer, by sender; of one that did not sign, it gets none."""
+        for sender, of in tags.items():
+            near = [j for j in self.graph[sender] if j in self.survivors]
+            demand(list(of) == near, "not the tags of a signer's surviving neighbours")
+            demand({len(one) for one in of.values()} <= {16}, "a tag has 16 bytes")
+        return {i: {j: of[i] for j, of in tags.items() if i in of} for i in tags}
 
     def sum(self, answers: dict[int, dict[int, bytes]]) -> list[list[int]]:
         for holder, opened in answers.items():

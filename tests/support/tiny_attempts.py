@@ -196,13 +196,19 @@ class Attempt:
         )
         return self._show(roster, only)
 
-    def deal(self, only: Iterable[int] | None = None, dealers: Iterable[int] | None = None) -> Attempt:
-        """Hand out the shares of all who dealt under each client's roster, or of some of them."""
+    def deal(
+        self, only: Iterable[int] | None = None, dealers: Iterable[int] | None = None, mixed: bool = False
+    ) -> Attempt:
+        """Hand out the shares of all who dealt under each client's roster, or of some of them.
+
+        mixed: those of all rosters together.
+        """
         for k in list(only if only is not None else self.backend):
             closed = self._closed_of(k) or self.closed
             if closed is None:
                 continue
-            dealings = self.views[closed.context].dealings
+            views = self.views.values() if mixed else [self.views[closed.context]]
+            dealings = {member: of for view in views for member, of in view.dealings.items()}
             chosen = sorted(dealings if dealers is None else {self.place(m) for m in dealers} & set(dealings))
             holder = self.place(k)
             near = [dealings[m] for m in closed.graph.neighbours.get(holder, ()) if m in chosen]

@@ -12,7 +12,7 @@ from securefl.core.agreement import Directory, Identity
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.engine.exchange.server import order_of
+from securefl.engine.exchange.server import cohort_of, order_of
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums.scheme import Attempt, SumScheme
@@ -51,7 +51,7 @@ def attempt(query: CohortQuery, cohort: Sequence[int], header: Header, task: byt
         number=query.number,
         again=0,
         cohort=tuple(sorted(map(client_name, cohort))),
-        weights=Weights.of(order_of(query, sorted(query.cohort), hidden=True)),
+        weights=Weights.of(order_of(query), cohort_of(query)),
         task=task,
     )
 

@@ -214,7 +214,9 @@ def dealing(given: Given) -> Any:
 
 
 def receive(given: Given) -> Any:
-    of, one = raw(given), ready(given, given["own"])
+    of, one = raw(given), client(given, given["own"])
+    one.advertise()
+    one.deal([Entry(**entry) for entry in of["entries"]])
     boxes = {dealer: Delivery(**box) for dealer, box in of["boxes"].items()}
     shown = one.receive(of["dealers"], boxes)
     return {"complaints": [u32(dealer) + key for dealer, key in shown.items()]}
@@ -266,14 +268,20 @@ def survivors(given: Given) -> Any:
     one.dealers = given["dealers"]
     signature = one.accept(given["survivors"], given["dropped"])
     signed = second.survivors_text(one.CONTEXT, one.dealers, one.survivors)
-    return {"signed": signed, "signature": signature, "record": one.digest()}
+    tags = one.tags() if one.agreed.active else {}
+    return {"signed": signed, "signature": signature, "record": one.digest(), "tags": tags}
 
 
 def quorum(given: Given) -> Any:
     of, one = raw(given), ready(given, given["own"])
     one.dealers, one.survivors = given["dealers"], given["survivors"]
-    one.confirm(of["signers"], of["inputs"])
+    one.confirm(of["signers"], of["inputs"], of["tags"], of["seed"])
     return "enough"
+
+
+def sample(given: Given) -> Any:
+    size = second.sample_size(len(given["members"]), given["needed"])
+    return second.sample(raw(given)["seed"], given["members"], size)
 
 
 def aggregate(given: Given) -> Any:
@@ -283,6 +291,7 @@ def aggregate(given: Given) -> Any:
     one.take({number: (said["packed"], said["signature"]) for number, said in of["inputs"].items()})
     if one.agreed.active:
         one.confirmed(of["signatures"])
+        one.passed_on(of["tags"])
     return {"survivors": one.survivors, "totals": one.sum(of["answers"])}
 
 
@@ -290,7 +299,8 @@ SECOND: dict[str, Callable[[Given], Any]] = {
     of.__name__: of
     for of in (
         agreement, channel, advertise, close, offsets, graph, split, combine, marks, seal, leaf, dealing,
-        receive, judge, encrypted, keystream, pack, unpack, pair, masked, survivors, quorum, aggregate,
+        receive, judge, encrypted, keystream, pack, unpack, pair, masked, survivors, quorum, sample,
+        aggregate,
     )
 }  # fmt: skip
 
@@ -331,6 +341,16 @@ def derivations() -> list[Given]:
         case("seal", "seal", cohort="five", dealer=3, holder=1, nonce=bytes(range(12)), opened=opened),
         case("leaf", "leaf", holder=3, marks=drawn("marks", count=64), sealed=drawn("box", count=158)),
         case("leaf of the dealer itself", "leaf", holder=3, marks=drawn("marks", count=64), sealed=b""),
+        *[
+            case(f"sample {name}", "sample", seed=secret, members=list(range(listed)), needed=needed)
+            for name, listed, needed in (
+                ("of a large cohort", 750, 400),
+                ("of 0.8 n at 10 % corrupt", 800, 551),
+                ("of all that are needed", 23, 19),
+                ("where neighbours suffice", 23, 0),
+                ("of one", 5, 1),
+            )
+        ],
         case("encrypted", "encrypted", cohort="five", own=2, ciphertexts=[drawn("one"), b"", drawn("two")]),
         *[case(f"pair seed of {o}", "pair", cohort="sparse", own=o, other=11 - o) for o in (1, 10)],
         case("keystream, 32 bits", "keystream", seed=secret, vector=0, length=9, bits=32),
@@ -366,7 +386,7 @@ def round_of(name: str, silent: int, missing: Sequence[int]) -> list[Given]:
     dealings = {dealer: said for dealer, said in dealings.items() if dealer != silent}
     one = server(given)
     boxes = one.deliver(dealings)
-    found, inputs, signed, answers = [], dict[int, Given](), {}, {}
+    found, inputs, signed, answers, tags = [], dict[int, Given](), {}, {}, {}
     for client in clients:
         client.receive(one.dealers, boxes[client.own])
         if client.own not in missing:
@@ -376,16 +396,21 @@ def round_of(name: str, silent: int, missing: Sequence[int]) -> list[Given]:
     for client in clients:
         if client.own in alive:
             signed[client.own] = client.accept(alive, dropped)
+            tags[client.own] = client.tags() if client.agreed.active else {}
     # The highest survivor does not sign where the quorum holds without it.
     signers = dict(list(signed.items())[: max(one.agreed.quorum, len(signed) - 1)])
     others = one.confirmed(signers) if one.agreed.active else {}
+    tags = {n: of for n, of in tags.items() if n in signers and one.agreed.active}
     for client in clients:
         if client.own in (signers if one.agreed.active else alive):
             answers[client.own] = client.unmask()
     own, shown = alive[0], {"dealers": one.dealers, "survivors": alive}
     found = [
         case(f"dealing in {name}", "dealing", cohort=name, dealer=own, dealing=dealings[own]),
-        case(f"receive in {name}", "receive", cohort=name, own=own, dealers=one.dealers, boxes=boxes[own]),
+        case(
+            f"receive in {name}", "receive", cohort=name, own=own, dealers=one.dealers, boxes=boxes[own],
+            entries=entries(given),
+        ),
         *[
             case(
                 f"masked by {n} in {name}", "masked", cohort=name, own=n, dealers=one.dealers, boxes=boxes[n],
@@ -396,16 +421,51 @@ def round_of(name: str, silent: int, missing: Sequence[int]) -> list[Given]:
         case(f"survivors in {name}", "survivors", cohort=name, own=own, dropped=dropped, **shown),
         case(
             f"aggregate {name}", "aggregate", cohort=name, entries=entries(given), dealings=dealings,
-            inputs=inputs, signatures=signers if one.agreed.active else {}, answers=answers,
+            inputs=inputs, signatures=signers if one.agreed.active else {}, tags=tags,
+            answers=answers,
         ),
     ]  # fmt: skip
     if one.agreed.active:
         # One that a silent survivor is a neighbour of, where there is one.
         own = next((n for silent in others for n in one.graph[silent] if n in signers), own)
-        found.append(
-            case(f"quorum in {name}", "quorum", cohort=name, own=own, **shown, signers=signers, inputs=others)
-        )
+        mine = one.passed_on(tags)[own]
+        whole = shown | {"signers": signers, "inputs": others, "tags": mine, "seed": drawn("sample", name)}
+        found.append(case(f"quorum in {name}", "quorum", cohort=name, own=own, **whole))
+        found += unlike(name, own, whole)
     return found
+
+
+def unlike(name: str, own: int, whole: Given) -> list[Given]:
+    """The same quorum where tags do not hold and signatures do, and where nobody looks at a false one."""
+    cast = {"cohort": name, "own": own, **whole}
+    none = case(f"quorum in {name} without tags", "quorum", **cast | {"tags": {}})
+    false = {n: flip(tag) for n, tag in whole["tags"].items()}
+    tagged = case(f"quorum in {name} with false tags", "quorum", **cast | {"tags": false})
+    unseen = {n: flip(one) if n in whole["tags"] else one for n, one in whole["signers"].items()}
+    by_tags = case(f"quorum in {name}, tags instead of signatures", "quorum", **cast | {"signers": unseen})
+    found = [none, tagged, by_tags]
+    rest, drawn_of = sampled_in(cast)
+    if rest != drawn_of:
+        outside = {
+            n: flip(one) if n in rest and n not in drawn_of else one for n, one in whole["signers"].items()
+        }
+        title = f"quorum in {name}, false outside of the sample"
+        found.append(case(title, "quorum", **cast | {"signers": outside}))
+    return found
+
+
+def sampled_in(cast: Given) -> tuple[list[int], list[int]]:
+    """The signers of whom a sample is drawn, and the sample."""
+    of = agreed(cast)
+    near = [*ready(cast, cast["own"]).graph[cast["own"]], cast["own"]]
+    rest = sorted(int(n) for n in cast["signers"] if int(n) not in near)
+    size = second.sample_size(len(rest), of.quorum - (len(cast["signers"]) - len(rest)))
+    seed = cast["seed"] if isinstance(cast["seed"], bytes) else bytes.fromhex(cast["seed"])
+    return rest, sorted(second.sample(seed, rest, size))
+
+
+def flip(data: bytes) -> bytes:
+    return bytes([data[0] ^ 1]) + data[1:]
 
 
 def complaints() -> list[Given]:
@@ -433,8 +493,11 @@ def complaints() -> list[Given]:
         boxes = one.deliver(dealings | {3: said})
         dealers = one.dealers
         found.append(
-            case(f"receive {name}", "receive", cohort="five", own=1, dealers=dealers, boxes=boxes[1])
-        )
+            case(
+                f"receive {name}", "receive", cohort="five", own=1, dealers=dealers, boxes=boxes[1],
+                entries=entries(given),
+            )
+        )  # fmt: skip
         found.append(case(f"judge {name}", "judge", cohort="five", dealer=3, holder=1, dealing=said, key=key))
     return found
 
@@ -530,20 +593,24 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
             foreign.context(), 1, *(bytes.fromhex(five[1][k]) for k in ("mask_key", "nonce"))
         )
         signature = second.sign(keys(g("close five"), 1)["identity"], text)
-        bad(f"a key signed for {title}", "close five", "did not sign this key", "does not hold",
+        bad(f"a key signed for {title}", "receive in five", "did not sign this key", "does not hold",
             (["entries", 1, "signature"], signature))  # fmt: skip
     fourth = second.sign(keys(g("close five"), 4)["identity"], second.advertise_text(
         later.context(), 1, *(bytes.fromhex(five[1][k]) for k in ("mask_key", "nonce"))
     ))  # fmt: skip
     unsigned = "did not sign this key"
-    bad("a replayed attempt", "close five", unsigned, "does not hold", (["entries", 1, "signature"], replay))
-    bad(
-        "an entry of another identity",
-        "close five",
-        unsigned,
-        "does not hold",
-        (["entries", 1, "signature"], fourth),
-    )
+    for title, signature in (("a replayed attempt", replay), ("an entry of another identity", fourth)):
+        change = (["entries", 1, "signature"], signature)
+        bad(title, "receive in five", unsigned, "does not hold", change)
+        bad(
+            f"{title} at the server",
+            "aggregate five",
+            "not that of the expected key",
+            "does not hold",
+            change,
+        )
+    bad("a key that nobody signed", "receive in five", unsigned, "does not hold",
+        (["entries", 1, "mask_key"], five[3]["mask_key"]))  # fmt: skip
     bad("a short signature", "close five", unsigned, "64 bytes", (["entries", 1, "signature"], replay[:63]))
     bad(
         "a foreign member",
@@ -706,11 +773,25 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
         "quorum",
         *[(["signers", one], None) for one in list(cast["signers"])[-2:]],
     )
-    near = neighbour_with(cast)
-    bad("a signature on other survivors", name, "did not sign what", "does not hold",
-        (["signers", near], flipped(cast["signers"][near])))  # fmt: skip
-    bad("a short signature on the survivors", name, "did not sign what", "64 bytes",
-        (["signers", near], cast["signers"][near][:-2]))  # fmt: skip
+    near, forged = neighbour_with(cast), "did not sign what"
+    rest, [looked_at, *_] = sampled_in(cast)
+    assert len(rest) > 1
+    bad("a forged signature in the sample", name, forged, "does not hold",
+        (["signers", str(looked_at)], flipped(cast["signers"][str(looked_at)])))  # fmt: skip
+    false = (["signers", near], flipped(cast["signers"][near]))
+    bad("a signature on other survivors, and no tag", name, forged, "does not hold",
+        (["tags", near], None), false)  # fmt: skip
+    bad("a false tag beside a false signature", name, forged, "does not hold",
+        (["tags", near], flipped(cast["tags"][near])), false)  # fmt: skip
+    own = ready(cast, cast["own"])
+    own.dealers, own.survivors = cast["dealers"], cast["survivors"]
+    bad("one's own tag sent back", name, forged, "does not hold",
+        (["tags", near], own.tag(cast["own"], int(near))), false)  # fmt: skip
+    own.survivors = cast["survivors"][:-1]
+    bad("a tag for other survivors", name, forged, "does not hold",
+        (["tags", near], own.tag(int(near), cast["own"])), false)  # fmt: skip
+    bad("a short signature on the survivors", name, forged, "64 bytes",
+        (["tags", near], None), (["signers", near], cast["signers"][near][:-2]))  # fmt: skip
     late = {"cohort": "sparse", "instead": {"attempt": 2}}
     moved = second.survivors_text(ready(late, int(near)).CONTEXT, cast["dealers"], cast["survivors"])
     signed = {one: second.sign(keys(cast, int(one))["identity"], moved) for one in cast["signers"]}
@@ -721,6 +802,8 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
         "does not hold",
         (["signers"], signed),
     )
+    bad("a quorum of another attempt, and no tags", name, "did not sign what", "does not hold",
+        (["signers"], signed), (["tags"], {}))  # fmt: skip
     text = second.input_text(ready(cast, int(silent)).CONTEXT, int(silent), cast["dealers"][1:])
     elsewhere = second.sign(keys(cast, int(silent))["identity"], text)
     bad("a neighbour that was shown other dealers", name, "did not sign what", "does not hold",
@@ -787,14 +870,14 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
     bad("a mask key of small order", name, "cannot be agreed with", "small order", *weak(whole))
     bad("a signature of another on the survivors", name, wrong, "does not hold",
         (["signatures", "1"], whole["signatures"]["2"]))  # fmt: skip
+    tags = whole["tags"]["1"]
+    bad("a tag too few", name, "tags of 16 bytes", "surviving neighbours", (["tags", "1", min(tags)], None))
+    bad("a short tag", name, "tags of 16 bytes", "16 bytes", (["tags", "1", min(tags)], tags[min(tags)][2:]))
     return found
 
 
 def others(of: Agreed) -> dict[str, Agreed]:
     """Agreements that differ from this one in what a signature must not be carried between."""
-
-    def flip(data: bytes) -> bytes:
-        return bytes([data[0] ^ 1]) + data[1:]
 
     def changed(**change: Any) -> Agreed:
         first = dataclasses.replace(of.vectors[0], **change)

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any, get_args
 
@@ -65,6 +66,7 @@ from securefl.secagg.graph import draw, offsets_of
 from securefl.secagg.masks import apply_masks
 from securefl.secagg.messages import (
     Advertise,
+    Confirmed,
     Consistent,
     Dealt,
     MaskedInput,
@@ -75,6 +77,7 @@ from securefl.secagg.messages import (
     Unmask,
 )
 from securefl.secagg.packing import pack, unpack, word
+from securefl.secagg.quorum import sample_size, sampled
 from securefl.secagg.server_rounds import ServerState
 from securefl.secagg.shamir import combine, split
 from securefl.sums.encrypted.client import input_digest, signed_input
@@ -214,7 +217,7 @@ def first_offsets(given: Given) -> Any:
 
 def first_graph(given: Given) -> Any:
     seed = digest(b"graph", raw(given)["CONTEXT"])
-    return draw(given["members"], given["neighbours"], seed).neighbours
+    return dict(draw(given["members"], given["neighbours"], seed).neighbours)
 
 
 def first_split(given: Given) -> Any:
@@ -268,7 +271,7 @@ def first_dealing(given: Given) -> Any:
 
 
 def first_receive(given: Given) -> Any:
-    one, state = dealing_state(given, given["own"])
+    one, state = dealing_state(given, given["own"], raw(given)["entries"])
     step = one.receive(state, SERVER, handed(raw(given)))
     shown = step.out[0].message.keys if step.result == "complained" else ()
     return {"complaints": [key.raw for key in shown]}
@@ -325,15 +328,21 @@ def first_survivors(given: Given) -> Any:
     step = one.receive(held, SERVER, came)
     assert step.need is not None
     text = held.closed.survival(given["dealers"], given["survivors"])
-    signature = one.channels.identity.signing.sign(text)
+    signature, tags = one.channels.identity.signing.sign(text), {}
     if one.agreement.parameters.mode == "active":
-        signature = one.provide(step.state, True).out[0].message.signature
-    return {"signed": text, "signature": signature.raw, "record": step.need.order.digest}
+        said = one.provide(step.state, True).out[0].message
+        near = held.closed.surviving_neighbours(given["own"], set(given["survivors"]))
+        signature, tags = said.signature, {j: tag.raw for j, tag in zip(near, said.tags, strict=True)}
+    return {"signed": text, "signature": signature.raw, "record": step.need.order.digest, "tags": tags}
 
 
 def first_quorum(given: Given) -> Any:
     of, (one, held) = raw(given), holding(given, given["own"])
+    one = replace(one, random=lambda count: of["seed"])
     state = client_rounds.Agreeing(held=held, survivors=tuple(given["survivors"]), signed=True)
+    near = held.closed.surviving_neighbours(given["own"], set(given["survivors"]))
+    tags = Confirmed(tags=tuple(Signature(of["tags"].get(j, b"")) for j in near))
+    state = one.receive(state, SERVER, tags).state
     came = Quorum(
         signers=tuple(of["signers"]),
         signatures=tuple(map(Signature, of["signers"].values())),
@@ -343,6 +352,12 @@ def first_quorum(given: Given) -> Any:
     step = one.receive(state, SERVER, came)
     assert [type(sent.message) for sent in step.out] == [Unmask]
     return "enough"
+
+
+def first_sample(given: Given) -> Any:
+    members = given["members"]
+    size = sample_size(len(members), given["needed"])
+    return list(sampled(members, size, lambda count: raw(given)["seed"]))
 
 
 def first_aggregate(given: Given) -> Any:
@@ -395,7 +410,10 @@ def messages(of: dict[str, Any], agreed: Agreement) -> list[dict[int, Any]]:
             for vector, packed in zip(agreed.vectors, sent["packed"], strict=True)
         )
         masked[number] = MaskedInput(releases=releases, signature=Signature(sent["signature"]))
-    signatures = {n: Consistent(signature=Signature(sent)) for n, sent in of["signatures"].items()}
+    signatures = {
+        n: Consistent(signature=Signature(sent), tags=tuple(map(Signature, of["tags"][n].values())))
+        for n, sent in of["signatures"].items()
+    }
     answers = {n: Unmask(shares=tuple(map(Share, sent.values()))) for n, sent in of["answers"].items()}
     return [advertised, shared, masked, signatures, answers]
 

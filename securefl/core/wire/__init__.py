@@ -7,7 +7,7 @@ A message is a frozen dataclass marked with `message`. Its bytes are
 The numbers of an array begin at a multiple of their size. Zero bytes fill the gap before them.
 """
 
-from securefl.core.wire.coding import MAGIC, decode, encode, peek
+from securefl.core.wire.coding import MAGIC, begins_as, decode, encode, peek
 from securefl.core.wire.kinds import Header, Limit, Sender, message
 
-__all__ = ["MAGIC", "Header", "Limit", "Sender", "decode", "encode", "message", "peek"]
+__all__ = ["MAGIC", "Header", "Limit", "Sender", "begins_as", "decode", "encode", "message", "peek"]

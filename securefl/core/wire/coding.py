@@ -27,6 +27,7 @@ MAGIC = b"SFL\x02"
 _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
 _FORMS = ("open", "masked", "encrypted", "sparse")
 _MAX_DIMENSIONS = 4
+_LENGTH = struct.Struct("<I")
 T = TypeVar("T")
 _Parts = list[bytes | memoryview]
 _Write = Callable[[_Parts, Any, Permit | None], None]
@@ -88,6 +89,8 @@ def _writer(hint: Any) -> _Write:
 def _tuple_writer(hint: Any) -> _Write:
     if hint is int:
         return lambda out, value, _: out.append(_pack(f"I{len(value)}q", len(value), *value))
+    if hint in KEYS:
+        return partial(_write_keys, hint)
     item = _writer(hint)
 
     def write(out: _Parts, value: Any, permit: Permit | None) -> None:
@@ -106,6 +109,15 @@ def _write_key(kind: type[Any], out: _Parts, value: Any, permit: Permit | None) 
     if not isinstance(value, kind):
         raise LocalProtocolError(f"Expected a {kind.__name__}, got a {type(value).__name__}.")
     _write_block(out, value.raw)
+
+
+def _write_keys(kind: type[Any], out: _Parts, values: Any, permit: Permit | None) -> None:
+    # A large cohort has thousands of keys in one message, so this loop calls no function of an element.
+    out.append(_pack("I", len(values)))
+    for value in values:
+        if not isinstance(value, kind):
+            raise LocalProtocolError(f"Expected a {kind.__name__}, got a {type(value).__name__}.")
+        out += (_LENGTH.pack(len(value.raw)), value.raw)
 
 
 def _write_release(out: _Parts, value: Any, permit: Permit | None) -> None:
@@ -181,6 +193,20 @@ class _Reader:
         """Read bytes with their length in front."""
         return bytes(self.take(*self.unpack("I")))
 
+    def blocks(self, count: int) -> list[bytes]:
+        """Read as many blocks. Equal to `count` calls of `block`, in half of the time."""
+        data, end, at, found = self._data, self._size, self.at, []
+        for _ in range(count):
+            begin = at + _LENGTH.size
+            if begin > end:
+                raise _Bad(f"expected {_LENGTH.size} more bytes, {end - at} are left")
+            at = begin + _LENGTH.unpack_from(data, at)[0]
+            if at > end:
+                raise _Bad(f"expected {at - begin} more bytes, {end - begin} are left")
+            found.append(bytes(data[begin:at]))
+        self.at = at
+        return found
+
     def text(self, layout: str) -> str:
         """Read text with its length in front, in this layout."""
         try:
@@ -200,6 +226,12 @@ class _Bad(Exception):
 def peek(data: bytes, sender: str) -> Header:
     """Decode the header alone, so that the caller can tell a late message from a wrong one."""
     return _guarded(lambda: _read_header(_Reader(data))[2], sender)
+
+
+def begins_as(data: bytes, header: Header, kind: Any) -> bool:
+    """Whether these bytes begin as a message of this class at this place. Nothing else is read."""
+    spec: WireType = kind.__wire__
+    return data.startswith(_head(spec.kind, spec.version, header))
 
 
 def decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
@@ -258,6 +290,8 @@ def _reader(hint: Any) -> _Read:
 def _tuple_reader(hint: Any) -> _Read:
     if hint is int:
         return lambda reader: reader.unpack(f"{reader.count()}q")
+    if hint in KEYS:
+        return lambda reader: tuple([hint(one) for one in reader.blocks(reader.count())])
     item = _reader(hint)
     return lambda reader: tuple([item(reader) for _ in range(reader.count())])
 

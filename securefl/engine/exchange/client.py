@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from securefl.algorithm.plan import CLEAR, Plan
@@ -16,7 +15,7 @@ from securefl.algorithm.weighing import Weights, require_allowed, require_batche
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import ConcealVector
 from securefl.core.machine import Expects, Need, Outgoing, Step
-from securefl.core.messages import Broadcast, ContributionMessage, Order
+from securefl.core.messages import Broadcast, Cohort, ContributionMessage, Order
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Header, Limit
 from securefl.mechanisms.registry import mechanism_of
@@ -42,6 +41,7 @@ class Answered:
 class Contribute:
     """The slow work of a client: charge, compute and protect the ordered values.
 
+    cohort: the clients of the ordered hidden sums; None if no sum is hidden.
     conceal: the encryption of each number that the plan hides, by name.
     """
 
@@ -49,7 +49,13 @@ class Contribute:
     header: Header
     order: Order
     broadcast: Broadcast
+    cohort: Cohort | None = None
     conceal: Mapping[str, ConcealVector] = field(default_factory=dict)
+
+    @property
+    def draws(self) -> int:
+        """The number of this client's draws."""
+        return self.order.draws if self.cohort is None else self.cohort.draws_of[self.client]
 
 
 ClientState = Waiting | Working | Answered
@@ -61,6 +67,7 @@ class Client:
 
     contributions: the specs of the values that it may be asked for, by name. An order has names only, and no
     specs.
+    cohort: as the call told it; None if it told none.
     conceal: the encryption of each number that its plan hides, by name.
     """
 
@@ -69,6 +76,7 @@ class Client:
     plan: Plan
     contributions: Mapping[str, ValueSpec]
     most: Limit
+    cohort: Cohort | None = None
     conceal: Mapping[str, ConcealVector] = field(default_factory=dict)
 
     def begin(self) -> Step[ClientState]:
@@ -96,6 +104,7 @@ class Client:
             header=self.header,
             order=state.order,
             broadcast=state.broadcast,
+            cohort=self.cohort if state.order.sums else None,
             conceal=self.conceal,
         )
         return Step(Working(), need=Need(work))
@@ -113,10 +122,12 @@ class Client:
             raise _refusal(f"Expected a key for {bare}, as the plan hides them, got none in the call.")
         for spec in asked:
             self._check_declared(order, spec)
-        if any(spec.reduction == "sum" for spec in asked):
-            self._check_members(order)
         if order.sums:
-            self._check_weights(order, [self.contributions[name] for name in order.sums])
+            cohort = self._named_cohort(order)
+            self._check_draws(order, cohort)
+            self._check_weights(order, cohort, [self.contributions[name] for name in order.sums])
+        elif any(spec.reduction == "sum" for spec in asked):
+            self._check_own_draws(order)
         return order
 
     def _check_declared(self, order: Order, spec: ValueSpec) -> None:
@@ -144,32 +155,46 @@ class Client:
                 "another sum of the same values would reveal one of them."
             )
 
-    def _check_members(self, order: Order) -> None:
-        """Refuse an invalid list of members, or draws that contradict each other."""
-        members, draws = order.members, order.draws
-        listed = len(members) == len(draws) > 0 and self.number in members
-        rising = all(low < high for low, high in pairwise(members))
-        if not listed or not rising or min(draws) < 1 or order.records < 0:
-            raise _refusal("Expected ascending members, us among them, each drawn once or more.")
-        whole, most = sum(draws), max(draws)
-        if not order.whole:  # each value weighs 1, or its client's own count
-            fits = most == 1 and order.most == 0
-        elif order.sums:
-            fits = (whole, most) == (order.whole, order.most)
-        else:  # in the clear a client sees its own draws alone
-            fits = whole <= order.whole and most <= order.most <= order.whole
-        if not fits or (order.whole and order.records):
+    def _named_cohort(self, order: Order) -> Cohort:
+        """The cohort that the order names. Refuse any but that of the call, and one without this client.
+
+        The signed agreement holds the name. So clients that were told different cohorts sign different texts.
+        """
+        if self.cohort is None or order.cohort != self.cohort.digest or order.draws:
+            raise _refusal("Expected an order for the cohort that its call told, got one for another cohort.")
+        if self.number not in self.cohort.draws_of:
+            raise _refusal("Expected an order for a cohort with us in it, got one for a cohort without us.")
+        return self.cohort
+
+    def _check_draws(self, order: Order, cohort: Cohort) -> None:
+        """Refuse draws that contradict those of the cohort."""
+        whole, most = sum(cohort.draws), max(cohort.draws)
+        once = most == 1 and order.most == 0  # each value weighs 1, or its client's own count
+        fits = (whole, most) == (order.whole, order.most) if order.whole else once
+        self._require_fitting(order, fits, cohort.draws)
+
+    def _check_own_draws(self, order: Order) -> None:
+        """Refuse draws that contradict each other. In the clear a client sees its own draws alone."""
+        own = order.draws
+        if order.cohort or own < 1:
+            raise _refusal("Expected an order for sums in the clear, with our draws, got another.")
+        fits = own == 1 and order.most == 0 if not order.whole else own <= order.most <= order.whole
+        self._require_fitting(order, fits, (own,))
+
+    @staticmethod
+    def _require_fitting(order: Order, fits: bool, draws: Sequence[int]) -> None:
+        if not fits or order.records < 0 or (order.whole and order.records):
             raise _refusal(f"Expected {order.whole} draws, {order.most} of one client at most, got {draws}.")
 
-    def _check_weights(self, order: Order, sums: Sequence[ValueSpec]) -> None:
+    def _check_weights(self, order: Order, cohort: Cohort, sums: Sequence[ValueSpec]) -> None:
         """Refuse a cohort, weights or an n that the plan does not allow in hidden sums.
 
         Every client of the cohort checks all three. If the server could choose weights freely, a sum would
         reveal one client's value.
         """
         try:
-            require_allowed(self.plan, sums, Weights.of(order))
-            require_batches(self.plan, order.members, order.draws)
+            require_allowed(self.plan, sums, Weights.of(order, cohort))
+            require_batches(self.plan, cohort.members, cohort.draws)
         except ConfigError as error:
             raise _refusal(str(error)) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import (
     OVERHEAD,
     Broadcast,
+    Cohort,
     ContributionMessage,
     OpenReply,
     OpenRequest,
@@ -89,13 +90,12 @@ class Server:
     def begin(self) -> Step[ServerState]:
         state = Collecting(clear.nothing(self._sums), AppendMap())
         everyone = tuple(self._clients)
-        cohort = sorted(self.query.cohort)
         # All clients of a hidden sum get the same bytes and sign their digest. In the clear each client gets
         # an order of its own, since it need not know the cohort.
         if self.hidden:
-            orders = [Outgoing(everyone, order_of(self.query, cohort, hidden=True, again=self.again))]
+            orders = [Outgoing(everyone, order_of(self.query, again=self.again))]
         else:
-            orders = [Outgoing((client_name(own.members[0]),), own) for own in orders_of(self.query, cohort)]
+            orders = [Outgoing((client_name(k),), own) for k, own in clear_orders_of(self.query).items()]
         step = Step[ServerState](state, out=(Outgoing(everyone, broadcast_of(self.query)), *orders))
         return step if self.query.cohort else self._collected(state)
 
@@ -267,32 +267,55 @@ def broadcast_of(query: CohortQuery) -> Broadcast:
     return Broadcast(model=query.broadcast, names=names, arrays=tuple(query.public[name] for name in names))
 
 
-def order_of(query: CohortQuery, members: Sequence[int], *, hidden: bool, again: int = 0) -> Order:
-    """The order to the clients `members`, which names the values to send."""
+def cohort_of(query: CohortQuery) -> Cohort:
+    """The cohort of a query whose sums are hidden. The server tells it in its call."""
+    members = tuple(sorted(query.cohort))
+    drawn = _drawn(query)
+    return Cohort(members=members, draws=tuple(drawn.get(k, 1) for k in members))
+
+
+def order_of(query: CohortQuery, *, again: int = 0) -> Order:
+    """The order to all clients of a query whose sums are hidden."""
+    per_client, sums = _names(query)
+    order = _order(query, wants=per_client, sums=sums, again=again)
+    return replace(order, cohort=cohort_of(query).digest)
+
+
+def clear_orders_of(query: CohortQuery) -> Mapping[int, Order]:
+    """The orders of a query in the clear, one for each client."""
+    per_client, sums = _names(query)
+    # The common part is computed once, not once for each client.
+    shared, drawn = _order(query, wants=(*sums, *per_client)), _drawn(query)
+    return {k: replace(shared, draws=drawn.get(k, 1)) for k in sorted(query.cohort)}
+
+
+def _names(query: CohortQuery) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the numbers of each client, and of the sums."""
     per_client = tuple(question.spec.name for question in query.per_client)
-    sums = tuple(question.spec.name for question in query.sums)
-    drawn = query.weights.draws if isinstance(query.weights, ByDraws) else {}
+    return per_client, tuple(question.spec.name for question in query.sums)
+
+
+def _drawn(query: CohortQuery) -> Mapping[int, int]:
+    return query.weights.draws if isinstance(query.weights, ByDraws) else {}
+
+
+def _order(
+    query: CohortQuery, *, wants: tuple[str, ...], sums: tuple[str, ...] = (), again: int = 0
+) -> Order:
+    """An order without the part that tells cohorts or clients apart."""
+    drawn = _drawn(query)
     return Order(
-        wants=per_client if hidden else (*sums, *per_client),
-        sums=sums if hidden else (),
+        wants=wants,
+        sums=sums,
         initial=query.initial,
         number=query.number,
         again=again,
-        members=tuple(members),
-        draws=tuple(drawn.get(k, 1) for k in members),
+        cohort=b"",
+        draws=0,
         whole=sum(drawn.values()),
         most=max(drawn.values(), default=0),
         records=query.weights.total if isinstance(query.weights, ByCount) else 0,
     )
-
-
-def orders_of(query: CohortQuery, cohort: Sequence[int]) -> Iterator[Order]:
-    """The orders of a query in the clear, one for each client."""
-    # The common part is computed once, not once for each client.
-    shared = order_of(query, [], hidden=False)
-    drawn = query.weights.draws if isinstance(query.weights, ByDraws) else {}
-    for k in cohort:
-        yield replace(shared, members=(k,), draws=(drawn.get(k, 1),))
 
 
 def _in_the_clear(question: PerClient, came: Delivered) -> float:

@@ -11,12 +11,11 @@ from securefl.core.wire import Limit
 def limits(query: CohortQuery, sealed: int) -> tuple[Limit, Limit]:
     """Limits of broadcast or order, and of a contribution with encrypted numbers of `sealed` bytes."""
     # broadcast and order share one limit
-    clients, asked = len(query.cohort), len(query.sums) + len(query.per_client)
+    asked = len(query.sums) + len(query.per_client)
     broadcast = 4 * query.broadcast.size + 8 * sum(a.size for a in query.public.values())
-    order = 2 * 8 * clients
     numbers = 8 * sum(sum(e.lengths()) for e in query.per_client)
     contribution = sum(most_bytes(s.size) for s in query.sums) + numbers + sealed * len(query.per_client)
     return (
-        Limit(max(broadcast, order) + OVERHEAD, max(2 * len(query.public), asked + 2 * clients)),
+        Limit(broadcast + OVERHEAD, max(2 * len(query.public), asked)),
         Limit(contribution + OVERHEAD, asked),
     )

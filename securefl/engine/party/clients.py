@@ -20,7 +20,7 @@ from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.core.hiding import ComputeAndConceal, ConcealVector
 from securefl.core.machine import Machine
-from securefl.core.messages import client_name, task
+from securefl.core.messages import Broadcast, Cohort, client_name, task
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit
 from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
@@ -184,6 +184,7 @@ class ClientParty:
                 raise RemoteProtocolError(
                     f"Expected a key of this plan, got another: {error}", sender=SERVER
                 ) from None
+        cohort = self._hidden_cohort(call)
         self._orders.clear()
         return {
             client_name(k): Client(
@@ -192,10 +193,21 @@ class ClientParty:
                 plan=self._plan,
                 contributions=self._sends,
                 most=Limit(call.most_bytes, call.most_elements),
+                cohort=cohort,
                 conceal=conceal.get(client_name(k), {}),
             )
             for k in own
         }
+
+    def _hidden_cohort(self, call: QueryCall) -> Cohort | None:
+        """The cohort that the call tells, each of whose members is in the roster of this party."""
+        cohort = call.hidden_cohort()
+        if cohort is not None and self._directory is not None:
+            try:
+                self._directory.roster(map(client_name, cohort.members))
+            except CryptoError as error:
+                raise RemoteProtocolError(str(error), sender=SERVER) from None
+        return cohort
 
     def _summed(self, header: Header, call: SumCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
         """Make the machines of the clients that have an order for these sums, each under its agreement."""
@@ -203,7 +215,7 @@ class ClientParty:
             raise RemoteProtocolError(
                 "Expected open sums, as the plan says, got a call for others.", sender=SERVER
             )
-        called = set(call.members)
+        called = set(call.called)
         told = _by_order([self._orders[k] for k in own if k in self._orders and k in called])
         machines: dict[str, Machine[Any]] = {}
         for first, *others in told:
@@ -243,13 +255,15 @@ class ClientParty:
 
     def _attempt(self, header: Header, call: SumCall, order: Contribute) -> Attempt:
         """The attempt as order and plan state it. The call adds only the called clients and the lengths."""
-        said = order.order
+        said, cohort = order.order, order.cohort
+        ordered = () if cohort is None else cohort.members
         sizes = dict(zip(call.names, call.lengths, strict=False))
         same_ask = order.header.place()[:2] == header.place()[:2]
-        if not same_ask or not set(call.members) <= set(said.members) or set(sizes) != set(said.sums):
+        fits = same_ask and set(call.called) <= set(ordered) and set(sizes) == set(said.sums)
+        if cohort is None or not fits:
             raise RemoteProtocolError(
-                f"Expected a call for {said.sums} among the {len(said.members)} clients of the order, got "
-                f"one for {call.names} among {len(call.members)}.",
+                f"Expected a call for {said.sums} among the {len(ordered)} clients of the order, got "
+                f"one for {call.names} among {len(call.called)}.",
                 sender=SERVER,
             )
         call.sums(self._sends)
@@ -260,8 +274,8 @@ class ClientParty:
             initial=said.initial,
             number=said.number,
             again=said.again,
-            cohort=tuple(sorted(map(client_name, call.members))),
-            weights=Weights.of(said),
+            cohort=tuple(sorted(map(client_name, call.called))),
+            weights=Weights.of(said, cohort),
             task=task(order.header, said, order.broadcast),
         )
 
@@ -364,12 +378,16 @@ def _by_order(orders: Sequence[Contribute]) -> list[list[Contribute]]:
 def _same(one: Contribute, other: Contribute) -> bool:
     if (one.header, one.order, one.broadcast.names) != (other.header, other.order, other.broadcast.names):
         return False
-    mine, theirs = ((own.broadcast.model, *own.broadcast.arrays) for own in (one, other))
+    mine, theirs = _arrays(one.broadcast), _arrays(other.broadcast)
     # Their bytes, not their numbers: 0 and -0 are equal, and a nan differs from itself.
     return len(mine) == len(theirs) and all(
         a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))
         for a, b in zip(mine, theirs, strict=True)
     )
+
+
+def _arrays(broadcast: Broadcast) -> list[NDArray[Any]]:
+    return [broadcast.model, *broadcast.arrays]
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -52,6 +52,8 @@ class Contributing:
     ) -> None:
         self._plan = plan
         self._contributions = contributions
+        # Once: a contribution may make its spec anew at each look.
+        self._specs = {name: contribution.spec for name, contribution in contributions.items()}
         self._ledger = ledger
         self._journal = journal
         self._log = log
@@ -82,7 +84,9 @@ class Contributing:
         for wave in (tasks[at : at + _AT_ONCE] for at in range(0, len(tasks), _AT_ONCE)):
             charged = [t for t in wave if t.client in wants and client_name(t.client) not in refused]
             speaking = {task.client for task in charged if self._speaks(task, wants[task.client])}
-            self.values.train([(task, secrets.get(task.client)) for task in charged], speaking)
+            own = [(task, secrets.get(task.client)) for task in charged]
+            self.values.train(own, speaking)
+            self.values.make(own)
             answers |= {task.client: None for task in wave}
             for task in charged:
                 try:
@@ -120,7 +124,7 @@ class Contributing:
 
     def _seeing(self, task: Task) -> set[str]:
         """The parties that see whether this client answers."""
-        asked = [self._contributions[name].spec for name in task.wants]
+        asked = [self._specs[name] for name in task.wants]
         opens_scores = self._plan.scores != CLEAR
         opens = any(
             self._opens_sums if s.reduction == "sum" else opens_scores and s.reveals_encrypted for s in asked
@@ -172,7 +176,7 @@ class Contributing:
     def _charges(self, task: Task) -> list[tuple[ReleaseKey, Charge]]:
         trained = not task.order.order.initial
         return [
-            (_key(task, name), charge_of(self._plan, self._contributions[name].spec, trained=trained))
+            (_key(task, name), charge_of(self._plan, self._specs[name], trained=trained))
             for name in task.wants
         ]
 
@@ -183,7 +187,7 @@ class Contributing:
         value has a `training` cost. Otherwise the server gains nothing by an initial query, and may repeat it
         if the answer was lost.
         """
-        order, spec = task.order.order, self._contributions[name].spec
+        order, spec = task.order.order, self._specs[name]
         most = None
         if order.number:
             most = spec.extra_queries
@@ -198,8 +202,7 @@ class Contributing:
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
         """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""
-        contributions = self._contributions.values()
-        private = self._plan.noisy or any(s.spec.training is not None for s in contributions)
+        private = self._plan.noisy or any(spec.training is not None for spec in self._specs.values())
         if not tasks or (not self._plan.hidden and not private):
             return {}
         at = tasks[0].header
@@ -236,7 +239,7 @@ class Contributing:
 
     def _spoken(self, task: Task, name: str, key: ReleaseKey, secret: SecretKey | None) -> Release:
         """The release of a client that must answer, even if its records cause an error."""
-        spec = self._contributions[name].spec
+        spec = self._specs[name]
         try:
             return self._protected(task, name, key, secret, speaks=True)
         except Exception as error:
@@ -265,7 +268,7 @@ class Contributing:
         *,
         speaks: bool = False,
     ) -> Release:
-        spec, weight = self._contributions[name].spec, self._weight(task, self._contributions[name].spec)
+        spec, weight = self._specs[name], self._weight(task, self._specs[name])
         if value is None:
             value = self.values.value(task, name, secret)
             if is_cut(self._plan, spec, value, weight, speaks=speaks):
@@ -290,8 +293,7 @@ class Contributing:
             # At most 1 for any total that the server states, because the sensitivity assumes weights up to 1.
             return count / max(order.records, count)
         if spec.reduction == "sum" and order.whole:
-            own = order.draws[order.members.index(task.client)]
-            return draw_weight(own, order.whole, order.most, spec)
+            return draw_weight(task.order.draws, order.whole, order.most, spec)
         return 1.0
 
 

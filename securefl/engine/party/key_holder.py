@@ -99,10 +99,10 @@ class KeyHolderParty:
         # Only the server states weights, the cohort's size and `task`. Clients sign all of them, and the
         # machine checks the signatures. Weights and batches that the plan does not allow are refused here.
         sums = call.sums(self._contributions)
-        if self._sums is None or len(call.draws) < len(call.members):
+        if self._sums is None or call.ordered < len(call.called):
             raise RemoteProtocolError("Expected a call for a sum of this plan, got another.", sender=SERVER)
         require_allowed(self._plan, [question.spec for question in sums], call.weights)
-        require_batches(self._plan, call.members, call.draws)
+        require_batches(self._plan, call.called, call.weights.draws)
         return self._sums.machine(
             Attempt(
                 header=header,
@@ -110,7 +110,7 @@ class KeyHolderParty:
                 initial=call.initial,
                 number=call.number,
                 again=call.again,
-                cohort=tuple(sorted(map(client_name, call.members))),
+                cohort=tuple(sorted(map(client_name, call.called))),
                 weights=call.weights,
                 task=call.task,
             )

@@ -17,9 +17,10 @@ from securefl.core.keys import PublicKey, SecretKey, Share, Signature
 from securefl.core.messages import Broadcast, ContributionMessage, OpenReply, OpenRequest, Order
 from securefl.core.release import Delivered, Release, ReleaseKey
 from securefl.core.wire import MAGIC, Header, Limit, decode, encode, message, peek
+from securefl.secagg.messages import Survivors
 
 HERE = Header(bytes(range(32)), 3, 1, 2)
-ORDER = order("update", "loss", members=(3, 7), draws=(1, 2), whole=3, most=2)
+ORDER = order("update", "loss", sums=("count",), cohort=bytes(32), draws=0, whole=3, most=2)
 MANY = Limit(bytes=10**6, elements=10)
 
 
@@ -31,7 +32,7 @@ class Keys:
     signature: Signature
 
 
-@message("order", version=4, sender="server")
+@message("order", version=5, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class NewerOrder:
     wants: tuple[str, ...]
@@ -171,9 +172,9 @@ def test_a_message_is_good_in_its_own_place_alone(there: Header) -> None:
 
 
 def test_a_kind_or_version_that_is_not_due_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="'order' of version 3 came"):
-        decode(encode(HERE, ORDER), HERE, {Broadcast: MANY, OpenReply: MANY}, "server")
     with pytest.raises(RemoteProtocolError, match="'order' of version 4 came"):
+        decode(encode(HERE, ORDER), HERE, {Broadcast: MANY, OpenReply: MANY}, "server")
+    with pytest.raises(RemoteProtocolError, match="'order' of version 5 came"):
         decode(encode(HERE, NewerOrder(wants=(), weight=1.0)), HERE, {Order: MANY}, "server")
     with pytest.raises(RemoteProtocolError, match="version's mark"):
         decode(b"SFL\x01" + encode(HERE, ORDER)[4:], HERE, {Order: MANY}, "server")
@@ -259,7 +260,7 @@ def assert_refused_in_little_memory(kind: Any, data: bytes) -> None:
         (Broadcast, b"\3\1" + bytes(4) + bytes(2) + bytes(4), b"\4\1" + bytes(4) + bytes(2)),
         (Broadcast, b"\3\1" + bytes(4) + bytes(2), b"\0\0"),
         (Order, b"", b"\0\0"),
-        (Order, bytes(4 + 4 + 8 + 8 + 8), bytes(8)),
+        (Survivors, b"", bytes(8)),
         (OpenRequest, bytes(8), bytes(4)),
         (ContributionMessage, b"", b"\0\0\0\4\1" + bytes(4) + bytes(4)),
         (Keys, bytes(4), bytes(4)),
@@ -285,9 +286,9 @@ def test_more_elements_than_expected_are_refused_before_one_is_made(
 
 def test_the_elements_of_all_tuples_of_a_message_count_together() -> None:
     data = encode(HERE, ORDER)
-    held = sum(map(len, (ORDER.wants, ORDER.sums, ORDER.members, ORDER.draws)))
+    held = sum(map(len, (ORDER.wants, ORDER.sums)))
     assert decode(data, HERE, {Order: Limit(len(data), held)}, "server") == ORDER
-    with pytest.raises(RemoteProtocolError, match="2 elements came where at most 1 more are expected"):
+    with pytest.raises(RemoteProtocolError, match="1 elements came where at most 0 more are expected"):
         decode(data, HERE, {Order: Limit(len(data), held - 1)}, "server")
 
 

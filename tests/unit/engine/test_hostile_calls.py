@@ -44,7 +44,7 @@ LOSS = ValueSpec(name="loss", reduction="none", reveals="it")
 OPEN = Plan(delta=1e-5, max_rounds=9, non_private=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
 MASKED = hidden(OPEN, CLIENTS, min_cohort_size=3)
 FOR_ONE = Order(
-    wants=(), sums=(), initial=0, number=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
+    wants=(), sums=(), initial=0, number=0, again=0, cohort=b"", draws=1, whole=0, most=0, records=0
 )
 OWN_BOUNDS = Bounds().linear(LENGTH, Variant.FULL)
 GIVES = [

@@ -127,7 +127,7 @@ def trained(told: Order, model: Broadcast = MODEL, at: Header = PLACE) -> dict[s
 
 
 def own_order(**changes: Any) -> Order:
-    return order(*NAMES, **{"members": (0,), **changes})
+    return order(*NAMES, **changes)
 
 
 QUESTIONS: dict[str, dict[str, int]] = {

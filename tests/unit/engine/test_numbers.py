@@ -77,7 +77,7 @@ class Attacked:
         assert drive is not None
         drive.begin()
         broadcast = Broadcast(model=np.full(1, model, np.float32), names=(), arrays=())
-        for message in (order(*wants, members=(0,), **asked), broadcast):
+        for message in (order(*wants, **asked), broadcast):
             drive.deliver(Packet(SERVER, "client-0000", encode(at, message)))
         return bool(drive.work())
 

@@ -31,7 +31,7 @@ from securefl.engine.network import Network
 
 HERE = Header(bytes(range(32)), 3, 1, 2)
 ROOM = Limit(10**4, 100)
-ORDER = order("update", members=(3, 7), draws=(1, 2), whole=3, most=2)
+ORDER = order("update", "loss", sums=("count", "total"), cohort=bytes(32), draws=0, whole=3, most=2)
 DATA = encode(HERE, ORDER)
 KEY = SigningKey(SecretKey(bytes(range(32))))
 
@@ -50,7 +50,7 @@ def test_the_same_bytes_are_read_once() -> None:
     ("header", "kinds"),
     [
         (HERE, {Order: Limit(len(DATA) - 1, 100)}),
-        (HERE, {Order: Limit(10**4, 4)}),
+        (HERE, {Order: Limit(10**4, 3)}),
         (HERE, {Broadcast: ROOM}),
         (HERE, {}),
         (replace(HERE, attempt=2), {Order: ROOM}),
@@ -66,7 +66,7 @@ def test_who_expects_something_else_refuses_what_another_accepted(header: Header
 
 
 def test_what_was_refused_is_accepted_by_who_has_room_and_refused_again() -> None:
-    once, tight = Once(), {Order: Limit(10**4, 4)}
+    once, tight = Once(), {Order: Limit(10**4, 3)}
     for sender in ("client-0001", "client-0002"):
         with pytest.raises(RemoteProtocolError) as refused:
             once.decode(DATA, HERE, tight, sender)
@@ -105,7 +105,9 @@ def test_the_bytes_of_a_model_are_not_hashed() -> None:
             raise AssertionError("a model's bytes are long")
 
     data = Long(encode(HERE, Broadcast(model=np.ones(4, np.float32), names=(), arrays=())))
-    assert len(Once().decode(data, HERE, {Broadcast: ROOM}, SERVER).model) == 4
+    for kinds in ({Broadcast: ROOM}, {Broadcast: ROOM, Order: ROOM}):
+        found: Any = Once().decode(data, HERE, kinds, SERVER)
+        assert len(found.model) == 4
 
 
 def test_messages_are_forgotten_the_oldest_first() -> None:

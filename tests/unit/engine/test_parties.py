@@ -34,10 +34,10 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.wire import Header, encode
-from securefl.engine.calls import QueryCall, SumCall, decode_call, encode_call
+from securefl.core.wire import Header, Limit, encode
+from securefl.engine.calls import MOST_CLIENTS, QueryCall, SumCall, bits_of, decode_call, encode_call
 from securefl.engine.drive import Driver, Packet
-from securefl.engine.exchange.server import broadcast_of, order_of
+from securefl.engine.exchange.server import broadcast_of, clear_orders_of, cohort_of, order_of
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.network import Network
 from securefl.engine.party.clients import ClientParty
@@ -59,10 +59,10 @@ def ordered(plan: Plan) -> tuple[ClientParty, Any]:
     whole.query(replace(ASK, sums=()), Header(SESSION, 1, 0, 0))
     (party,) = whole._clients
     place, names = Header(SESSION, 1, 0, 1), list(party.names)
-    party.call(names, encode_call(place, QueryCall(most_bytes=9999, most_elements=99)))
+    party.call(names, encode_call(place, QueryCall.of(Limit(9999, 99), None, cohort=cohort_of(ASK))))
     assert party.drive is not None
     party.drive.begin()
-    order = encode(place, order_of(ASK, range(CLIENTS), hidden=True))
+    order = encode(place, order_of(ASK))
     shown = encode(place, broadcast_of(ASK))
     for name in names:
         for data in (order, shown):
@@ -103,14 +103,14 @@ def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"members": (0, 1, 2, 3, 4), "draws": (1,) * 5},
+        {"members": bits_of(range(5)), "ordered": 5},
         {"names": ("other",)},
         {"names": ("own", "own"), "lengths": (SIZE, SIZE)},
         {"names": (), "lengths": ()},
         {"lengths": (0,)},
         {"lengths": (SIZE, SIZE)},
         {"task": b"short"},
-        {"members": (0,)},
+        {"members": bits_of([0])},
     ],
 )
 def test_a_call_that_does_not_fit_the_order_has_no_machine(changes: Any) -> None:
@@ -208,18 +208,22 @@ def holder(plan: Plan) -> KeyHolderParty:
 @pytest.mark.parametrize(
     "changes",
     [
+        {"ordered": CLIENTS - 1},
+        {"ordered": CLIENTS + 1},
+        {"ordered": 0},
+        {"ordered": 2**40},
         {"draws": (1,) * (CLIENTS - 1)},
         {"draws": (1,) * (CLIENTS + 1)},
-        {"draws": ()},
         {"draws": (2, 1, 1, 1)},
         {"draws": (0, 1, 1, 1)},
         {"whole": CLIENTS},
         {"records": 9},
         {"whole": CLIENTS, "records": 9},
         {"names": ("other",)},
-        {"members": (0, 1)},
-        {"members": (0, 0, 1, 2)},
-        {"members": (-1, 0, 1, 2)},
+        {"members": bits_of((0, 1))},
+        {"members": b""},
+        {"members": b"\x0f\x00"},
+        {"members": b"\x0f" + bytes(MOST_CLIENTS // 8) + b"\x01"},
         {"initial": -1},
     ],
 )
@@ -242,7 +246,7 @@ def test_another_size_of_the_order_has_no_signatures() -> None:
     def smaller(self: KeyHolderParty, to: Any, data: bytes) -> bytes:
         header, came = decode_call(data, SESSION, (0, 0, 0))
         assert isinstance(came, SumCall)
-        return say(self, to, encode_call(header, replace(came, draws=(*came.draws, 1))))
+        return say(self, to, encode_call(header, replace(came, ordered=came.ordered + 1)))
 
     key_holder = whole._key_holder
     assert key_holder is not None
@@ -325,7 +329,7 @@ def test_what_was_made_in_a_session_that_was_left_is_not_kept() -> None:
     assert party.drive is not None
     party.drive.begin()
     for k, name in enumerate(names):
-        for message in (order_of(ASK, [k], hidden=False), broadcast_of(ASK)):
+        for message in (clear_orders_of(ASK)[k], broadcast_of(ASK)):
             party.drive.deliver(Packet(SERVER, name, encode(place, message)))
     party.drive.work()
     assert party._directory is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.ordered_clients import EVERYBODY, MODEL, PLAN, clients, ordered, sum_call, summing
+from support.ordered_clients import COHORT, EVERYBODY, MODEL, PLAN, clients, ordered, sum_call, summing
 from support.tiny_orders import order
 
 from securefl.algorithm.clients import ClientFunction
@@ -16,7 +16,7 @@ from securefl.algorithm.queries import Value, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Identity
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.messages import ContributionMessage
+from securefl.core.messages import Cohort, ContributionMessage
 from securefl.core.release import SERVER
 from securefl.core.wire import Limit, decode
 from securefl.he.keys import KeyPair
@@ -28,9 +28,9 @@ CKKS = replace(PLAN, sum="ckks")
 WAYS = pytest.mark.parametrize("plan", [MASKED, PLAN], ids=["masked", "two-server"])
 
 
-def signs(plan: Plan, call: Any, told: Any = None) -> Any:
+def signs(plan: Plan, call: Any, cohort: Cohort = COHORT) -> Any:
     """The agreement that the first client signs when it is called so."""
-    return ordered(plan, told).call(call).machines[EVERYBODY[0]].agreement  # type: ignore[attr-defined]
+    return ordered(plan, cohort).call(call).machines[EVERYBODY[0]].agreement  # type: ignore[attr-defined]
 
 
 # The order, and not the call ---------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_a_client_signs_the_weights_of_its_order() -> None:
 
 @WAYS
 def test_a_client_signs_another_agreement_when_it_was_ordered_otherwise(plan: Plan) -> None:
-    other = summing(draws=(1, 1, 1, 1, 2, 2))
+    other = replace(COHORT, draws=(1, 1, 1, 1, 2, 2))
     assert signs(plan, sum_call(), other).context != signs(plan, sum_call()).context
     anew = replace(plan, noise="none", max_retries=0)
     assert signs(anew, sum_call()).context != signs(plan, sum_call()).context

@@ -12,10 +12,10 @@ from support.tiny_study import plain, run, same_state, spied, study, world
 from securefl.algorithm.clients import ClientContext, State
 from securefl.core.errors import DataError
 from securefl.core.sparse import sparse
-from securefl.protocols.compression import CompressedAveraging, download, received
+from securefl.protocols.compression import CompressedAveraging, _answered, download, received
 from securefl.protocols.cs_fl import CSFL
 from securefl.protocols.stc import STC
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 from securefl.study.run import run_arm
@@ -36,7 +36,7 @@ def of(which: str, fraction: float = 0.5, **changes: Any) -> Study:
 
 
 def kept(of: Study, folder: Path) -> Any:
-    with Checkpoint(arm_folder(folder, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(folder, of.arms[0], 3))) as checkpoint:
         return checkpoint.kept()
 
 
@@ -76,7 +76,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(which: str, tmp_path: Path) -> N
     assert same_arrays(kept(own, tmp_path / "parts"), kept(own, tmp_path / "whole"))
     states = []
     for folder in ("whole", "parts"):
-        with Checkpoint(arm_folder(tmp_path / folder, own.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+        with Checkpoint(checkpoint_file(arm_folder(tmp_path / folder, own.arms[0], 3))) as checkpoint:
             states.append(checkpoint.load()[0])
     assert states[0] is not None
     assert states[1] is not None
@@ -114,6 +114,17 @@ def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:
     total = sum(answers.totals["update"].value for _, answers in spy.asks)  # equal weights of 1 / 6 each
     moved = spy.states[-1].broadcast.astype(np.float64) - spy.states[0].broadcast
     np.testing.assert_allclose(moved + spy.states[-1].memory["residual"], total, atol=1e-5)
+
+
+def test_a_zero_below_zero_moves_server_and_client_alike() -> None:
+    own = CSFL(fraction=1.0, sparsity=0.02).build(problem())
+    assert isinstance(own, CompressedAveraging)
+    zeros = np.full(len(own.problem.initial), -0.0, np.float32)
+    before = State(zeros, own.start().memory)
+    after = own._moved(before, zeros.astype(np.float64))
+    state = {"model": zeros, "version": np.zeros(1, np.int64)}
+    model, _ = received(own.problem, download(after, (0,)), state)
+    assert model.tobytes() == after.broadcast.tobytes()
 
 
 # The way down ------------------------------------------------------------------------------------
@@ -167,6 +178,20 @@ def test_a_client_that_lost_its_state_abstains_and_trains_no_other_model() -> No
     own, states = moved(3)
     with pytest.raises(DataError, match="since version 0 of the model, got those from 2 to 3"):
         received(own.problem, download(states[-1], (1,)), {})
+
+
+def test_a_client_that_lost_its_state_gets_all_changes_after_three_silent_rounds() -> None:
+    own, states = moved(3)
+    state = states[-1]
+    for silent in range(3):
+        assert state.memory["has"][1] == 2, silent
+        state = _answered(state, (1, 2), (2,))
+    model, version = received(own.problem, download(state, (1,)), {})
+    assert version == 3
+    assert model.tobytes() == state.broadcast.tobytes()
+    state = _answered(state, (1,), (1,))
+    assert state.memory["has"].tolist() == [0, 3, 3, 2, 2, 2]
+    assert not state.memory["silent"].any()
 
 
 def words(*parts: bytes) -> list[float]:

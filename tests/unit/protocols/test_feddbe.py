@@ -18,7 +18,7 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError, DataError
 from securefl.protocols.feddbe import FedDBE
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study
@@ -168,7 +168,7 @@ def test_a_client_takes_a_plain_model_away_with_its_bias_in_the_heads(tmp_path: 
     common, own = (taken(of, tmp_path, "x", 3, client).learnt for client in (None, 0))
     algorithm = of.arms[0].options.build(here.problem)
     part = algorithm.averaged  # type: ignore[attr-defined]
-    with Checkpoint(arm_folder(tmp_path, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(tmp_path, of.arms[0], 3))) as checkpoint:
         bias = checkpoint.kept()[0]["bias"]
     assert np.abs(bias).max() > 1e-3
     shifted = part.trained.module(np.concatenate([common.vector, bias]))

@@ -19,7 +19,7 @@ from securefl.core.release import OTHERS
 from securefl.mechanisms.charges import charge_of, unbounded
 from securefl.protocols.class_sums import GRID, Clipping
 from securefl.protocols.fedproto import FedProto, OwnModels, Prototypes, Pull, nearest, prototypes
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study
@@ -41,7 +41,7 @@ def features(here: World, vector: Any, x: Any) -> Floats:
 
 
 def kept(of: Any, folder: Path) -> Any:
-    with Checkpoint(arm_folder(folder, of.arms[0], 0) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(folder, of.arms[0], 0))) as checkpoint:
         return checkpoint.kept()
 
 

@@ -19,7 +19,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.linear import Floats, LinearQuery, Range
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.engine.aggregator import SecureAggregator
-from securefl.engine.exchange.server import order_of
+from securefl.engine.exchange.server import cohort_of
 from securefl.linear import dealt_pads, pads
 from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.pad_terms import PadTerms
@@ -256,7 +256,7 @@ def test_the_clients_of_the_sum_are_told_the_trust_of_each(tmp_path: Path) -> No
     """All of them check the weights, so all see them, and who has none."""
     spy, _ = spied(study(ARM, rounds=1, clients=6, extra="[corruption]\nreversed = 0.34\n"), tmp_path)
     (_, scores), (summed, _) = spy.asks
-    order = order_of(summed, sorted(summed.cohort), hidden=True)
+    told = cohort_of(summed)
     trusted = trust_weights(scores.per_client["direction"], whole=24)
-    assert dict(zip(order.members, order.draws, strict=True)) == trusted
+    assert told.draws_of == trusted
     assert len(trusted) == 4

@@ -24,7 +24,7 @@ from securefl.dp.noise import Source
 from securefl.protocols.fedbabu import FedBABU
 from securefl.protocols.fedrep import FedRep
 from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study
@@ -46,7 +46,7 @@ def one(name: str, options: str = "", *, rounds: int = 2, deep: bool = False, **
 
 
 def kept(of: Study, folder: Path) -> dict[int, dict[str, NDArray[Any]]]:
-    with Checkpoint(arm_folder(folder, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(folder, of.arms[0], 3))) as checkpoint:
         return {client: dict(own) for client, own in checkpoint.kept().items()}
 
 

@@ -16,7 +16,7 @@ from support.tiny_study import spied, study, world
 from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
 from securefl.protocols.pfedme import PFedMe
-from securefl.study.arm import arm_folder
+from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study
@@ -161,7 +161,7 @@ def test_both_models_are_tested(tmp_path: Path) -> None:
     of = tiny()
     here = world(of)
     spy, finished = spied(of, tmp_path, here)
-    with Checkpoint(arm_folder(tmp_path, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(tmp_path, of.arms[0], 3))) as checkpoint:
         own = {client: state["personal"] for client, state in checkpoint.kept().items()}
     theta, common = (
         [

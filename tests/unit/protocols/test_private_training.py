@@ -38,7 +38,7 @@ def ledger(of: Study, folder: Path, max_rounds: dict[str, int] | None = None) ->
     return Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg", "fedper"])
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg", "fedper", "stc", "cs_fl"])
 def test_a_run_costs_its_steps_and_nothing_else(name: str, tmp_path: Path) -> None:
     of = private(name, AVERAGING[name], rounds=3)
     spy, finished = spied(of, tmp_path)
@@ -78,7 +78,7 @@ def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> No
         composition(of, of.arms[0], world(of))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg", "stc", "cs_fl"])
 @pytest.mark.parametrize("left", [0, 1])
 def test_an_empty_client_answers_like_any_other(name: str, left: int, tmp_path: Path) -> None:
     """Silence would tell whether there is a record, with certainty, at a finite epsilon."""

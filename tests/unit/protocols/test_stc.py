@@ -17,6 +17,7 @@ from securefl.engine import privacy_card
 from securefl.protocols.stc import STC, ternary
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
+from securefl.study.session import run_study
 
 ARM = '[[arm]]\nname = "STC"\nprotocol = "stc"\nfraction = 1.0\np = {p}\n'
 
@@ -54,8 +55,8 @@ def test_two_rounds_by_hand(tmp_path: Path) -> None:
     assert 61 <= np.count_nonzero(spy.asks[0][1].totals["update"].value) <= 244
 
 
-def sizes(hidden: str, p: float, folder: Path, layers: str = "[64]") -> list[tuple[int, int]]:
-    of = text(ARM.format(p=p), clients=7, rounds=2).replace("hidden = [8]", f"hidden = {layers}")
+def summed(hidden: str, p: float) -> Study:
+    of = text(ARM.format(p=p), clients=7, rounds=2).replace("hidden = [8]", "hidden = [64]")
     words = {"sum": f'"{hidden}"'}
     if hidden != "clear":
         words |= {
@@ -65,8 +66,11 @@ def sizes(hidden: str, p: float, folder: Path, layers: str = "[64]") -> list[tup
             "max_client_weight": "0.51",
             **counts(7),
         }
-    own = parse(with_privacy(of, words))
-    return [(r["bytes_up"], r["bytes_down"]) for r in run(own, folder).records]
+    return parse(with_privacy(of, words))
+
+
+def sizes(hidden: str, p: float, folder: Path) -> list[tuple[int, int]]:
+    return [(r["bytes_up"], r["bytes_down"]) for r in run(summed(hidden, p), folder).records]
 
 
 def test_positions_are_golomb_coded_in_the_clear_and_not_in_hidden_sums(tmp_path: Path) -> None:
@@ -83,6 +87,14 @@ def test_positions_are_golomb_coded_in_the_clear_and_not_in_hidden_sums(tmp_path
     assert clear[1][1] < 7 * 4 * d / 10
 
 
+@pytest.mark.parametrize(("way", "said"), [("clear", "sparse"), ("two-server", "with zeros")])
+def test_the_report_says_whether_zeros_travelled(way: str, said: str, tmp_path: Path) -> None:
+    run_study(summed(way, 0.1), tmp_path / "run", lambda arm, seed, record: None)
+    page = (tmp_path / "run" / "report.html").read_text()
+    words = [word for word in ("sparse", "with zeros") if f'<span class="unit">{word}</span>' in page]
+    assert words == [said]
+
+
 def learns(of: Study) -> str:
     _, plan = composition(of, of.arms[0], world(of))
     specs = [own.spec for own in of.arms[0].options.build(world(of).problem).contributions]
@@ -90,7 +102,7 @@ def learns(of: Study) -> str:
 
 
 def test_the_card_says_what_positions_tell() -> None:
-    assert "which entries of its model update and residual are the largest" in learns(
+    assert "the signs of the largest entries of its model update and residual, and which these are" in learns(
         study(ARM.format(p=0.1))
     )
 

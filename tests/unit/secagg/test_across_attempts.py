@@ -188,15 +188,26 @@ def test_a_cohort_that_was_told_two_things_has_no_sum() -> None:
     """Dead units for all but the victim (Pasquini et al. 2022), other weights: one bit is enough."""
     clients = Clients(N, POLICY)
     tasks = {k: told("a model of dead units") for k in EVERYBODY if k != 3}
-    divided = call(clients, EVERYBODY, attempt=1, tasks=tasks).begin().close()
-    assert len(divided.refusals) == N
-    assert not divided.dealings
     bit = bytes([told("the task")[0] ^ 1]) + told("the task")[1:]
-    one_bit = call(clients, EVERYBODY, attempt=2, tasks={3: bit}).begin().close()
-    assert len(one_bit.refusals) == N
-    assert all("did not sign this key for this place" in refusal for refusal in one_bit.refusals)
+    for attempt, told_to in ((1, tasks), (2, {3: bit})):
+        divided = call(clients, EVERYBODY, attempt=attempt, tasks=told_to).begin().close().deal(mixed=True)
+        assert len(divided.refusals) == N
+        assert all("did not sign this key for this place" in refusal for refusal in divided.refusals)
+        assert not divided.inputs
     united = call(clients, EVERYBODY, attempt=3).whole()
     assert united.opened(EVERYBODY) is not None
+
+
+def test_one_that_was_told_another_thing_is_in_no_sum() -> None:
+    """The others sum among themselves, as if it had left. It sends no input."""
+    divided = call(Clients(N, POLICY), EVERYBODY, attempt=1, tasks={3: told("a model of dead units")})
+    divided.begin().close().deal()
+    [refusal] = divided.refusals
+    assert "5 or more ascending dealers" in refusal
+    assert 3 not in divided.inputs
+    others = [k for k in EVERYBODY if k != 3]
+    divided.survive(others, only=others).quorum(others)
+    assert divided.opened(EVERYBODY) is None
 
 
 def test_a_divided_cohort_is_too_small_for_a_quorum() -> None:

@@ -14,14 +14,24 @@ from support.recorded import Honest, Recording, honest, refused, without
 from support.tiny_secagg import aggregate, agreement, assert_exact, client, identity
 
 from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.keys import Commitment, PublicKey, Share, Signature
+from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signature
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.secagg import Aborted, Agreement, Client, Server
+from securefl.core.signing import AgreementKey
+from securefl.secagg import Aborted, Agreement, Client, Server, Summed
 from securefl.secagg.agreement import ClosedRoster, Entry
 from securefl.secagg.checks import read_survivors
 from securefl.secagg.client_rounds import Agreeing
-from securefl.secagg.messages import Consistent, Dealt, MaskedInput, Quorum, RosterClosed, Survivors, Unmask
+from securefl.secagg.messages import (
+    Confirmed,
+    Consistent,
+    Dealt,
+    MaskedInput,
+    Quorum,
+    RosterClosed,
+    Survivors,
+    Unmask,
+)
 from securefl.secagg.server_rounds import Summing
 
 
@@ -33,17 +43,19 @@ def opens(machine: Any, state: Any, quorum: Quorum) -> bool:
 # A server that lies about keys ------------------------------------------------------------------------
 
 
-def rosters() -> dict[str, tuple[Callable[[RosterClosed], RosterClosed], str]]:
+Spoil = Callable[[RosterClosed], RosterClosed]
+
+
+def forged_rosters() -> dict[str, tuple[Spoil, int]]:
+    """Rosters whose form is right, and the member that did not sign its entry."""
     other = honest(attempt=2).clients[0].at(RosterClosed)[1]
     return {
-        "a forged key": (lambda r: replace(r, keys=swapped(r.keys, 2, PublicKey(bytes(32)))), "did not sign"),
-        "a forged nonce": (
-            lambda r: replace(r, nonces=swapped(r.nonces, 2, Commitment(bytes(32)))),
-            "did not sign",
-        ),
-        "no signature": (
-            lambda r: replace(r, signatures=swapped(r.signatures, 2, Signature(b""))),
-            "did not sign",
+        "a forged key": (lambda r: replace(r, keys=swapped(r.keys, 2, PublicKey(bytes(31) + b"x"))), 2),
+        "a weak key": (lambda r: replace(r, keys=swapped(r.keys, 2, PublicKey(bytes(32)))), 2),
+        "a forged nonce": (lambda r: replace(r, nonces=swapped(r.nonces, 2, Commitment(bytes(32)))), 2),
+        "a forged signature": (
+            lambda r: replace(r, signatures=swapped(r.signatures, 2, Signature(bytes(64)))),
+            2,
         ),
         "a key of another attempt": (
             lambda r: replace(
@@ -52,9 +64,8 @@ def rosters() -> dict[str, tuple[Callable[[RosterClosed], RosterClosed], str]]:
                 nonces=swapped(r.nonces, 2, other.nonces[2]),
                 signatures=swapped(r.signatures, 2, other.signatures[2]),
             ),
-            "did not sign",
+            2,
         ),
-        "all of another attempt": (lambda r: other, "our own key"),
         "one key for two members": (
             lambda r: replace(
                 r,
@@ -62,8 +73,20 @@ def rosters() -> dict[str, tuple[Callable[[RosterClosed], RosterClosed], str]]:
                 nonces=swapped(r.nonces, 3, r.nonces[2]),
                 signatures=swapped(r.signatures, 3, r.signatures[2]),
             ),
+            3,
+        ),
+    }
+
+
+def rosters() -> dict[str, tuple[Spoil, str]]:
+    other = honest(attempt=2).clients[0].at(RosterClosed)[1]
+    return {
+        "no signature": (
+            lambda r: replace(r, signatures=swapped(r.signatures, 2, Signature(b""))),
             "did not sign",
         ),
+        "a short key": (lambda r: replace(r, keys=swapped(r.keys, 2, PublicKey(bytes(31)))), "did not sign"),
+        "all of another attempt": (lambda r: other, "our own key"),
         "our key replaced": (lambda r: replace(r, keys=swapped(r.keys, 0, r.keys[1])), "our own key"),
         "ourselves left out": (lambda r: without(r, 0), "our own key"),
         "too few": (lambda r: without(without(without(r, 8), 7), 6), "at least 7"),
@@ -74,11 +97,86 @@ def rosters() -> dict[str, tuple[Callable[[RosterClosed], RosterClosed], str]]:
 
 
 @pytest.mark.parametrize("lie", rosters())
-def test_a_roster_that_is_not_signed_and_pinned_is_refused(lie: str) -> None:
+def test_a_roster_without_its_form_or_ourselves_is_refused(lie: str) -> None:
     spoil, why = rosters()[lie]
     machine = honest().clients[0]
     state, roster, _ = machine.at(RosterClosed)
     refused(machine.inner, state, spoil(roster), why)
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@pytest.mark.parametrize("lie", forged_rosters())
+def test_under_a_forged_roster_no_box_opens_and_the_forged_entry_is_named(lie: str, mode: str) -> None:
+    """The other members dealt under the roster that they signed, or under a third one."""
+    spoil, forged = forged_rosters()[lie]
+    machine = honest(mode).clients[0]
+    state, roster, _ = machine.at(RosterClosed)
+    dealing = machine.inner.provide(machine.inner.receive(state, SERVER, spoil(roster)).state, True).state
+    why = f"Expected a signature of member {forged}, which did not sign this key for this place"
+    refused(machine.inner, dealing, machine.at(Dealt)[1], why)
+
+
+def test_a_forged_entry_of_a_stranger_is_named_too() -> None:
+    """Its graph differs, and so the boxes that come do not open, whoever was forged."""
+    _, machine, _ = sparse()
+    state, roster, _ = machine.at(RosterClosed)
+    far = next(k for k in range(60) if k and k not in machine.at(Dealt)[0].closed.graph.neighbours[0])
+    lie = replace(roster, nonces=swapped(roster.nonces, far, Commitment(bytes(32))))
+    dealing = machine.inner.provide(machine.inner.receive(state, SERVER, lie).state, True).state
+    refused(machine.inner, dealing, machine.at(Dealt)[1], f"member {far}, which did not sign this key")
+
+
+class Forging(Recording):
+    """A server that puts an entry of its own into the roster, for member 4, which did not advertise."""
+
+    def deadline(self, state: Any) -> Any:
+        step = self.inner.deadline(state)
+        if not (step.out and isinstance(step.out[0].message, RosterClosed)):
+            return step
+        key = AgreementKey(SecretKey(bytes(31) + b"x")).public
+        mine = {4: Entry(key, Commitment(bytes(32)), Signature(bytes(64)))}
+        entries = dict(sorted({**step.state.closed.entries, **mine}.items()))
+        closed = ClosedRoster(self.inner.agreement, entries)
+        rows = [(k, e.key, e.nonce, e.signature) for k, e in entries.items()]
+        members, keys, nonces, signatures = zip(*rows, strict=True)
+        said = RosterClosed(members=members, keys=keys, nonces=nonces, signatures=signatures)
+        sent = (replace(step.out[0], message=said),)
+        return replace(step, state=replace(step.state, closed=closed), out=sent)
+
+
+@lru_cache
+def forged_run() -> tuple[Recording, Any]:
+    """Client 4 is away, and all others are shown an entry for it whose secret the server knows."""
+    agreed = agreement(10, corrupt=0.1, dropout=0.3)
+    server = Forging(Server(agreement=agreed))
+    one = Recording(client(0, agreed))
+    machines = {client_name(0): one, client_name(4): None, SERVER: server}
+    return one, aggregate(agreed, machines=machines)
+
+
+def test_nobody_masks_with_a_member_whose_entry_was_forged() -> None:
+    """All are shown the same forgery, so their boxes open. The forged member dealt nothing."""
+    one, outcome = forged_run()
+    assert isinstance(outcome.server, Summed)
+    assert client_name(4) not in outcome.server.survivors
+    assert_exact(one.inner.agreement, outcome.server)
+    assert 4 in one.at(Dealt)[0].closed.members
+    assert 4 not in one.at(Survivors)[0].pairs
+
+
+def test_a_forged_member_cannot_be_made_a_dealer() -> None:
+    """The server knows its mask key, and not the channel secret under which its box would be sealed."""
+    one, _ = forged_run()
+    state, dealt, _ = one.at(Dealt)
+    at = [k for k in dealt.dealers if k != 0].index(5)
+    lie = replace(
+        dealt,
+        dealers=tuple(sorted((*dealt.dealers, 4))),
+        sealed=(*dealt.sealed[:at], dealt.sealed[at], *dealt.sealed[at:]),
+        marks=(*dealt.marks[:at], dealt.marks[at], *dealt.marks[at:]),
+        evidence=(*dealt.evidence[:at], dealt.evidence[at], *dealt.evidence[at:]),
+    )
+    refused(one.inner, state, lie, "member 4, which did not sign this key")
 
 
 def test_a_server_cannot_try_sessions_until_the_graph_suits_it() -> None:
@@ -307,6 +405,11 @@ def test_split_views_open_nothing() -> None:
             refused(machine, state, quorum, "Expected 6 signatures|did not sign")
 
 
+def untagged(state: Agreeing) -> Agreeing:
+    """The state of a client for which no neighbour's tag came, so that signatures decide."""
+    return replace(state, confirmed=frozenset())
+
+
 def quorums() -> dict[str, tuple[Callable[[Quorum], Quorum], str]]:
     strange = Signature(bytes(64))
     return {
@@ -340,7 +443,7 @@ def test_a_quorum_that_is_none_is_refused(lie: str) -> None:
     spoil, why = quorums()[lie]
     machine = honest().clients[0]
     state, quorum, _ = machine.at(Quorum)
-    refused(machine.inner, state, spoil(quorum), why)
+    refused(machine.inner, untagged(state), spoil(quorum), why)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +495,10 @@ def test_a_survivor_that_did_not_sign_is_opened_on_its_input_alone() -> None:
 def test_a_quorum_of_another_attempt_is_refused() -> None:
     machine, other = honest().clients[0], honest(attempt=2).clients[0]
     state, _, _ = machine.at(Quorum)
-    refused(machine.inner, state, other.at(Quorum)[1], "did not sign")
+    refused(machine.inner, untagged(state), other.at(Quorum)[1], "did not sign")
+    tagged = machine.inner.receive(untagged(state), SERVER, other.at(Confirmed)[1]).state
+    assert tagged.confirmed == frozenset()
+    refused(machine.inner, tagged, other.at(Quorum)[1], "did not sign")
 
 
 def test_a_client_shown_other_dealers_is_never_opened() -> None:

@@ -36,6 +36,7 @@ from securefl.secagg.dealing import Pair, Tree, _seal, leaves, share_key, signed
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
+    Confirmed,
     Consistent,
     Dealt,
     MaskedInput,
@@ -213,7 +214,7 @@ def shown(near: int, far: int, *, own: bool = True, others: Sequence[str] = ()) 
         others=tuple(absent),
         inputs=tuple(inputs[k] for k in absent),
     )
-    return machine.inner, state, told
+    return machine.inner, replace(state, confirmed=frozenset()), told
 
 
 def counted(machine: Any, state: Any, quorum: Quorum) -> int:
@@ -241,6 +242,17 @@ def test_a_client_verifies_a_quorum_less_its_own_signature() -> None:
     assert near < quorum - 2
     for far in (quorum - near - 1, quorum - near, quorum - near + 5):
         assert counted(*shown(near, far)) == quorum - 1
+
+
+def test_a_neighbour_whose_tag_holds_is_not_verified() -> None:
+    """All that is left is the sample of the strangers; in so small a cohort it is as many as are needed."""
+    quorum, near = sizes()
+    machine, state, told = shown(near, quorum - near + 5)
+    tagged = machine.receive(state, SERVER, sparse()[1].at(Confirmed)[1]).state
+    assert len(tagged.confirmed) == near
+    assert counted(machine, tagged, told) == quorum - near - 1
+    for some in (frozenset(sorted(tagged.confirmed)[:4]), frozenset()):
+        assert counted(machine, replace(tagged, confirmed=some), told) == quorum - 1 - len(some)
 
 
 def test_a_client_that_is_not_among_the_signers_verifies_a_whole_quorum() -> None:
@@ -288,14 +300,14 @@ def test_who_signed_no_set_of_survivors_opens_nothing() -> None:
     signings = [one for one in server.seen if isinstance(one[2], Consistent)]
     state, last, _, _ = signings[-1]
     closing = Server(agreement=server.inner.agreement, patience=0).deadline(state)
-    [quorum] = closing.out
+    quorum = closing.out[-1]
     assert last not in quorum.to
     assert len(quorum.to) == len(signings) - 1
     _, shares, _ = server.at(Unmask, last)
     with pytest.raises(RemoteProtocolError, match="dropped out before"):
         server.inner.receive(closing.state, last, shares)
     _, shares, _ = server.at(Unmask, quorum.to[0])
-    assert server.inner.receive(closing.state, quorum.to[0], shares).state.answered
+    assert server.inner.receive(closing.state, quorum.to[0], shares).state.answers
 
 
 def test_one_secret_with_too_few_shares_ends_the_sum_and_names_nobody() -> None:
@@ -307,7 +319,7 @@ def test_one_secret_with_too_few_shares_ends_the_sum_and_names_nobody() -> None:
     enough = [one for one in answers if one[1] in holders][: agreed.parameters.threshold]
     for _, sender, message, _ in enough:
         state = server.inner.receive(state, sender, message).state
-    assert len(state.shares[0]) == agreed.parameters.threshold
+    assert len(state.shares()[0]) == agreed.parameters.threshold
     result = Server(agreement=agreed, patience=0).deadline(state).result
     assert isinstance(result, Aborted)
     assert (result.phase, result.culprit) == ("unmask", None)

@@ -36,6 +36,7 @@ from securefl.study.backends import Backend, OneProcess
 from securefl.study.checkpoint import Checkpoint, rounds_in
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
+from securefl.study.results import finished_rounds
 from securefl.study.run import run_arm
 
 MASKED: dict[str, str] = {"sum": '"masked"', **DISTRIBUTED}
@@ -399,6 +400,17 @@ def test_it_is_lost_or_replaced(how: str, masked: Study, cut: Path, after_each: 
         shutil.copy(file_of(masked, tmp_path / "other"), path)
     with pytest.raises(DataError, match="entries that were noted"):
         play(masked, cut)
+
+
+def test_a_process_that_was_killed_when_it_had_created_the_file(tmp_path: Path) -> None:
+    of = STUDIES["clear"]()
+    path = file_of(of, tmp_path)
+    made_folder(tmp_path, of.arms[0], 3)
+    path.touch()
+    assert rounds_in(path) == 0
+    assert finished_rounds(tmp_path, of.arms[0], 3) == 0
+    assert path.read_bytes() == b""
+    assert len(play(of, tmp_path)) == 2
 
 
 def test_a_run_in_three_files_goes_on_in_three(tmp_path: Path) -> None:

@@ -19,19 +19,21 @@ from support.tiny_study import plain, same_state, spied, text, with_privacy, wor
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ValueSpec
+from securefl.algorithm.queries import CohortQuery, ValueSpec
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.keys import Commitment
 from securefl.core.machine import Outgoing, Step
-from securefl.core.messages import Order, client_name
+from securefl.core.messages import Cohort, Order, client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, peek
+from securefl.engine import server as engine_server
 from securefl.engine.drive import Packet
 from securefl.engine.exchange import client as exchange
 from securefl.engine.exchange import server
 from securefl.engine.inprocess import InProcess
 from securefl.engine.network import Network
+from securefl.engine.party import clients as party_clients
 from securefl.engine.party.clients import ClientParty
 from securefl.mechanisms.registry import require_mechanism
 from securefl.protocols import averaging
@@ -263,24 +265,26 @@ def test_who_was_absent_is_asked_later_if_they_are_a_least_cohort(
 OFFERED = ValueSpec(name="update", reduction="sum", reveals="it", weighs="draws")
 
 
-def ordered(plan: Plan, order: Order) -> Any:
-    """What an honest client makes of an order."""
-    header = Header(bytes(32), 1, 0, 0)
+def ordered(plan: Plan, shown: tuple[int, ...], **changes: Any) -> Any:
+    """What an honest client makes of an order for a cohort with these draws, which the call told it."""
+    members = changes.pop("members", tuple(range(len(shown))))
+    cohort = Cohort(members=members, draws=shown)
     machine = exchange.Client(
-        number=0, header=header, plan=plan, contributions={"update": OFFERED}, most=Limit(2**20, 99)
+        number=0,
+        header=Header(bytes(32), 1, 0, 0),
+        plan=plan,
+        contributions={"update": OFFERED},
+        most=Limit(2**20, 99),
+        cohort=cohort,
     )
-    return machine.receive(machine.begin().state, SERVER, order)
-
-
-def order_for(shown: tuple[int, ...], **changes: Any) -> Order:
     terms: dict[str, Any] = {
         "sums": ("update",),
-        "members": tuple(range(len(shown))),
-        "draws": shown,
+        "cohort": cohort.digest,
+        "draws": 0,
         "whole": sum(shown),
         "most": max(shown),
     }
-    return order(**{**terms, **changes})
+    return machine.receive(machine.begin().state, SERVER, order(**{**terms, **changes}))
 
 
 DRAWS = 12
@@ -295,7 +299,7 @@ PLAN = hidden(
 @pytest.mark.parametrize("draws", [(1,) * CLIENTS, (2, 2, 2, 2, 2, 1, 1), (3, 2, 2, 2, 1, 1, 1)])
 def test_draws_in_which_nobody_stands_out_are_taken(draws: tuple[int, ...]) -> None:
     """As many as the plan says, or fewer with each client drawn once."""
-    ordered(PLAN, order_for(draws))
+    ordered(PLAN, draws)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +318,7 @@ def test_draws_in_which_nobody_stands_out_are_taken(draws: tuple[int, ...]) -> N
 def test_no_weight_can_single_a_client_out(draws: tuple[int, ...], said: str) -> None:
     """With half of the draws a client has 36 of 41 parts of the squared weight beside its five others."""
     with pytest.raises(RemoteProtocolError, match=said):
-        ordered(PLAN, order_for(draws))
+        ordered(PLAN, draws)
 
 
 @pytest.mark.parametrize(
@@ -323,39 +327,61 @@ def test_no_weight_can_single_a_client_out(draws: tuple[int, ...], said: str) ->
         {"whole": 10**12},
         {"most": 7},
         {"most": 0},
-        {"members": (0, 1, 2)},
         {"members": (1, 2, 3, 4, 5, 6, 7)},
-        {"members": (0, 0, 2, 3, 4, 5, 6)},
-        {"draws": (0, 2, 1, 1, 1, 1, 1)},
-        {"draws": (-1, 3, 1, 1, 1, 1, 1)},
+        {"cohort": Cohort(members=(0, 1, 2), draws=(1, 1, 1)).digest},
+        {"draws": 1},
         {"records": -1},
         {"records": 9},
     ],
 )
 def test_draws_that_do_not_add_up_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(RemoteProtocolError):
-        ordered(PLAN, order_for((1,) * CLIENTS, **changes))
+        ordered(PLAN, (1,) * CLIENTS, **changes)
 
 
 def test_a_cohort_beyond_the_plans_sizes_is_refused_by_each_client() -> None:
     plan = replace(PLAN, min_cohort_size=CLIENTS)
-    ordered(plan, order_for((1,) * CLIENTS))
+    ordered(plan, (1,) * CLIENTS)
     for size in (CLIENTS - 1, CLIENTS + 1):
         with pytest.raises(RemoteProtocolError, match=f"cohort of 7 to 7 clients, .* got {size}"):
-            ordered(plan, order_for((1,) * size))
+            ordered(plan, (1,) * size)
 
 
 def test_a_sum_is_weighed_as_it_declares_and_as_the_plan_says() -> None:
-    counts = {"draws": (1,) * CLIENTS, "whole": 0, "most": 0, "records": 9}
+    counts = {"whole": 0, "most": 0, "records": 9}
     equal = counts | {"records": 0}
     for plan, changes in ((PLAN, counts), (PLAN, equal), (replace(PLAN, weights={}), {})):
         with pytest.raises(RemoteProtocolError, match="weighs 'update'"):
-            ordered(plan, order_for((1,) * CLIENTS, **changes))
+            ordered(plan, (1,) * CLIENTS, **changes)
 
 
-def told_otherwise(patch: pytest.MonkeyPatch, who: Sequence[int], lie: Callable[[Order], Order]) -> None:
-    """The server gives these clients another order than the rest, wherever it asks for an update."""
+Lie = Callable[[Order, Cohort], tuple[Order, Cohort]]
+"""Another order, and another cohort that it names and that its clients are told."""
+
+
+def drawn(*draws: int) -> Lie:
+    """The same members with other draws."""
+
+    def lie(said: Order, cohort: Cohort) -> tuple[Order, Cohort]:
+        other = replace(cohort, draws=draws)
+        return replace(said, cohort=other.digest, whole=sum(draws), most=max(draws)), other
+
+    return lie
+
+
+def told_otherwise(patch: pytest.MonkeyPatch, who: Sequence[int], lie: Lie) -> None:
+    """The server gives these clients another call and order than the rest, wherever it asks for an update."""
     begin, names = server.Server.begin, {client_name(k) for k in who}
+    made, lied = exchange.Client, dict[bytes, Cohort]()
+
+    def client(*, number: int, cohort: Cohort | None, **more: Any) -> exchange.Client:
+        """These clients were told the other cohort, as if each had a call of its own."""
+        if cohort is not None and number in who:
+            cohort = lied.get(cohort.digest, cohort)
+        return made(number=number, cohort=cohort, **more)
+
+    patch.setattr(party_clients, "Client", client)
+    patch.setattr(engine_server, "cohort_of", lambda query: _remembered(query, lied, lie))
 
     def unequal(self: server.Server) -> Any:
         step = begin(self)
@@ -365,7 +391,10 @@ def told_otherwise(patch: pytest.MonkeyPatch, who: Sequence[int], lie: Callable[
             if isinstance(said, Order) and "update" in said.sums:
                 liars = tuple(name for name in envelope.to if name in names)
                 others = tuple(name for name in envelope.to if name not in names)
-                envelopes += [Outgoing(others, said), Outgoing(liars, lie(said))]
+                envelopes += [
+                    Outgoing(others, said),
+                    Outgoing(liars, lie(said, server.cohort_of(self.query))[0]),
+                ]
             else:
                 envelopes.append(envelope)
         return replace(step, out=tuple(envelopes))
@@ -373,14 +402,23 @@ def told_otherwise(patch: pytest.MonkeyPatch, who: Sequence[int], lie: Callable[
     patch.setattr(server.Server, "begin", unequal)
 
 
-UNEQUAL: dict[str, tuple[str, Callable[[Order], Order]]] = {
-    "draws": ("partial", lambda said: replace(said, draws=(1, 1, 1, 2, 1, 1, 1), whole=8, most=2)),
-    "a smaller n": ("full", lambda said: replace(said, records=said.records // 2)),
+def _remembered(query: CohortQuery, lied: dict[bytes, Cohort], lie: Lie) -> Cohort:
+    cohort = server.cohort_of(query)
+    lied[cohort.digest] = lie(server.order_of(query), cohort)[1]
+    return cohort
+
+
+UNEQUAL: dict[str, tuple[str, Lie]] = {
+    "draws": ("partial", drawn(1, 1, 1, 2, 1, 1, 1)),
+    "a smaller n": ("full", lambda said, cohort: (replace(said, records=said.records // 2), cohort)),
 }
-BEYOND: dict[str, tuple[str, Callable[[Order], Order]]] = {
-    "draws": ("partial", lambda said: replace(said, draws=(1, 1, 1, 9, 1, 1, 1), whole=15, most=9)),
-    "an n of one record": ("full", lambda said: replace(said, records=1)),
-    "an n of more than all records": ("full", lambda said: replace(said, records=said.records + 1)),
+BEYOND: dict[str, tuple[str, Lie]] = {
+    "draws": ("partial", drawn(1, 1, 1, 9, 1, 1, 1)),
+    "an n of one record": ("full", lambda said, cohort: (replace(said, records=1), cohort)),
+    "an n of more than all records": (
+        "full",
+        lambda said, cohort: (replace(said, records=said.records + 1), cohort),
+    ),
 }
 """Lies that clients refuse by their plan alone."""
 

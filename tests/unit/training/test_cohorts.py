@@ -19,8 +19,8 @@ from securefl.core.grid import Grid
 from securefl.core.streams import stream
 from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.bodies import Clustering
-from securefl.training import LocalTraining, ModelConfig
-from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, why_alone
+from securefl.training import LocalTraining, ModelConfig, cohorts
+from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, slots_within, why_alone
 from securefl.training.fit import Fit, Fitted, Trainer, one_by_one
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
@@ -202,6 +202,16 @@ def test_more_clients_than_stand_together() -> None:
 def test_the_slots_of_a_run_follow_from_the_cohort_of_its_plan() -> None:
     cohorts = {0: SLOTS, 1: 1, 2: 2, 10: 10, 12: 12, 16: 16, 17: 9, 25: 9, 30: 10, 100: 10, 1001: 10}
     assert {cohort: slots_for(cohort) for cohort in cohorts} == cohorts
+
+
+def test_wide_models_share_their_passes_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = problem(local(momentum=0.5))
+    usual = vectors(Batched(one_by_one)(fits(here)))
+    assert slots_within(SLOTS, len(here.initial)) == SLOTS
+    for room, slots in ((4, 4), (3, 3), (1, 1), (0.5, 1)):
+        monkeypatch.setattr(cohorts, "_MOST_WEIGHTS", int(room * len(here.initial)))
+        assert slots_within(SLOTS, len(here.initial)) == slots
+        np.testing.assert_array_equal(vectors(Batched(one_by_one)(fits(here))), usual)
 
 
 def test_streams_are_drawn_from_as_alone() -> None:

@@ -29,21 +29,18 @@ def test_models_come_back_as_they_were_placed(
     assert torch.count_nonzero(flat) == models * length, "zeros behind the rows, and in the other slots"
     first = data.draw(st.integers(0, slots - 1))
     assert torch.equal(layout.rows(flat, slice(first, slots)), rows[first:])
-    starts = torch.rand(length) if data.draw(st.booleans()) else torch.rand(slots - first, length)
-    found = layout.differences(flat, starts, slice(first, slots))
-    assert torch.equal(found, rows[first:] - starts)
 
 
 def test_what_memory_held_before_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", lambda size: torch.full((size,), float("nan")))
     for sizes in (((3, 2),), ((4, 4),)):
-        flat = Layout(3, sizes).place(torch.ones(sizes[0][0] * (sizes[0][1] + 1)), 1)
+        flat = Layout(3, sizes).place(np.ones(sizes[0][0] * (sizes[0][1] + 1), np.float32), 1)
         assert torch.isfinite(flat).all()
 
 
 def test_all_slots_of_a_layer_begin_at_the_same_alignment() -> None:
     layout = Layout(5, ((3, 2), (7, 3), (10, 7)))
-    for layer in layout.layers(layout.place(torch.zeros(9 + 28 + 80), 1)):
+    for layer in layout.layers(layout.place(np.zeros(9 + 28 + 80, np.float32), 1)):
         assert len({slot.data_ptr() % 64 for slot in layer.weight}) == 1
 
 
@@ -51,7 +48,7 @@ def test_a_layer_is_what_torch_makes_of_it() -> None:
     generator = torch.Generator().manual_seed(1)
     layout = Layout(2, ((3, 5),))
     models = [torch.randn(18, generator=generator) for _ in range(2)]
-    (layer,) = layout.layers(layout.place(torch.stack(models), 2))
+    (layer,) = layout.layers(layout.place(torch.stack(models).numpy(), 2))
     x = torch.randn(2, 7, 5, generator=generator)
     found = layer.forward(torch.nn.functional.pad(x, (0, 3)))
     for slot, model in enumerate(models):

@@ -154,7 +154,7 @@ def test_the_mask_stands_in_what_clients_sign() -> None:
     one, other = np.ones(40, np.bool_), np.ones(40, np.bool_)
     other[3] = False
     digests = {
-        task(header, order_of(query, query.cohort, hidden=True), broadcast_of(query))
+        task(header, order_of(query), broadcast_of(query))
         for mask in (one, other)
         for query in [
             CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), public={MASK: packed(mask)})

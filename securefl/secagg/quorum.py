@@ -1,0 +1,147 @@
+"""A client's check of the quorum: enough members confirmed the survivors that it was shown.
+
+Every survivor signs the survivors, and sends each surviving neighbour a short tag under the secret of their
+channel. A client accepts a neighbour by its tag, or by its signature if the tag does not hold. Of the other
+signers it verifies a random sample. The client draws the sample after it received the list, so the server
+cannot know where a forged signature will be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Final
+
+from securefl.core.entropy import Random
+from securefl.core.errors import CryptoError
+from securefl.core.keys import Signature
+from securefl.secagg.agreement import Channels, ClosedRoster
+from securefl.secagg.checks import CONSISTENCY, ascending, refusal
+from securefl.secagg.graph import Integers
+from securefl.secagg.messages import Quorum
+
+PASSES_UNSEEN_BITS: Final = 56
+"""A list with too few signatures passes one client's sample with a probability of at most 2^-56.
+
+Over 2^16 checked lists (clients, rounds and restarts) that leaves the 40 bits of `policy.parameters`.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class View:
+    """What one client was shown, and all that it needs to check who else was shown the same.
+
+    Attributes:
+        closed: the closed roster under which it dealt.
+        channels: its keys, and its secrets with the other members.
+        dealers, survivors: member numbers, ascending, as it was shown them.
+    """
+
+    closed: ClosedRoster
+    channels: Channels
+    dealers: tuple[int, ...]
+    survivors: tuple[int, ...]
+
+    @property
+    def text(self) -> bytes:
+        """The text that every survivor signs."""
+        return self.closed.survival(self.dealers, self.survivors)
+
+    @property
+    def near(self) -> tuple[int, ...]:
+        """Our surviving neighbours, ascending."""
+        return self.closed.surviving_neighbours(self.channels.own, set(self.survivors))
+
+    def tags(self) -> tuple[Signature, ...]:
+        """Return our tag for each surviving neighbour, in their order."""
+        text, own = self.text, self.channels.own
+        return tuple(self.channels.tag(self.closed.context, own, other, text) for other in self.near)
+
+    def confirmed_by(self, tags: Sequence[Signature]) -> frozenset[int]:
+        """Return the surviving neighbours whose tag for us holds. A tag is empty where none came."""
+        text, own, near = self.text, self.channels.own, self.near
+        if len(tags) != len(near):
+            raise refusal(CONSISTENCY, f"Expected a tag of each of {len(near)} neighbours, got {len(tags)}.")
+        return frozenset(
+            other
+            for other, tag in zip(near, tags, strict=True)
+            if compare_digest(tag.raw, self.channels.tag(self.closed.context, other, own, text).raw)
+        )
+
+    def require_quorum(self, came: Quorum, confirmed: frozenset[int], random: Random) -> None:
+        """Check that a quorum confirmed our survivors, and each surviving neighbour our dealers.
+
+        With a quorum, no other set can be opened. The neighbours' confirmations protect a client to which the
+        server showed other dealers: its input lacks masks that we expect, and must not be opened.
+
+        Args:
+            came: the server's list.
+            confirmed: the neighbours whose tags hold.
+            random: the operating system's randomness, of which the sample is drawn.
+
+        Raises:
+            RemoteProtocolError: the list is too short or malformed, or a signature does not hold. It names
+                the server, which verified each signature before it sent the list.
+        """
+        signers = self._listed(came)
+        inputs = dict(zip(came.others, came.inputs, strict=True))
+        near = self.near
+        if not set(near) <= {*signers, *inputs}:
+            raise refusal(CONSISTENCY, "Expected a signature of every surviving neighbour, got fewer.")
+        for member in near:
+            if member in signers and member not in confirmed:
+                self._check(member, signers[member], self.text)
+            elif member not in signers:
+                self._check(member, inputs[member], self.closed.input_of(member, self.dealers))
+        # Our own signature and those of our neighbours count. The rest is sampled.
+        rest = [member for member in signers if member not in near and member != self.channels.own]
+        needed = self.closed.agreement.parameters.quorum - (len(signers) - len(rest))
+        for member in sampled(rest, sample_size(len(rest), needed), random):
+            self._check(member, signers[member], self.text)
+
+    def _listed(self, came: Quorum) -> Mapping[int, Signature]:
+        """Return the signatures by signer, if the list has its form and is long enough."""
+        if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
+            raise refusal(CONSISTENCY, "Expected one signature for each member, got more or fewer.")
+        if not ascending(came.signers, self.survivors) or not ascending(came.others, self.survivors):
+            raise refusal(CONSISTENCY, "Expected distinct, ascending survivors as signers, got others.")
+        quorum = self.closed.agreement.parameters.quorum
+        if len(came.signers) < quorum:
+            raise refusal(CONSISTENCY, f"Expected {quorum} signatures on one set, got {len(came.signers)}.")
+        return dict(zip(came.signers, came.signatures, strict=True))
+
+    def _check(self, member: int, signature: Signature, text: bytes) -> None:
+        try:
+            self.closed.agreement.check(member, signature, text)
+        except CryptoError:
+            raise refusal(CONSISTENCY, f"Member {member} did not sign what we were shown.") from None
+
+
+def sample_size(listed: int, needed: int, bits: int = PASSES_UNSEEN_BITS) -> int:
+    """Return the least sample that shows `needed` true signatures among `listed`, except with 2^-bits.
+
+    A list with at most `needed` - 1 true signatures passes a sample of s with the probability
+    C(needed - 1, s) / C(listed, s), which is 0 for s = `needed`. Computed in whole numbers, so that every
+    implementation gets the same size.
+
+    >>> sample_size(800, 551), sample_size(23, 19), sample_size(23, 0)
+    (96, 19, 0)
+    """
+    size, true, all_of = 0, 1, 1
+    while needed > 0 and true << bits > all_of:
+        true *= needed - 1 - size
+        all_of *= listed - size
+        size += 1
+    return size
+
+
+def sampled(members: Sequence[int], size: int, random: Random) -> Iterator[int]:
+    """Yield `size` distinct members, each set equally likely, from a fresh seed of 32 bytes."""
+    if not size:
+        return
+    left, stream = list(members), Integers(random(32))
+    for at in range(size):
+        other = at + stream.below(len(left) - at)
+        left[at], left[other] = left[other], left[at]
+        yield left[at]
