@@ -40,8 +40,10 @@ from pathlib import Path
 # What is installed may be another checkout, with modules that this one lacks.
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
 said = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]
-metadata.entry_points = lambda *, group: metadata.EntryPoints(
-    metadata.EntryPoint(name, value, group) for name, value in said.get(group, {}).items()
+metadata.entry_points = lambda group=None: metadata.EntryPoints(
+    metadata.EntryPoint(name, value, own)
+    for own in (said if group is None else [group])
+    for name, value in said.get(own, {}).items()
 )
 from securefl.study import config, run, world
 from securefl.training import single_thread

@@ -1,12 +1,13 @@
 """Secure aggregation beside Flower's SecAgg+ and beside the bare keystream, in one interleaved run.
 
     python benchmarks/secagg.py [--write] [--curves]
+    python benchmarks/secagg.py --cohorts 1000 3000
 
 Prints, per number of clients, length and share that drops out before its masked input: CPU milliseconds per
 client (mean over survivors) and at the server, what the client's quantising takes of it, bytes per survivor,
 the largest error of the sum, and the floor: AES-256-CTR alone, for as many masks as the client or the server
-has. `--curves` adds 30 to 1,000 clients, both modes; `--write` keeps the figures in
-benchmarks/results/secagg.json. Without flwr its columns are left out (see flower_secagg.py).
+has. `--curves` adds 30 to 3,000 clients, both modes; `--cohorts` plays some of them alone; `--write` keeps
+the figures in benchmarks/results/secagg.json. Without flwr its columns are left out (see flower_secagg.py).
 A second line has the same sum by two servers (`sum = "two-server"`, see two_server.py): its client draws one
 keystream, its key holder one for each survivor, and its server none.
 
@@ -20,26 +21,21 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import process_time
 from typing import Any
 
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
 from flower_secagg import flower
-from masked_round import grid, identities, ours, update
+from masked_round import grid, identities, keystream, ours, update
 from secagg_curves import curves, show
 from two_server import two_server
 
+from securefl.core.memory import keep_freed_memory
 from securefl.secagg import Policy, Vector
 from securefl.storage import files
 
 CLIENTS, LENGTHS, DROPOUTS = (10, 30), (10**4, 10**5, 10**6), (0.0, 0.1, 0.3)
-FLOOR_BYTES = 1 << 18  # the fastest here
 
 COLUMNS = (
     ("client", "client_ms"),
@@ -73,17 +69,6 @@ FLOWERS = (
     ("down", "bytes_down"),
     ("error", "error"),
 )
-
-
-def keystream(masks: int, length: int) -> float:
-    """Milliseconds for `masks` keystreams of `length` 32-bit words, thrown away."""
-    zeros, buffer = memoryview(bytes(FLOOR_BYTES)), bytearray(FLOOR_BYTES + 16)
-    began = process_time()
-    for _ in range(masks):
-        stream = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor()
-        for start in range(0, 4 * length, FLOOR_BYTES):
-            stream.update_into(zeros[: 4 * length - start], buffer)
-    return 1e3 * (process_time() - began)
 
 
 def compared(clients: int, length: int, dropout: float, turns: int) -> dict[str, Any]:
@@ -134,10 +119,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="keep the figures")
-    parser.add_argument("--curves", action="store_true", help="also 30 to 1,000 clients (15 minutes)")
+    parser.add_argument("--curves", action="store_true", help="also 30 to 3,000 clients (15 minutes)")
+    parser.add_argument(
+        "--cohorts", type=int, nargs="+", metavar="N", help="only cohorts of these sizes, in active mode"
+    )
     parser.add_argument("--turns", type=int, default=2, help="rounds of ours before, and after, Flower's")
     chosen = parser.parse_args()
+    keep_freed_memory()  # as each command does
     ours(Policy(mode="active", corrupt=0.0, dropout=0.0), 3, 10, 0)  # loads what is loaded once
+    if chosen.cohorts:
+        curves(chosen.cohorts, ("active",))
+        return
     rows = []
     print(f"{'n':>3}{'length':>9}{'drop':>6}" + "".join(f"{title:>10}" for title, _ in COLUMNS))
     for clients, length, dropout in itertools.product(CLIENTS, LENGTHS, DROPOUTS):

@@ -1,57 +1,220 @@
-"""What the command line takes to say something, beside `import click, numpy`: CPU time, as ratios in one run.
+"""What a first call costs beside importing the libraries that it needs: CPU time, as ratios in one run.
 
-    python benchmarks/startup.py [--rounds 9] [--against PATH]
+    python benchmarks/startup.py [--rounds 5] [--only WORD] [--against PATH]
 
-PATH is a folder with another checkout, whose commands are timed in the same run.
+Each call runs in a new interpreter, twice: the second one does the same work again, without the first's
+imports and caches. It prints for each call
+
+    needs     the libraries of torch, pandas and dp_accounting that the call uses; `click, numpy` if none
+    first     CPU of the interpreter until the first call ends, over that of importing what it needs
+    start-up  the same without the work: first call minus second
+
+The study trains one arm for one round, and its report has five pictures: the work of `run` and `report`.
+Bytecode is kept in a folder of this run, as an installed package keeps it. PATH is a folder with another
+checkout, whose calls are timed in the same run.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Final
 
 HERE = Path(__file__).resolve().parents[1]
-WORDS = ("--help", "studies", "keygen --help", "match --help")
-PLAIN = "import click, numpy"
-OURS = "from securefl.commands.main import main; main()"
+STUDY: Final = """
+[study]
+name = "tiny"
+rounds = 1
+seeds = [0]
+
+[data]
+source = "digits"
+clients = 10
+partition = { kind = "iid" }
+
+[model]
+kind = "mlp"
+hidden = [32]
+
+[local]
+optimizer = "sgd"
+learning_rate = 0.1
+momentum = 0.0
+decay = 1.0
+epochs = 1
+batch_size = 32
+
+[privacy]
+sum = "clear"
+scores = "clear"
+noise = "none"
+unit = "record"
+adjacency = "add-remove"
+delta = 1e-5
+budget = inf
+adversaries = ["server", "others"]
+non_private = ["update"]
+
+[[arm]]
+name = "FedAvg"
+protocol = "fedavg"
+fraction = 0.5
+"""
+COMMAND: Final = """
+import sys
+from securefl.commands.main import main
+
+def call(out):
+    sys.argv = ["securefl", *{words!r}.replace("OUT", out).split()]
+    try:
+        main()
+    except SystemExit as ended:
+        assert ended.code in (0, 4), ended.code
+"""
+PYTHON: Final = """
+def call(out):
+    import securefl
+    securefl.{call}
+"""
+TWICE: Final = """
+from time import process_time
+call("{out}/1")
+first = process_time()
+call("{out}/2")
+again = process_time() - first
+import sys
+print(first, again, file=sys.stderr)
+"""
+LIGHT: Final = ("click", "numpy")
 
 
-def cpu(code: str, words: str, checkout: Path) -> float:
-    """Seconds of CPU of a new interpreter that runs `code`."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    subprocess.run(
-        [sys.executable, "-c", code, *words.split()],
-        cwd=checkout,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A call. needs: the heavy libraries that it uses. code: defines `call(out)`, out a new path."""
+
+    name: str
+    code: str
+    needs: tuple[str, ...] = ()
+
+
+def command(words: str, *needs: str) -> Case:
+    return Case(name=f"securefl {words}", code=COMMAND.format(words=words), needs=needs)
+
+
+CASES: Final = (
+    Case(
+        name="securefl.run(...)",
+        code=PYTHON.format(call='run("study.toml", out=out, progress=False)'),
+        needs=("torch", "pandas", "dp_accounting"),
+    ),
+    Case(
+        name="securefl.forecast(...)",
+        code=PYTHON.format(call='forecast("study.toml", progress=False).table'),
+        needs=("torch", "pandas", "dp_accounting"),
+    ),
+    command("run study.toml --out OUT", "torch", "pandas", "dp_accounting"),
+    command("plan study.toml", "torch", "dp_accounting"),
+    command("report runs/a --out OUT", "torch", "pandas", "dp_accounting"),
+    command("compare runs/a runs/b", "torch", "pandas", "dp_accounting"),
+    command("export runs/a --out OUT.safetensors", "torch", "dp_accounting"),
+    command("calibrate --epsilon 1 --delta 1e-5 --rounds 10", "dp_accounting"),
+    command("ledger show runs/a/private/arms/fedavg/seed-0/ledger.sqlite", "dp_accounting"),
+    command("data list"),
+    command("keygen --role key-holder --out OUT"),
+    command("--help"),
+    command("studies"),
+    command("studies demo"),
+    *(
+        command(f"{word} --help")
+        for word in (
+            *("run", "plan", "ledger", "report", "sweep", "compare", "export", "predict", "reproduce"),
+            *("keygen", "profile", "declare", "encrypt", "match", "reveal", "party", "audit"),
+            *("calibrate", "data", "features", "flower check"),
+        )
+    ),
+)
+
+
+def environment(checkout: Path, bytecode: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**kept, **one, "PYTHONPATH": str(checkout), "PYTHONPYCACHEPREFIX": str(bytecode)}
+
+
+def figures(code: str, folder: Path, env: dict[str, str]) -> list[float]:
+    """The numbers that a new interpreter prints on the last line of stderr."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return [float(word) for word in done.stderr.split("\n")[-2].split()]
+
+
+def imports(needs: Sequence[str]) -> str:
+    return f"import sys, time, {', '.join(needs or LIGHT)}; print(time.process_time(), file=sys.stderr)"
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A checkout with a folder of its own, in which two runs are finished."""
+
+    name: str
+    folder: Path
+    env: dict[str, str]
+
+    @classmethod
+    def made(cls, name: str, code: Path, home: Path) -> Checkout:
+        folder = home / name
+        folder.mkdir()
+        (folder / "study.toml").write_text(STUDY)
+        made = cls(name, folder, environment(code, home / f"{name}-bytecode"))
+        for run in ("a", "b"):
+            words = f"run study.toml --out runs/{run}"
+            figures(COMMAND.format(words=words) + "call('')\nprint(0, file=sys.stderr)", folder, made.env)
+        return made
+
+    def timed(self, case: Case) -> list[float]:
+        with TemporaryDirectory(dir=self.folder) as out:
+            return figures(case.code + TWICE.format(out=out), self.folder, self.env)
+
+
+def timed(cases: Sequence[Case], checkouts: Sequence[Checkout], rounds: int) -> Iterator[str]:
+    """A line for each case and checkout. A first round, which writes bytecode, is not counted."""
+    for case in cases:
+        found: dict[str, list[tuple[float, float]]] = {own.name: [] for own in checkouts}
+        for number in range(rounds + 1):
+            for own in checkouts:
+                (floor,) = figures(imports(case.needs), own.folder, own.env)
+                first, again = own.timed(case)
+                if number:
+                    found[own.name].append((first / floor, (first - again) / floor))
+        needs = ", ".join(case.needs or LIGHT)
+        for name, ratios in found.items():
+            whole, start = (median(column) for column in zip(*ratios, strict=True))
+            yield f"{case.name:64} {name:8} {needs:28} {whole:6.2f} {start:9.2f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="time the calls that have this word in their name")
     parser.add_argument("--against", type=lambda path: Path(path).resolve())
     options = parser.parse_args()
-    checkouts = [("this", HERE)] + ([("former", options.adversaries)] if options.adversaries else [])
-    found: dict[tuple[str, str], list[float]] = {}
-    for _ in range(options.rounds):
-        plain = cpu(PLAIN, "", HERE)
-        for which, checkout in checkouts:
-            for words in WORDS:
-                found.setdefault((words, which), []).append(cpu(OURS, words, checkout) / plain)
-    for (words, which), ratios in sorted(found.items()):
-        print(f"securefl {words:16} {which:8}{median(ratios):>7.1f} x `{PLAIN}`")
+    with TemporaryDirectory() as home:
+        checkouts = [Checkout.made("this", HERE, Path(home))]
+        if options.against:
+            checkouts.append(Checkout.made("former", options.against, Path(home)))
+        print(f"{'call':64} {'which':8} {'needs':28} {'first':>6} {'start-up':>9}")
+        for line in timed([case for case in CASES if options.only in case.name], checkouts, options.rounds):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

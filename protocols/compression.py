@@ -6,8 +6,8 @@ that a client of the cohort has. Each client adds those that it lacks to the mod
 models of server and clients are equal bit for bit. STC and CS-FL differ in their `Compression` alone.
 
 A client that was not in a sum counts as having the model of the last sum that it was in. After three sums
-without it, it counts as having the initial one, since it may have lost its state. If the changes that the
-cohort lacks are longer than the model, the model itself is sent.
+without it, or one without any client, it counts as having the initial one: it may have lost its state. If the
+changes that the cohort lacks are longer than the model, the model itself is sent.
 """
 
 from __future__ import annotations
@@ -197,6 +197,8 @@ def _answered(state: State, cohort: Sequence[int], survivors: Sequence[int]) -> 
     silent[list(survivors)] = 0
     has[list(survivors)] = state.memory["version"]
     has[silent >= _SILENT] = 0
+    if not survivors:
+        has[list(cohort)] = 0
     return state.remember(has=has, silent=silent)
 
 

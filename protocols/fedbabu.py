@@ -10,7 +10,8 @@ Differences from the paper: the mean over the clients is unweighted. The head is
 
 The end is one more query of the last round. It carries the new body to all clients, and each answers 1,
 whatever its records are. So their sum is the number of clients that fine-tuned, and it costs no privacy. The
-fine-tuned model stays with its client, so it is trained without noise even beside [dpsgd].
+fine-tuned model stays with its client, so it is trained without noise even beside [dpsgd]. A run that ends
+early, as by a budget, is not fine-tuned. `securefl plan` does not count the bytes of this query.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ of the public first model. The means over the clients are unweighted. [local] tr
 authors have a second SGD. As in their code, the running mean begins at 0 in each round, and the
 regularisation is kappa times half the mean squared distance over the features.
 
+Clients train one by one, or in several processes, and not side by side: the bias is no dense layer.
+
 The consensus bounds features if `mean_bound` is set. Then one record or client moves it by a known distance.
 """
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, floor, sqrt
 
 
@@ -31,6 +32,7 @@ def colluding(share: float, clients: int) -> int:
     return ceil(exact(share) * clients)
 
 
+@lru_cache(maxsize=64)
 def exact(share: float) -> Fraction:
     """Return the decimal number as written. Its binary value can lie on the other side of an integer."""
     return Fraction(str(share))

@@ -8,6 +8,7 @@ which covers a fresh nonce of every member.
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,7 +16,7 @@ from operator import itemgetter
 
 from securefl.core import agreement
 from securefl.core.agreement import Identity, Roster, digest, fields, listed, tagged, u32
-from securefl.core.entropy import extracted
+from securefl.core.entropy import expanded
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Signature
 from securefl.core.signing import AgreementKey
@@ -50,6 +51,7 @@ class Channels:
                 "Pin the member's current keys."
             )
         self._secrets: dict[int, SecretKey] = {}
+        self._extracts: dict[int, SecretKey] = {}
 
     def secret(self, other: int) -> SecretKey:
         """Return 32 bytes that only the two members know. Raises CryptoError for a weak key."""
@@ -61,6 +63,12 @@ class Channels:
             self._secrets[other] = self.roster.agree(self.identity.channel, theirs, purpose)
         return self._secrets[other]
 
+    def derived(self, other: int, purpose: bytes) -> SecretKey:
+        """Return HKDF of the two members' secret for one purpose. Raises CryptoError for a weak key."""
+        if other not in self._extracts:
+            self._extracts[other] = SecretKey(hmac.digest(bytes(32), self.secret(other).reveal(), "sha256"))
+        return expanded(self._extracts[other].reveal(), purpose)
+
     def tag(self, context: bytes, sender: int, receiver: int, text: bytes) -> Signature:
         """Return the tag by which one of the two members shows the other that it confirms a text.
 
@@ -69,7 +77,7 @@ class Channels:
         other = receiver if sender == self.own else sender
         pair, digested = u32(sender, receiver), hashlib.sha256(text).digest()
         purpose = tagged(b"confirm", context, pair, digested)
-        return Signature(extracted(self.secret(other).reveal(), purpose).reveal()[:TAG_BYTES])
+        return Signature(self.derived(other, purpose).reveal()[:TAG_BYTES])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +153,12 @@ def _advertised(context: bytes, member: int, key: bytes, nonce: bytes) -> bytes:
     return tagged(b"advertise", context, u32(member), key, nonce)
 
 
+# Cached for the same reasons, and since each party needs the same two lists in several texts.
+@lru_cache(maxsize=8)
+def _listed(members: tuple[int, ...]) -> bytes:
+    return listed(members)
+
+
 # Cached: the result follows from the arguments alone, and one process may simulate many members.
 @lru_cache(maxsize=4)
 def _closed_context(context: bytes, entries: tuple[tuple[int, Entry], ...]) -> bytes:
@@ -195,11 +209,11 @@ class ClosedRoster:
 
     def input_of(self, member: int, dealers: Sequence[int]) -> bytes:
         """Return the bytes that a member signs with its masked input. They name the dealers of its masks."""
-        return tagged(b"input", self.context, u32(member), listed(dealers))
+        return tagged(b"input", self.context, u32(member), _listed(tuple(dealers)))
 
     def survival(self, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
         """Return the bytes that every member signs in round 3. They name the dealers and the survivors."""
-        return tagged(b"survivors", self.context, listed(dealers), listed(survivors))
+        return tagged(b"survivors", self.context, _listed(tuple(dealers)), _listed(tuple(survivors)))
 
     def surviving_neighbours(self, member: int, survivors: Set[int]) -> tuple[int, ...]:
         """Return a member's neighbours among the survivors, ascending."""

@@ -8,6 +8,7 @@ active mode) and answers one request to unmask. The host trains, quantises, adds
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -67,6 +68,10 @@ class Client(Rounds):
         return CLIENT.begin(self)
 
     def expects(self, state: ClientState) -> Expects:
+        return self._expects
+
+    @cached_property
+    def _expects(self) -> Expects:
         return Expects(self.agreement.header, from_server(self.agreement))
 
     def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:

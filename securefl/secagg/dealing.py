@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from securefl.core.agreement import LABEL, digest, tagged, u32
-from securefl.core.entropy import Random, extracted
+from securefl.core.entropy import Random
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Commitment, Guarded, SecretKey, Share, Signature
 from securefl.secagg.agreement import Channels, ClosedRoster
@@ -104,7 +104,7 @@ def deal(
 def share_key(closed: ClosedRoster, channels: Channels, dealer: int, holder: int) -> SecretKey:
     """Derive the key of the one message from dealer to holder. Both of them can."""
     other = holder if channels.own == dealer else dealer
-    return extracted(channels.secret(other).reveal(), _bound(closed, dealer, holder))
+    return channels.derived(other, _bound(closed, dealer, holder))
 
 
 def unseal(sealed: Share, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int) -> Pair:

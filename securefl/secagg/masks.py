@@ -69,37 +69,40 @@ def apply_masks(
     signed = [(seed, True) for seed in add] + [(seed, False) for seed in subtract]
     by_gcm = words.nbytes > _SHORT_BYTES and _gcm_is_faster()
     head = _HEAD_BYTES // words.itemsize if by_gcm else len(words)
+    ctr, gcm = _ctr(vector), _gcm(vector)
     for start in range(0, len(signed), _AT_ONCE):
-        some = signed[start : start + _AT_ONCE]
-        _apply_some(words[:head], [(_ctr(seed, vector), plus) for seed, plus in some])
+        ciphers = [(AES(seed.reveal()), plus) for seed, plus in signed[start : start + _AT_ONCE]]
+        _apply_some(words[:head], [(Cipher(own, ctr).encryptor(), plus) for own, plus in ciphers])
         if by_gcm:
-            _apply_some(words[head:], [(_gcm(seed, vector), plus) for seed, plus in some])
+            _apply_some(words[head:], [(Cipher(own, gcm).encryptor(), plus) for own, plus in ciphers])
 
 
-def _ctr(seed: SecretKey, vector: int) -> Any:
-    """The keystream from its first block on."""
-    return Cipher(AES(seed.reveal()), CTR(vector.to_bytes(8, "big") + bytes(8))).encryptor()
+def _ctr(vector: int) -> CTR:
+    """The mode that draws the keystream from its first block on."""
+    return CTR(vector.to_bytes(8, "big") + bytes(8))
 
 
-def _gcm(seed: SecretKey, vector: int) -> Any:
-    """The same keystream from its third block on, for up to 2^36 - 32 bytes. Its tag is never computed."""
+def _gcm(vector: int) -> GCM:
+    """The mode that draws the same from the third block on, up to 2^36 - 32 bytes. No tag is computed."""
     # A vector has fewer than 2^32 words of 8 bytes, so GCM's counter of 32 bits does not wrap around.
-    return Cipher(AES(seed.reveal()), GCM(vector.to_bytes(8, "big") + bytes(4))).encryptor()
+    return GCM(vector.to_bytes(8, "big") + bytes(4))
 
 
 @cache
 def _gcm_is_faster() -> bool:
     """Whether this machine draws a block faster in GCM. The answer changes no byte of a mask."""
-    seed, buffer = SecretKey(bytes(32)), np.empty(_BLOCK_BYTES + 16, np.uint8)
-    best = {}
-    for mode in (_ctr, _gcm):
-        stream, spent = mode(seed, 0), []
-        for _ in range(4):  # the least of four: other work on the machine only adds
+    buffer: Any = np.empty(_BLOCK_BYTES + 16, np.uint8)
+
+    def least(mode: CTR | GCM) -> int:
+        """The least nanoseconds of four blocks: other work on the machine only adds."""
+        stream, spent = Cipher(AES(bytes(32)), mode).encryptor(), []
+        for _ in range(4):
             began = perf_counter_ns()
             stream.update_into(_ZEROS, buffer)
             spent.append(perf_counter_ns() - began)
-        best[mode] = min(spent)
-    return best[_gcm] < best[_ctr]
+        return min(spent)
+
+    return least(_gcm(0)) < least(_ctr(0))
 
 
 def _apply_some(words: Words, streams: Sequence[tuple[Any, bool]]) -> None:

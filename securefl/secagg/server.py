@@ -9,6 +9,7 @@ whose message fails a check loses its place. If a dealer is proven bad, the atte
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
@@ -47,6 +48,10 @@ class Server:
         return SERVER.begin(self.agreement)
 
     def expects(self, state: ServerState) -> Expects:
+        return self._expects
+
+    @cached_property
+    def _expects(self) -> Expects:
         return Expects(self.agreement.header, from_clients(self.agreement))
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:

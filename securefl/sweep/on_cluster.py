@@ -6,11 +6,12 @@ cell, which a lane does not tell, is raised there too.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.storage.folder_lock import alone
@@ -46,6 +47,13 @@ def runtime_of(sweep: Sweep, workers: int | None) -> RuntimeSection | None:
     return runtime if workers is None else replace(runtime, workers=workers)
 
 
+class CellWatch(Watch, Protocol):
+    """An object that is notified of a sweep's progress, its rounds on a cluster included."""
+
+    def played(self, cell: Cell) -> None:
+        """All lanes of the cell have ended. Its report is not written yet."""
+
+
 class Worlds:
     """The world of a lane's data. Lanes that follow each other and have the same data get the same object."""
 
@@ -65,7 +73,7 @@ class Worlds:
 
 
 def play_cells(
-    sweep: Sweep, out: Path, crew: Crew, worlds: Worlds, *, watch: Watch, stop: Stop
+    sweep: Sweep, out: Path, crew: Crew, worlds: Worlds, *, watch: CellWatch, stop: Stop
 ) -> dict[str, str]:
     """Play all rounds of all unfinished cells. Returns an error for each cell that lost its workers, by name.
 
@@ -117,13 +125,14 @@ class _Shown:
     """Shows lanes on the bars of a sweep (see `lanes.Watch`)."""
 
     cells: Mapping[Lane, Cell]
-    watch: Watch
+    watch: CellWatch
     most: int
     _places: dict[Lane, int] = field(default_factory=dict)
     _done: dict[Lane, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._free = deque(range(self.most))
+        self._left = Counter(cell.name for cell in self.cells.values())
 
     def begun(self, lane: Lane) -> None:
         self._places[lane] = self._free.popleft()
@@ -139,3 +148,7 @@ class _Shown:
 
     def ended(self, lane: Lane) -> None:
         self._free.append(self._places[lane])
+        cell = self.cells[lane]
+        self._left[cell.name] -= 1
+        if not self._left[cell.name]:
+            self.watch.played(cell)

@@ -70,6 +70,10 @@ class Bars:
     def round(self, place: int, done: int) -> None:
         self._progress.update(self._workers[place], completed=done)
 
+    def played(self, cell: Cell) -> None:
+        if not self._draws:
+            say(self._console, f"{cell.name}: rounds have ended; tables and report follow")
+
     def ended(self, cell: Cell, place: int, error: str | None) -> None:
         self._done += 1
         self._progress.update(self._all, completed=self._done)

@@ -61,14 +61,13 @@ class Fit:
     penalty: Penalty | None = None
     head_first: Fit | None = None
     envelope: Envelope | None = None
+    update: bool = False
 
     def under(self, head: Float32s) -> Fit:
         """This training, starting under these values of the head, weights first."""
         start, model = self.start.copy(), self.problem.layers
         start[places(model, [last_dense(model)])] = head
         return replace(self, start=start, head_first=None)
-
-    update: bool = False
 
 
 @runtime_checkable

@@ -56,7 +56,7 @@ class Actor:
     """An object whose methods run in threads: `actor.method.remote(...)`."""
 
     def __init__(self, made: Callable[[], Any]) -> None:
-        self.lost = False
+        self.lost, self._why = False, ""
         self.own = made()
         self._pending: list[Ref] = []
         self._thread: threading.Thread | None = None
@@ -68,7 +68,7 @@ class Actor:
         ref = Ref()
         self._pending.append(ref)
         if self.lost:
-            ref.give(error=ActorDiedError("The actor died."))
+            ref.give(error=ActorDiedError(self._why))
             return ref
         known = [one.get(None) if isinstance(one, Ref) else one for one in given]
 
@@ -91,7 +91,7 @@ class Actor:
         """What Ray tells of an actor whose process or node has ended."""
         if self.lost:
             return
-        self.lost = True
+        self.lost, self._why = True, why
         for ref in self._pending:
             ref.give(error=ActorDiedError(why))
         # Its thread lives on, as no process does: let it come to its end, unheard.

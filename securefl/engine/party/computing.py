@@ -7,13 +7,15 @@ abstains. A server that calls for other lengths or kinds gets silence, and loses
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext, Contribution
@@ -36,6 +38,8 @@ from securefl.training.fit import Fit, Fits, Fitted, Trainer
 Records = tuple[NDArray[Any], NDArray[Any]]
 Streams = Callable[[int, int, int], np.random.Generator]
 """Gives a client's own stream, from the round, the client, and the number of the query within the round."""
+_PIECE: Final = 1 << 30
+"""The library tags at most 2^31 - 1 bytes at once."""
 
 
 def of_records(error: Exception) -> bool:
@@ -82,6 +86,11 @@ class Computing:
             for name, contribution in contributions.items()
             if isinstance(contribution, Fits)
         }
+        self._of_waves = {
+            name: contribution
+            for name, contribution in contributions.items()
+            if isinstance(contribution, OfWave)
+        }
         self._records = records
         self._held = held
         self._rng = rng
@@ -92,7 +101,8 @@ class Computing:
         self._values: dict[tuple[int, Question], Value] = {}
         self._trained: dict[tuple[int, Question], tuple[ClientContext, Callable[[], Fitted]]] = {}
         self._made: dict[tuple[int, Question], Callable[[], Value]] = {}
-        self._seen: dict[int, bytes] = {}
+        self._seen: dict[int, tuple[bytes, ...]] = {}
+        self._gmac = AESGCM(os.urandom(32))
 
     def settle(self) -> None:
         """End the current query: its new client states count from here on."""
@@ -120,15 +130,23 @@ class Computing:
         x, y = self._records[client]
         if not self._plan.hidden:  # one wave, in which every value is computed
             return
-        found = hashlib.sha256()
-        for part in (x, y, *(() if self._held is None else self._held[client])):
-            found.update(np.ascontiguousarray(part).data)
-        if self._seen.setdefault(client, found.digest()) != found.digest():
+        found = self._tags(x, y, *(() if self._held is None else self._held[client]))
+        if self._seen.setdefault(client, found) != found:
             raise Abstains(
                 Reason.CHANGED,
                 "Expected one set of records in a query, but the records changed: it abstains. Ask again in "
                 "another round.",
             )
+
+    def _tags(self, *parts: NDArray[Any]) -> tuple[bytes, ...]:
+        """Tags of arrays under a key that nobody is shown, not even the other parties of this process.
+
+        AES-GMAC takes a tenth of SHA-256's time. Two arrays of n bytes have one tag with a probability of at
+        most n / 2^128.
+        """
+        flat = (np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts)
+        pieces = (part[at : at + _PIECE] for part in flat for at in range(0, part.size, _PIECE))
+        return tuple(self._gmac.encrypt(bytes(12), b"", piece.data) for piece in pieces)
 
     def count(self, client: int) -> int:
         """A client's number of records, as the plan lets other parties learn it."""
@@ -174,17 +192,16 @@ class Computing:
         If that fails, `value` makes each value alone, which shows whose records failed.
         """
         self._made = {}
-        asked: dict[str, dict[tuple[int, Question], ClientContext]] = {}
-        for task, secret in wave:
-            for name in task.wants:
-                place = (task.client, _question(task, name))
-                if isinstance(self._contributions.get(name), OfWave) and place not in self._values:
-                    asked.setdefault(name, {})[place] = self._job(task, name, secret)
-        for name, contexts in asked.items():
-            contribution = self._contributions[name]
-            assert isinstance(contribution, OfWave)
+        for name, contribution in self._of_waves.items():
             try:
-                self._made |= zip(contexts, contribution.of_wave(list(contexts.values())), strict=True)
+                contexts = {
+                    place: self._job(task, name, secret)
+                    for task, secret in wave
+                    if name in task.wants
+                    and (place := (task.client, _question(task, name))) not in self._values
+                }
+                if contexts:
+                    self._made |= zip(contexts, contribution.of_wave(list(contexts.values())), strict=True)
             except Exception as error:
                 if not of_records(error):
                     raise
@@ -205,6 +222,7 @@ class Computing:
 
     def blank(self, task: Task, name: str, secret: SecretKey | None) -> Value:
         """The value of a client without records, sent if the client's own could not be computed."""
+        self._made.pop((task.client, _question(task, name)), None)
         self._trained.pop((task.client, _question(task, name)), None)
         return self._noted(task, name, nothing(self._contributions[name], self._job(task, name, secret)))
 

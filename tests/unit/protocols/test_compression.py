@@ -121,7 +121,7 @@ def test_a_zero_below_zero_moves_server_and_client_alike() -> None:
     assert isinstance(own, CompressedAveraging)
     zeros = np.full(len(own.problem.initial), -0.0, np.float32)
     before = State(zeros, own.start().memory)
-    after = own._moved(before, zeros.astype(np.float64))
+    after = own._moved(before, np.full(len(zeros), -1e-60))  # -0.0 in float32
     state = {"model": zeros, "version": np.zeros(1, np.int64)}
     model, _ = received(own.problem, download(after, (0,)), state)
     assert model.tobytes() == after.broadcast.tobytes()
@@ -192,6 +192,7 @@ def test_a_client_that_lost_its_state_gets_all_changes_after_three_silent_rounds
     state = _answered(state, (1,), (1,))
     assert state.memory["has"].tolist() == [0, 3, 3, 2, 2, 2]
     assert not state.memory["silent"].any()
+    assert _answered(state, (1, 2), ()).memory["has"].tolist() == [0, 0, 0, 2, 2, 2]
 
 
 def words(*parts: bytes) -> list[float]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +108,21 @@ def test_a_client_bounds_its_features_and_answers_whatever_its_records_are() -> 
         empty = consensus.compute(context(np.zeros(0, np.float32), x=x, y=y))
         assert empty.integers is not None
         assert not empty.integers.any()
+
+
+def test_no_mean_of_bounded_features_is_longer_than_the_bound() -> None:
+    """Of two points of the grid that are as long as the bound, almost. Rounded otherwise, some means are."""
+    here = replace(problem(), model=ModelConfig(kind="mlp", hidden=()))
+    _, consensus = FedDBE(mean_bound=1.0).build(here).contributions
+    limit = int(1 / consensus.spec.grid.step)
+    points = [(a, isqrt(limit**2 - a**2)) for a in range(3000, 3400)]
+    longest = sorted(points, key=lambda point: limit**2 - point[0] ** 2 - point[1] ** 2)[:8]
+    for pair in combinations(longest, 2):
+        x = np.zeros((2, 6), np.float32)
+        x[:, :2] = np.array(pair) / limit
+        found = consensus.compute(context(np.zeros(0, np.float32), x=x, y=np.zeros(2, np.int64))).integers
+        assert found is not None
+        assert 0.99 * limit**2 < sum(int(entry) ** 2 for entry in found) <= limit**2
 
 
 # Training -----------------------------------------------------------------------------------------

@@ -258,15 +258,17 @@ def test_fine_tuning_by_hand(which: str) -> None:
     assert value.clear.tolist() == [1.0]
 
 
-@pytest.mark.parametrize("spoilt", ["nan", "none", "labels"])
-def test_fine_tuning_tells_nothing_of_the_records(spoilt: str) -> None:
-    here = problem()
-    _, tuned = FedBABU().build(here).contributions
+@pytest.mark.parametrize("spoilt", ["nan", "none", "labels", "diverging"])
+@pytest.mark.parametrize("which", ["full", "head"])
+def test_fine_tuning_tells_nothing_of_the_records(spoilt: str, which: str) -> None:
+    here = problem(learning_rate=3e38 if spoilt == "diverging" else 0.1)
+    _, tuned = FedBABU(fine_tuned=which).build(here).contributions  # type: ignore[arg-type]
     own = context(here.initial[:56])
     x, y = {
         "nan": (own.x * np.nan, own.y),
         "none": (own.x[:0], own.y[:0]),
         "labels": (own.x, own.y + 9),
+        "diverging": (own.x, own.y),
     }[spoilt]
     value = tuned.compute(replace(own, x=x, y=y))
     assert value.clear.tolist() == [1.0]

@@ -18,7 +18,7 @@ from support.tiny_study import FEDAVG, FEDPROF, plain, study, text, with_privacy
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import ConfigError, DataError, WorkerDied
-from securefl.storage.cluster import stamp
+from securefl.storage.cluster import ClusterCrew, stamp
 from securefl.study import session
 from securefl.study.accounted import require_in_one_process
 from securefl.study.arm import FILES, arm_folder, checkpoint_file
@@ -149,6 +149,40 @@ def test_a_lost_lane_is_done_again_and_charged_once(
     assert lost
     assert len(ray.actors) > 2
     assert results(tmp_path, of()) == whole
+
+
+def test_a_lane_that_comes_forward_may_lose_any_number_of_workers(
+    ray: FakeRay, tmp_path: Path, whole: dict[str, Any]
+) -> None:
+    def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+        for actor in list(ray.actors):
+            actor.lose()
+
+    check_told(played(tmp_path, tell))
+    assert len(ray.actors) > 4
+    assert results(tmp_path, of()) == whole
+
+
+def test_a_lane_that_is_lost_after_a_request_to_stop_is_not_begun_again(
+    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its round would only be ended, and a new worker may have to wait for its place."""
+
+    def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping, hired = ClusterCrew.stop, []
+
+    def losing(self: ClusterCrew[Any]) -> None:
+        stopping(self)
+        hired.append(len(ray.actors))
+        for actor in list(ray.actors):
+            actor.lose()
+
+    monkeypatch.setattr(ClusterCrew, "stop", losing)
+    with pytest.raises(Interrupted), Interruption(lambda line: None) as stop:
+        played(tmp_path, tell, stop=stop)
+    assert hired == [len(ray.actors)]
 
 
 def test_a_lane_that_loses_every_worker_is_told(

@@ -11,6 +11,7 @@ from support.tiny_study import FEDAVG, plain, text, with_privacy
 
 from securefl.accounting.shared import account_of
 from securefl.core.errors import ConfigError, DataError
+from securefl.study import run
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.interruption import Interruption
@@ -31,12 +32,16 @@ class Shown:
     def __init__(self) -> None:
         self.begun_cells: list[str] = []
         self.rounds: dict[int, int] = {}
+        self.played_cells: list[str] = []
 
     def begun(self, cell: Cell, place: int) -> None:
         self.begun_cells.append(cell.name)
 
     def round(self, place: int, done: int) -> None:
         self.rounds[place] = done
+
+    def played(self, cell: Cell) -> None:
+        self.played_cells.append(cell.name)
 
     def ended(self, cell: Cell, place: int, error: str | None) -> None:
         raise AssertionError("a cell ends with its report")
@@ -71,6 +76,8 @@ def test_cells_have_the_bits_of_their_own_runs(ray: FakeRay, tmp_path: Path) -> 
     sweep, watch = of(), Shown()
     assert played(sweep, tmp_path / "there", watch) == {}
     assert sorted(watch.begun_cells) == sorted(cell.name for cell in sweep.cells)
+    assert sorted(watch.played_cells) == sorted(watch.begun_cells)
+    assert sum(watch.rounds.values()) >= 3
     assert ray.puts == 1, "cells with the same data share it"
     for cell in sweep.cells:
         here = tmp_path / "here" / cell.folder
@@ -107,8 +114,12 @@ def test_a_cell_that_fails_or_loses_its_workers_stops_no_other(
 
 @pytest.mark.parametrize(("budget", "runs"), [("8.0", 2), ("2.5", 1)], ids=["room", "room for one"])
 def test_a_shared_ledger_stays_here_and_has_every_run_once(
-    budget: str, runs: int, ray: FakeRay, tmp_path: Path
+    budget: str, runs: int, ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a worker looked for the shared ledger")
+
+    monkeypatch.setattr(run, "reserve", refuse)
     ledger = tmp_path / "people.ledger"
     privacy = {"noise": '"local"', "adversaries": '["server", "others"]', "budget": budget}
     privacy |= {"epsilon": "2.0", "ledger": f'"{ledger}"'}
