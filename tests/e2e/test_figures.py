@@ -229,7 +229,7 @@ def test_the_day_and_the_versions_of_the_peers() -> None:
 
 
 def number(value: float) -> str:
-    return "" if pd.isna(value) else f"{value:.2f}"
+    return "" if pd.isna(value) else f"{value:.3f}"
 
 
 def printed(row: pd.Series[Any], form: str) -> str:
@@ -255,10 +255,10 @@ def test_a_published_table_beside_measured_figures(heading: str, file: str, tabl
         assert name == f"{part.replace(' aggregation', '')}: {system}"
         assert figures == [
             f"{printed(best, '.3f')}, {best['measured']:.3f} ± {best['deviation']:.3f}",
-            number(best["p"]),
+            number(best["adjusted_p"]),
             f"{printed(rounds, '.0f')}, {rounds['measured']:.1f} ± {rounds['deviation']:.1f}",
             f"{rounds['reached']} of {rounds['seeds']}",
-            number(rounds["p"]),
+            number(rounds["adjusted_p"]),
         ]
 
 
@@ -270,7 +270,7 @@ def test_a_table_of_rounds_beside_measured_ones() -> None:
         assert figures == [
             f"{printed}, {own['measured']:.1f} ± {own['deviation']:.1f}",
             f"{own['reached']} of {own['seeds']}",
-            number(own["p"]),
+            number(own["adjusted_p"]),
         ]
 
 
