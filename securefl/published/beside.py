@@ -79,6 +79,10 @@ def _spent(measure: Measure, rounds: pd.DataFrame) -> float:
             return float(rounds["seconds"].sum()) / 60
         case Measure.WATT_HOURS:
             return float(rounds["watt_hours"].sum())
+        case Measure.MEGABYTES:
+            return float(rounds["megabytes"].sum())
+        case Measure.MEGABITS_UP:
+            return float(rounds["bytes_up"].sum()) * 8 / 1e6
     return float(rounds["round"].iloc[-1])
 
 

@@ -17,6 +17,7 @@ class Measure(StrEnum):
     """A column of a table. All but accuracies count until a run first reaches its target.
 
     The best accuracy is that of the best round, which test records choose; the last one is chosen by nothing.
+    Megabytes are of both directions, all clients together. Megabits are of what clients send alone.
 
     Raises ValueError for a value that is no column.
 
@@ -31,11 +32,15 @@ class Measure(StrEnum):
     SECONDS = "seconds"
     MINUTES = "minutes"
     WATT_HOURS = "Wh"
+    MEGABYTES = "MB"
+    MEGABITS_UP = "Mb sent"
 
     @property
     def digits(self) -> int:
         """Decimal places in print."""
-        return {Measure.BEST: 3, Measure.LAST: 3, Measure.WATT_HOURS: 2}.get(self, 1)
+        if self.higher_is_better:
+            return 3
+        return 2 if self in (Measure.WATT_HOURS, Measure.MEGABYTES, Measure.MEGABITS_UP) else 1
 
     @property
     def higher_is_better(self) -> bool:

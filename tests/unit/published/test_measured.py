@@ -25,6 +25,8 @@ RUNS = metrics(a=[[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]], b=[[0.9, 0.9, 0.9], [0.1, 0
         (Measure.SECONDS, (120.0, 180.0)),
         (Measure.MINUTES, (2.0, 3.0)),
         (Measure.WATT_HOURS, (1.0, 1.5)),
+        (Measure.MEGABYTES, (6.0, 9.0)),
+        (Measure.MEGABITS_UP, (16.0, 24.0)),
     ],
 )
 def test_a_measure_of_each_seed(measure: Measure, values: tuple[float, float]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.protocols.tables import adds, fedcor, fedprof_v1, fedprof_v2
+from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1, fedprof_v2
 from securefl.published.differences import differences
 from securefl.published.table import Figure, Measure, Part, Table
 from securefl.study import world
@@ -23,6 +23,11 @@ TABLES = {
     "fedcor_table_1_cifar10": fedcor.TABLE_1_CIFAR10,
     "fedcor_table_1_cifar10_twin": fedcor.TABLE_1_CIFAR10_TWIN,
     "fedcor_table_1_twin": fedcor.TABLE_1_TWIN,
+    "fedlog_figure_2_flexible": fedlog.FLEXIBLE,
+    "fedlog_table_1_cifar10": fedlog.TABLE_1_CIFAR10,
+    "fedlog_table_1_cifar10_twin": fedlog.TABLE_1_CIFAR10_TWIN,
+    "fedlog_table_1_mnist": fedlog.TABLE_1_MNIST,
+    "fedlog_table_1_mnist_twin": fedlog.TABLE_1_MNIST_TWIN,
     "fedprof_v1_table_2": fedprof_v1.TABLE_2,
     "fedprof_v1_table_3": fedprof_v1.TABLE_3,
     "fedprof_v1_table_3_twin": fedprof_v1.TABLE_3_TWIN,
@@ -196,3 +201,48 @@ def test_figures_of_adds() -> None:
         line = next(line for line in block.splitlines() if line.startswith(f"{label} "))
         mean, deviation = re.findall(r"([\d.]+)%±\\%\\ \\pm ([\d.]+)%", line)[0]
         assert (figure.mean, figure.deviation) == pytest.approx((float(mean) / 100, float(deviation) / 100))
+
+
+@pytest.mark.parametrize(
+    ("table", "place"), [(fedlog.TABLE_1_MNIST, 0), (fedlog.TABLE_1_CIFAR10, 1)], ids=["mnist", "cifar10"]
+)
+def test_figures_of_fedlog(table: Table, place: int) -> None:
+    """Rows such as `FedAvg 89.76±plus-or-minus\\pm±0.69 3.45±plus-or-minus\\pm±0.02Gb 26.29...`."""
+    whole = paper("fedlog.txt")
+    lines = whole[whole.index("Table 1: Testing accuracy") : whole.index("\nExperiments\n")].splitlines()
+    (part,) = table.parts
+    assert len(part.rows) == 11
+    for row in part.rows:
+        line = next(line for line in lines if line.startswith((f"{row.label} (ours) ", f"{row.label} ")))
+        found = re.findall(r"([\d.]+)±plus-or-minus\\pm±([\d.]+)(Gb|Mb)?", line)
+        accuracy, sent = found[2 * place : 2 * place + 2]
+        assert (accuracy[2], len(found)) == ("", 6)
+        for measure in (Measure.LAST, Measure.BEST):
+            own = row.figures[measure]
+            assert (own.mean, own.deviation) == pytest.approx(
+                (float(accuracy[0]) / 100, float(accuracy[1]) / 100)
+            )
+        own, unit = row.figures[Measure.MEGABITS_UP], {"Gb": 1000, "Mb": 1}[sent[2]]
+        assert (own.mean, own.deviation) == pytest.approx((unit * float(sent[0]), unit * float(sent[1])))
+        assert Measure.MEGABYTES not in row.figures
+
+
+def test_the_megabits_of_fedlog_are_of_one_direction() -> None:
+    """In both directions, or in bytes, 100 rounds of FedAvg could not come to what the paper prints."""
+    model = (10 * 25 + 10) + (20 * 10 * 25 + 20) + (320 * 50 + 50) + (50 * 10 + 10)
+    megabits = 50 * model * 32 / 1e6
+    (part,) = fedlog.TABLE_1_MNIST.parts
+    (row,) = (row for row in part.rows if row.label == "FedAvg")
+    sent = row.figures[Measure.MEGABITS_UP].mean
+    assert (model, round(sent / megabits, 1)) == (21_840, 98.7)
+
+
+def test_figures_of_fedlog_with_two_lengths_of_bodies() -> None:
+    text = paper("fedlog.txt")
+    whole = text[text.index("Flexible Architecture\n\n") : text.index("Differential Privacy\n\nWe conduct")]
+    told = re.findall(r"([\d.]+)±plus-or-minus\\pm±([\d.]+)", whole)
+    order = ("FedLog-C", "FedProto", "LG-FedAvg 1", "FedLog")
+    assert fedlog.FLEXIBLE_PRINTED.keys() == {*order}
+    for label, (mean, error) in zip(order, told, strict=True):
+        own = fedlog.FLEXIBLE_PRINTED[label][Measure.LAST]
+        assert (own.mean, own.deviation) == pytest.approx((float(mean) / 100, float(error) / 100))

@@ -1,0 +1,77 @@
+"""FedLog's tables on few records: every system plays, and personal models count with their own accuracies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from securefl.protocols.tables import fedlog
+from securefl.published import beside
+from securefl.published.run import run_table
+from securefl.published.table import Measure, Part, Table
+from securefl.published.tuning import SIZE, candidates, choosing
+from securefl.storage.texts import toml
+from securefl.sweep.cells import put
+
+FEW = {
+    "study.rounds": 1,
+    "study.seeds": [1],
+    "data.source": "digits",
+    "data.clients": 10,
+    "data.records": 200,
+    "model.kind": "mlp",
+    "model.hidden": [32, 16],
+    "local.epochs": 1,
+}
+
+
+def few(part: Part) -> Part:
+    """The part on 200 records of digits, which are 8x8 pixels from 0 to 1."""
+    study = toml(part.text)
+    for key, value in FEW.items():
+        put(study, key, value)
+    del study["data"]["scaling"]
+    return replace(part, text=tomli_w.dumps(study))
+
+
+@pytest.mark.parametrize("table", [fedlog.TABLE_1_MNIST, fedlog.FLEXIBLE], ids=["table 1", "flexible"])
+def test_every_system_plays(table: Table, tmp_path: Path) -> None:
+    small = replace(table, parts=tuple(few(part) for part in table.parts))
+    results = run_table(small, tmp_path, lambda *told: None, workers=1)
+    metrics = {name: own.metrics for name, own in results.items()}
+    pairs = beside.beside(small, metrics)
+    (found,) = metrics.values()
+    assert found["accuracy"].notna().all()
+    common = {"FedAvg", "CS-FL"} & {*found["arm"]}
+    assert {*found.loc[found["models"] == "global", "arm"]} == common
+    for pair in pairs:
+        own = found[found["arm"] == pair.row.arm].iloc[-1]
+        sent = {Measure.MEGABITS_UP: own["bytes_up"] * 8 / 1e6, Measure.MEGABYTES: own["megabytes"]}
+        assert pair.measured.mean == pytest.approx(sent.get(pair.measure, own["accuracy"]))
+
+
+@pytest.mark.parametrize("table", [fedlog.TABLE_1_MNIST, fedlog.TABLE_1_CIFAR10], ids=["mnist", "cifar10"])
+def test_the_eleven_systems_are_tried_equally_often(table: Table) -> None:
+    (part,) = table.parts
+    assert [len(candidates(row)) for row in part.rows] == [SIZE] * 11
+    tried = [arm["name"] for one in choosing(table).parts for arm in toml(one.text)["arm"]]
+    assert len(tried) == 11 * SIZE
+
+
+def test_bodies_of_two_lengths_in_every_arm() -> None:
+    (part,) = fedlog.FLEXIBLE.parts
+    assert [arm["shorter"] for arm in toml(part.text)["arm"]] == [0.5] * 4
+
+
+def test_inputs_are_normalised_as_the_authors_do() -> None:
+    for table, channels in (
+        (fedlog.TABLE_1_MNIST, 1),
+        (fedlog.TABLE_1_CIFAR10_TWIN, 3),
+        (fedlog.FLEXIBLE, 3),
+    ):
+        scaling = table.parts[0].study.data.scaling
+        assert scaling is not None
+        assert (len(scaling.mean), len(scaling.deviation)) == (channels, channels)
