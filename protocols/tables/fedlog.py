@@ -20,7 +20,7 @@ _SYSTEMS: Final[Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]]] = 
     "FedPer": ("fedper", {"layers": 2}, _MODELS),
     "FedRep": ("fedrep", {"head_epochs": 10, "head_rate": 5.0}, _MODELS),
     "CS-FL": ("cs_fl", {"fraction": 1.0, "measurements": 0.1, "sparsity": 0.005}, _MODELS),
-    "FedBabu": ("fedbabu", {}, _MODELS),
+    "FedBabu": ("fedbabu", {"fine_tuned": "never"}, _MODELS),
     "FedProto": ("fedproto", {"lamda": 1.0}, _FEATURES),
     "FedDBE": ("feddbe", {"kappa": 1.0, "momentum": 0.1}, ("update", "consensus")),
     "FedLog": ("fedlog", _BODY, _FEATURES),
@@ -132,8 +132,7 @@ _TABLE_1_DIFFERENCES: Final = (
     "21,840 float32. MB are megabytes of both directions, which it does not print.",
     "A run that never reaches the target counts its length; the paper stops at its best round.",
     "FedRep keeps the last dense layer; the paper's keeps two.",
-    "FedBabu's clients fine-tune after the last round, as in its own paper. The published figure is below "
-    "FedAvg's, as of models that nobody fine-tunes. The arm's report has these under 'global accuracy'.",
+    "FedBabu's clients do not fine-tune: the published figure, below FedAvg's, is of such models.",
     "CS-FL, FedBabu, FedProto, FedDBE: the protocols' docstrings list differences from their sources. The "
     "paper names no lambda, kappa, momentum or head rate.",
     "Every arm has the learning rate, batch and epochs of [local]; the paper's CS-FL on CIFAR-10 has 0.001, "

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from math import e, inf, log, sqrt
 from pathlib import Path
 
 import pytest
 import tomli_w
 
+from securefl.dp import epsilon_of
 from securefl.protocols.tables import fedlog
 from securefl.published import beside
 from securefl.published.run import run_table
 from securefl.published.table import Measure, Part, Table
 from securefl.published.tuning import SIZE, candidates, choosing
 from securefl.storage.texts import toml
-from securefl.sweep.cells import put
+from securefl.study.composition import composition
+from securefl.study.packaged import text_of
+from securefl.study.world import build
+from securefl.sweep.cells import parse_sweep, put
 
 FEW = {
     "study.rounds": 1,
@@ -75,3 +81,49 @@ def test_inputs_are_normalised_as_the_authors_do() -> None:
         scaling = table.parts[0].study.data.scaling
         assert scaling is not None
         assert (len(scaling.mean), len(scaling.deviation)) == (channels, channels)
+
+
+# Figure 2's noise --------------------------------------------------------------------------------
+
+NOMINAL = (0.5, 1.0, 5.0)
+DELTA, RELEASES = 0.01, 101
+
+
+def classic(epsilon: float) -> float:
+    """The noise of the authors' code, in sensitivities: that of one Gaussian release."""
+    return sqrt(2 * log(1.25 / DELTA)) / epsilon
+
+
+def of_theorem_4(epsilon: float) -> float:
+    return sqrt(8 * RELEASES * log(e + epsilon / DELTA)) / epsilon
+
+
+def noise_figure() -> str:
+    return text_of("fedlog_figure_2_privacy")
+
+
+def test_each_nominal_epsilon_stands_beside_the_true_one() -> None:
+    stated = re.findall(r"^# {5}([\d.]+) +([\d.]+) +([\d.]+)$", noise_figure(), re.M)
+    assert [float(row[0]) for row in stated] == [*NOMINAL]
+    for nominal, (_, true, theorem) in zip(NOMINAL, stated, strict=True):
+        for noise, said in ((classic(nominal), true), (of_theorem_4(nominal), theorem)):
+            exact = epsilon_of(noise, DELTA, releases=RELEASES, sensitivity=1.0)
+            assert exact == pytest.approx(float(said), rel=4e-3)
+    sweep = toml(noise_figure())["sweep"]["grid"]["privacy.epsilon"]
+    assert sweep == [*(float(true) for _, true, _ in stated), inf]
+
+
+def test_both_placements_have_the_noise_of_the_authors() -> None:
+    study = toml(noise_figure())
+    del study["data"]["scaling"]
+    few_digits = {"data.source": "digits", "model.kind": "mlp", "model.hidden": [100]}
+    for key, value in few_digits.items():
+        put(study, key, value)
+    cells = parse_sweep(tomli_w.dumps(study)).cells
+    here = build(cells[0].study, 1)
+    plans = [composition(cell.study, cell.study.arms[0], here)[1] for cell in cells]
+    assert [plan.noise for plan in plans] == ["central"] * 3 + ["none"] + ["local"] * 3 + ["none"]
+    for plan, nominal in zip(plans, (*NOMINAL, inf) * 2, strict=True):
+        assert plan.max_releases == {"statistic": RELEASES}
+        # the epsilons of the study have three digits
+        assert plan.noise_multiplier == pytest.approx(classic(nominal), rel=2e-3)
