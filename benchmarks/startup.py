@@ -35,9 +35,13 @@ rounds = 1
 seeds = [0]
 
 [data]
-source = "digits"
-clients = 10
-partition = { kind = "iid" }
+source = "table.csv"
+target = "class"
+classes = ["no", "yes"]
+client_column = "client"
+test_share = 0.3
+columns.a = { range = [0, 1] }
+columns.b = { range = [0, 1] }
 
 [model]
 kind = "mlp"
@@ -67,6 +71,9 @@ name = "FedAvg"
 protocol = "fedavg"
 fraction = 0.5
 """
+ROWS: Final = "".join(
+    f"{row % 10},{row % 7 / 7},{row % 11 / 11},{'yes' if row % 7 > 3 else 'no'}\n" for row in range(200)
+)
 COMMAND: Final = """
 import sys
 from securefl.commands.main import main
@@ -120,14 +127,14 @@ CASES: Final = (
         needs=("torch", "pandas", "dp_accounting"),
     ),
     command("run study.toml --out OUT", "torch", "pandas", "dp_accounting"),
-    command("plan study.toml", "torch", "dp_accounting"),
+    command("plan study.toml", "torch", "pandas", "dp_accounting"),
     command("report runs/a --out OUT", "torch", "pandas", "dp_accounting"),
     command("compare runs/a runs/b", "torch", "pandas", "dp_accounting"),
     command("export runs/a --out OUT.safetensors", "torch", "dp_accounting"),
-    command("calibrate --epsilon 1 --delta 1e-5 --rounds 10", "dp_accounting"),
+    command("calibrate --epsilon 1 --delta 1e-5 --sensitivity 1", "dp_accounting"),
     command("ledger show runs/a/private/arms/fedavg/seed-0/ledger.sqlite", "dp_accounting"),
     command("data list"),
-    command("keygen --role key-holder --out OUT"),
+    command("keygen --role key-holder --out OUT", "dp_accounting"),
     command("--help"),
     command("studies"),
     command("studies demo"),
@@ -173,6 +180,7 @@ class Checkout:
         folder = home / name
         folder.mkdir()
         (folder / "study.toml").write_text(STUDY)
+        (folder / "table.csv").write_text(f"client,a,b,class\n{ROWS}")
         made = cls(name, folder, environment(code, home / f"{name}-bytecode"))
         for run in ("a", "b"):
             words = f"run study.toml --out runs/{run}"

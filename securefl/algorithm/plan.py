@@ -253,7 +253,7 @@ class Plan:
                 'or weigh equally (in a study: aggregation = "partial").'
             )
         least, largest = self.counts if "counts" in kinds else (1, 1)
-        if (share := share_within(least, largest, beside)) > exact(self.max_client_weight):  # type: ignore[arg-type]
+        if (share := share_within(least, largest, beside)) > exact(self.max_client_weight):
             narrower = "" if least == largest else "Take narrower bounds of the counts, or equal weights, or "
             raise ConfigError(
                 "Expected one client's squared share of a hidden sum to be at most "

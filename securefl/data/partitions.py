@@ -15,7 +15,6 @@ from typing import Literal, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize, nnls
 
 from securefl.core.errors import ConfigError
 from securefl.data.dataset import Dataset
@@ -493,6 +492,8 @@ def smallest_sizes(mix: Floats, totals: Floats) -> Floats | None:
     mix: label distributions as columns, shape (classes, clients). The dual problem is solved, since it has
     only one unknown a class: x = max(0, mix^T y) where y minimises 0.5 |max(0, mix^T y)|^2 - totals . y.
     """
+    from scipy.optimize import nnls
+
     _, distance = nnls(mix, totals)
     if distance > 1e-6 * totals.sum():
         return None
@@ -509,6 +510,8 @@ def smallest_sizes(mix: Floats, totals: Floats) -> Floats | None:
     # At dual = 1 every client is active with size `scale`: this is the balanced partition.
     start = np.ones(len(totals))
     options = {"gtol": 1e-9, "maxiter": 200}
+    from scipy.optimize import minimize
+
     found = minimize(objective, start, jac=True, hess=curvature, method="trust-exact", options=options)
     sizes = scale * np.maximum(0.0, mix.T @ found.x)
     # If the solution lies on the edge of feasibility, the dual diverges. It counts as no solution.

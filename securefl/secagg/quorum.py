@@ -15,7 +15,7 @@ from typing import Final
 
 from securefl.core.entropy import Random
 from securefl.core.errors import CryptoError
-from securefl.core.keys import Signature
+from securefl.core.keys import Guarded, Signature
 from securefl.secagg.agreement import Channels, ClosedRoster
 from securefl.secagg.checks import CONSISTENCY, ascending, refusal
 from securefl.secagg.graph import Integers
@@ -29,7 +29,7 @@ Over 2^16 checked lists (clients, rounds and restarts) that leaves the 40 bits o
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class View:
+class View(Guarded):
     """What one client was shown, and all that it needs to check who else was shown the same.
 
     Attributes:

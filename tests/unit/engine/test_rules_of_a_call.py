@@ -18,7 +18,8 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.messages import Cohort, ContributionMessage
 from securefl.core.release import SERVER
-from securefl.core.wire import Limit, decode
+from securefl.core.wire import Limit, decode, encode
+from securefl.engine.drive import Packet
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import STRONG
 from securefl.sums.encrypted.scheme import _PURPOSE
@@ -197,3 +198,35 @@ def test_clients_of_an_encrypted_sum_refuse_the_key_holders_signature_on_another
     signature = made.parties.key_holder.identity.vouch(_PURPOSE, made.at.session, bytes(len(public)))[-64:]
     with pytest.raises(RemoteProtocolError):
         made.call(sum_call(key=public + signature))
+
+
+# One digest for those who were shown the same ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(MODEL, model=np.array([0, -0.0], np.float32)),
+        replace(MODEL, model=np.zeros(3, np.float32)),
+        replace(MODEL, names=("a",), arrays=(np.zeros(1),)),
+    ],
+    ids=["minus zero", "another length", "an array more"],
+)
+def test_clients_that_were_shown_other_bytes_sign_another_agreement(other: Any) -> None:
+    made = clients()
+    drive = made.tell(summing())
+    for name in EVERYBODY:
+        shown = other if name == EVERYBODY[-1] else MODEL
+        drive.deliver(Packet(SERVER, name, encode(made.at, shown)))
+    drive.work()
+    machines: Any = made.call(sum_call()).machines
+    contexts = [machines[name].agreement.context for name in EVERYBODY]
+    assert len(set(contexts[:-1])) == 1
+    assert contexts[-1] != contexts[0]
+
+
+def test_a_number_that_is_not_one_is_the_same_bytes() -> None:
+    made = clients()
+    made.tell(summing(), replace(MODEL, model=np.array([np.nan, 0], np.float32))).work()
+    machines: Any = made.call(sum_call()).machines
+    assert len({machine.agreement.context for machine in machines.values()}) == 1

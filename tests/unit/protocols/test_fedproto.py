@@ -251,3 +251,14 @@ def test_options_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match="classes for FedProto"):
         FedProto().build(replace(world().problem, kind="regression"))
     assert isinstance(FedProto().build(world().problem), Prototypes)
+
+
+def test_a_client_without_usable_records_answers_like_any_other(tmp_path: Path) -> None:
+    """At a finite epsilon per client, silence would tell of the records."""
+    of, here = noised(BOUNDED, **CLIENT), world()
+    x, y = here.records[2]
+    for count, spoilt in ((0, x[:0]), (len(x), np.full_like(x, np.nan))):
+        records = [*here.records[:2], (spoilt, y[:count]), *here.records[3:]]
+        finished = run(of, tmp_path / str(count), replace(here, records=records))
+        assert all(record["answered"] == list(range(10)) for record in finished.records)
+        assert finished.records[-1]["epsilon"]["server"] < 10

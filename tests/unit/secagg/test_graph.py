@@ -353,3 +353,13 @@ def test_the_digest_tells_parameters_apart() -> None:
         for mode in ("active", "semi-honest")
     }
     assert len(digests) == 16
+
+
+@pytest.mark.parametrize("degree", [6, 40])
+def test_degrees_in_one_pass_are_those_of_the_rows(degree: int) -> None:
+    """On a sparse graph and on the complete one, among some members and among all."""
+    members = (*range(3), *range(4, 42))
+    rows = draw(members, degree, SEED).neighbours
+    for alive in (members, members[::2], members[5:6]):
+        counted = [len({*rows[member]} & {*alive}) for member in alive]
+        assert rows.degrees(alive).tolist() == counted

@@ -100,6 +100,7 @@ def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
     with opened(of, of.arms[0], world(of), plan, home) as saved:
         assert saved.file is not None
         assert saved.file.rows("PRAGMA synchronous") == [(2,)]  # FULL: each commit syncs the log
+        assert saved.file.rows("PRAGMA temp_store") == [(2,)]  # MEMORY: secrets go to no temporary file
 
 
 # What leaves a process ----------------------------------------------------------------------------
