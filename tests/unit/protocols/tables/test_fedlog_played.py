@@ -15,7 +15,7 @@ from securefl.protocols.tables import fedlog
 from securefl.published import beside
 from securefl.published.run import run_table
 from securefl.published.table import Measure, Part, Table
-from securefl.published.tuning import SIZE, candidates, choosing
+from securefl.published.tuning import SIZE, Chosen, candidates, choosing, tuned
 from securefl.storage.texts import toml
 from securefl.study.composition import composition
 from securefl.study.packaged import text_of
@@ -65,6 +65,16 @@ def test_the_eleven_systems_are_tried_equally_often(table: Table) -> None:
     assert [len(candidates(row)) for row in part.rows] == [SIZE] * 11
     tried = [arm["name"] for one in choosing(table).parts for arm in toml(one.text)["arm"]]
     assert len(tried) == 11 * SIZE
+
+
+def test_a_tuned_table_has_each_measure_once() -> None:
+    table = fedlog.TABLE_1_MNIST
+    (part,) = table.parts
+    choice = {
+        (part.name, row.arm): Chosen(candidate=candidates(row)[0], rate=1e-3, accuracy=0.9)
+        for row in part.rows
+    }
+    assert tuned(table, choice).measures == table.measures
 
 
 def test_bodies_of_two_lengths_in_every_arm() -> None:
