@@ -234,6 +234,7 @@ def test_the_megabits_of_fedlog_are_of_one_direction() -> None:
     (part,) = fedlog.TABLE_1_MNIST.parts
     (row,) = (row for row in part.rows if row.label == "FedAvg")
     sent = row.figures[Measure.MEGABITS_UP].mean
+    assert sent is not None
     assert (model, round(sent / megabits, 1)) == (21_840, 98.7)
 
 
