@@ -15,6 +15,7 @@ from securefl.protocols.tables import adds, fedcor, fedprof_v1
 from securefl.protocols.tables.fedprof_v2 import TABLE_3, TABLE_4_TWIN
 from securefl.published import beside
 from securefl.published.table import Table
+from securefl.report.significance import holm, signed_rank
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -260,6 +261,22 @@ def test_a_published_table_beside_measured_figures(heading: str, file: str, tabl
             f"{rounds['reached']} of {rounds['seeds']}",
             number(rounds["adjusted_p"]),
         ]
+
+
+def test_selection_at_one_epsilon() -> None:
+    kept = pd.read_csv(RESULTS / "fedprof_private.csv", comment="#")
+    last = kept[kept["round"] == kept["round"].max()].pivot(index="seed", columns="arm", values="accuracy")
+    reached = kept[kept["accuracy"] >= 0.85].groupby(["arm", "seed"])["round"].min()
+    names = ["FedAvg", "Power-of-choice", "FedCor", "FedProf"]
+    adjusted = holm([signed_rank(last[name].tolist(), last["FedAvg"].tolist()) for name in names[1:]])
+    for name, p, row in zip(names, [None, *adjusted], cells("Selection at one epsilon"), strict=True):
+        own = last[name]
+        assert row[0].startswith(name)
+        assert row[1] == (f"{reached[name].mean():.1f}" if name in reached.index else "never")
+        assert row[2] == f"{own.mean():.3f} ± {own.std():.3f}"
+        if p is not None:
+            assert row[3] == f"{own.mean() - last['FedAvg'].mean():+.3f}"
+            assert row[4] == f"{p:.3f}"
 
 
 def test_a_table_of_rounds_beside_measured_ones() -> None:
