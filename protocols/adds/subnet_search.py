@@ -252,6 +252,18 @@ def masked(model: nn.Module, supernet: Supernet, draw: Callable[[], Masks]) -> I
             handle.remove()
 
 
+def fixed_masks(supernet: Supernet, units: Mask, *, scaled: bool) -> Masks:
+    """The masks that keep these units (J,), for the passes of a finished subnet.
+
+    scaled: whether they are divided by their means, as the masks that the subnet was trained under.
+    """
+    found: dict[int, Tensor] = {}
+    for layer in supernet.sampled:
+        kept = units[layer.own]
+        found[layer.own.start] = _tensor(kept / kept.mean() if scaled else kept)
+    return found
+
+
 def _gate(first: int, passing: Mapping[int, Tensor]) -> Callable[..., Tensor]:
     def gate(_module: nn.Module, _given: Any, came: Tensor) -> Tensor:
         return came * passing[first].to(came.device).reshape(-1, *[1] * (came.ndim - 2))

@@ -137,7 +137,7 @@ def together(table: Table, choice: Choice, metrics: Mapping[str, pd.DataFrame]) 
 
 def tuned(table: Table, choice: Choice) -> Table:
     """The table as it is printed: with the last accuracy first, and every chosen setting as a difference."""
-    measures = (Measure.LAST, *table.measures)
+    measures = tuple(dict.fromkeys((Measure.LAST, *table.measures)))
     return replace(table, measures=measures, differences=(*table.differences, GRID, *_words(table, choice)))
 
 
