@@ -157,6 +157,8 @@ LOCALLY: Final = (
     "Local accuracy is of the model that a client would use after a round: FedAvg's, STC's and FedDrop's "
     "global model, pFedMe's personal one, and in ADDS the client's own subnet with the newest values. The "
     "paper tests local models before they are averaged. Clients without held-out records are left out.",
+    "PFedMe's global accuracy is that of its global model, the mean over clients, each with its share of the "
+    "test records of its classes.",
     "STC sends 24.39 % of the values, the share in the paper's Table III, which prints no p.",
 )
 TABLE_3_ALL_ROWS: Final = Table(
