@@ -180,7 +180,7 @@ def _name(part: Part, factor: float) -> str:
 
 
 def _rate(part: Part) -> float:
-    return float(toml(part.text)["local"]["learning_rate"])
+    return part.study.local.learning_rate
 
 
 def _arm(part: Part, name: str) -> dict[str, Any]:
