@@ -166,19 +166,22 @@ _Ran = tuple["Table", dict[str, "Results"], dict[str, "pd.DataFrame"]]
 
 
 def _run_plain(asked: _Asked, console: Console) -> _Ran:
+    from securefl.published.observed_figures import with_figures
+
     results = _run(asked, asked.table, asked.folder, console)
-    return asked.table, results, {name: own.metrics for name, own in results.items()}
+    return asked.table, results, {name: with_figures(own) for name, own in results.items()}
 
 
 def _run_tuned(asked: _Asked, console: Console) -> _Ran:
     from securefl.published import tuning
+    from securefl.published.observed_figures import with_figures
 
     console.print(tuning.GRID, highlight=False)
     tried = _run(asked, tuning.choosing(asked.table), asked.folder / "choosing", console)
     choice = tuning.chosen(asked.table, {name: own.metrics for name, own in tried.items()})
     runs = tuning.measured(asked.table, choice)
     results = _run(asked, runs, asked.folder / "measured", console)
-    metrics = tuning.together(asked.table, choice, {name: own.metrics for name, own in results.items()})
+    metrics = tuning.together(asked.table, choice, {name: with_figures(own) for name, own in results.items()})
     return tuning.tuned(asked.table, choice), results, metrics
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 from securefl.core.errors import ConfigError
 from securefl.published.differences import differences
+from securefl.published.observed_figures import OBSERVED
 from securefl.published.table import Figure, Measure, Part, Row, Table
 from securefl.report.significance import holm, least_p, said, signed_rank
 from securefl.report.tables import write_csv
@@ -66,9 +67,18 @@ def _of_run(measure: Measure, run: pd.DataFrame, target: float | None) -> tuple[
         return float(run["accuracy"].max()), True
     if measure is Measure.LAST:
         return float(run["accuracy"].dropna().iloc[-1]), True
-    hits = run.loc[run["accuracy"] >= (nan if target is None else target), "round"]
+    if measure in OBSERVED:
+        return _last(run[measure.value]), True
+    reached = run["accuracy"] if measure.target is None else run[Measure.GLOBAL.value]
+    target = target if measure.target is None else measure.target
+    hits = run.loc[reached >= (nan if target is None else target), "round"]
     until = run if hits.empty else run[run["round"] <= hits.iloc[0]]
     return _spent(measure, until), not hits.empty
+
+
+def _last(values: pd.Series) -> float:
+    known = values.dropna()
+    return float(known.iloc[-1]) if len(known) else nan
 
 
 def _spent(measure: Measure, rounds: pd.DataFrame) -> float:
@@ -154,9 +164,15 @@ def claims(table: Table, pairs: Sequence[Pair]) -> list[str]:
                 if pair.part == part.name and pair.measure is measure and pair.adjusted is not None
             ]
             if rivals:
-                unit = "" if measure.higher_is_better else f" {measure}"
+                unit = _unit(measure)
                 found.append(f"{part.name}, {measure}: {said(label, rivals, unit)}")
     return found
+
+
+def _unit(measure: Measure) -> str:
+    if measure.higher_is_better or measure.is_share:
+        return ""
+    return " rounds" if measure.target is not None else f" {measure}"
 
 
 def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
@@ -193,7 +209,8 @@ def _of_row(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _head(measure: Measure, target: float | None) -> str:
-    return measure.value if measure.higher_is_better or target is None else f"{measure} to {target:g}"
+    has_none = measure.higher_is_better or measure.is_share or measure.target is not None
+    return measure.value if has_none or target is None else f"{measure} to {target:g}"
 
 
 def _line(name: str, what: str, cells: Sequence[str]) -> str:

@@ -18,7 +18,11 @@ from securefl.study import world
 from securefl.study.composition import composition, require_known
 
 TABLES = {
+    "adds_table_3_all_rows": adds.TABLE_3_ALL_ROWS,
+    "adds_table_3_all_rows_twin": adds.TABLE_3_ALL_ROWS_TWIN,
     "adds_table_3_twin": adds.TABLE_3_TWIN,
+    "adds_table_4": adds.TABLE_4,
+    "adds_table_4_twin": adds.TABLE_4_TWIN,
     "fedcor_table_1": fedcor.TABLE_1,
     "fedcor_table_1_cifar10": fedcor.TABLE_1_CIFAR10,
     "fedcor_table_1_cifar10_twin": fedcor.TABLE_1_CIFAR10_TWIN,
@@ -247,3 +251,45 @@ def test_figures_of_fedlog_with_two_lengths_of_bodies() -> None:
     for label, (mean, error) in zip(order, told, strict=True):
         own = fedlog.FLEXIBLE_PRINTED[label][Measure.LAST]
         assert (own.mean, own.deviation) == pytest.approx((float(mean) / 100, float(error) / 100))
+
+
+def test_figures_of_adds_with_all_systems() -> None:
+    """Accuracies as above; then `5.68M 34.68M`, `1.39M (24.39%) 34.61M (1 x)`, or rounds `41 78 155`."""
+    whole = paper("adds.txt")
+    images = whole[whole.index("TABLE III") : whole.index("FedCelebA\nMethod AccG")]
+    texts = whole[whole.index("TABLE IV") : whole.index("Sentiment140\nMethod AccG")]
+    for block, known in ((images, adds.IMAGES), (texts, adds.TEXTS)):
+        for label, numbers in known.items():
+            line = next(line for line in block.splitlines() if line.startswith(f"{label} "))
+            found = re.findall(r"([\d.]+)%±\\%\\ \\pm ([\d.]+)%", line)
+            assert [float(n) for pair in found for n in pair] == list(numbers[:4]), label
+            rest = line[line.rindex("percent") :].partition("% ")[2]
+            if known is adds.TEXTS:
+                rounds = re.sub(r"\([^)]*\)", "", rest).split()
+                assert [float(n) for n in rounds] == list(numbers[4:]), label
+                continue
+            share = re.search(r"\(([\d.]+)%\)", rest)
+            macs = re.findall(r"([\d.]+)M", rest)[1]
+            assert [float(share[1]) if share else 100.0, float(macs)] == list(numbers[4:]), label
+
+
+def test_the_sizes_of_adds_are_shares_of_fedavgs() -> None:
+    (dense, _) = adds.TABLE_3_ALL_ROWS_TWIN.parts
+    found = {row.label: printed(dense, adds.SHARES, row.label) for row in dense.rows}
+    assert found["FedAvg"] == [Figure(mean=1.0), Figure(mean=1.0)]
+    assert found["ADDS (LRP)"] == [Figure(mean=0.1506), Figure(mean=0.4651)]
+
+
+@pytest.mark.parametrize(
+    "table", [adds.TABLE_3_ALL_ROWS_TWIN, adds.TABLE_4, adds.TABLE_4_TWIN], ids=["3", "4", "4, twin"]
+)
+def test_every_arm_of_adds_can_be_composed(table: Table) -> None:
+    for part in table.parts:
+        try:
+            here = world.build(part.study, 1)
+        except DataError as error:
+            pytest.skip(str(error))
+        made = [composition(part.study, arm, here)[0] for arm in part.study.arms]
+        require_known(part.study, made)
+        assert here.held is not None
+        assert all(len(x) for x, _ in here.held)
