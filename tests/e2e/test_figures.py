@@ -297,6 +297,18 @@ def test_the_table_of_subnets() -> None:
     assert said in section("Subnets (ADDS)").replace("\n", " ")
 
 
+def test_lambda_against_skew() -> None:
+    kept = pd.read_csv(RESULTS / "adds_lambda.csv", comment="#")
+    said = section("Subnets (ADDS)")
+    for classes, own in kept.groupby("classes"):
+        cells = [
+            f"{row['accuracy']:.3f} ({row['deviation']:.3f}), {row['local_accuracy']:.3f}"
+            for row in own.to_dict("records")
+        ]
+        parameters = f"{own['parameters'].iloc[0]:.2f} to {own['parameters'].iloc[-1]:.2f}"
+        assert f"| {classes} | {own['skew'].mean():.2f} | {' | '.join(cells)} | {parameters} |" in said
+
+
 def test_conditions() -> None:
     kept = pd.read_csv(RESULTS / "conditions.csv", comment="#").groupby("arm", sort=False)["accuracy"].last()
     said = re.findall(r"0\.\d{3}", section("FedAvg under four conditions of data"))
