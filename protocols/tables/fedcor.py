@@ -150,7 +150,7 @@ _SHARED: Final[Mapping[str, Any]] = {
     ),
 }
 TABLE_1: Final = _fmnist(500, 8, minutes=120)
-TABLE_1_TWIN: Final = _fmnist(250, 3, minutes=20, twin_of="fedcor_table_1")
+TABLE_1_TWIN: Final = _fmnist(250, 8, minutes=20, twin_of="fedcor_table_1")
 TABLE_1_CIFAR10: Final = _cifar10(5, {"study.rounds": 2000}, minutes=6000)
 TABLE_1_CIFAR10_TWIN: Final = _cifar10(
     3,
