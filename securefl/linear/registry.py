@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from securefl.core.errors import ConfigError
-from securefl.he.parameters import STRONG_ENCRYPTED
-from securefl.linear.checked_ckks import CheckedCkks
-from securefl.linear.ckks import Ckks
-from securefl.linear.isolation import Batches
-from securefl.linear.padded import DealtPads, Pads
-from securefl.linear.scheme import LinearScheme
+
+if TYPE_CHECKING:
+    from securefl.linear.checked_ckks import CheckedCkks
+    from securefl.linear.ckks import Ckks
+    from securefl.linear.padded import Pads
+    from securefl.linear.scheme import LinearScheme
+
+    Kind = type[CheckedCkks] | type[Ckks] | type[Pads]
 
 CLEAR: Final = "clear"
 """The value of `scores` if the server sees the clients' vectors."""
-Kind = type[CheckedCkks] | type[Ckks] | type[Pads]
-_WAYS: Final[Mapping[str, Kind]] = {
-    "ckks": CheckedCkks,
-    "batches": Batches,
-    "pads": Pads,
-    "dealt-pads": DealtPads,
-}
+_WORDS: Final = (CLEAR, "ckks", "batches", "pads", "dealt-pads")
 
 
 def require(word: str, parameters: str) -> None:
@@ -33,7 +28,11 @@ def require(word: str, parameters: str) -> None:
 
 def encrypts_baseline(word: str, parameters: str) -> bool:
     """Whether the weights of queries are encrypted too (mode E)."""
-    return word == "ckks" and parameters == STRONG_ENCRYPTED.name
+    if word != "ckks":
+        return False
+    from securefl.he.parameters import STRONG_ENCRYPTED
+
+    return parameters == STRONG_ENCRYPTED.name
 
 
 def scheme_of(word: str, *, parameters: str, asks: int, clients: int) -> LinearScheme | None:
@@ -76,8 +75,26 @@ def limit(word: str, *, encrypted: bool) -> str:
 
 
 def _named(word: str, encrypted: bool) -> Kind:
-    if word == "ckks" and encrypted:
-        return Ckks  # openings of encrypted weights cannot be checked
-    if word not in _WAYS:
-        raise ConfigError(f"Expected scores among {', '.join((CLEAR, *_WAYS))}, got {word!r}.")
-    return _WAYS[word]
+    # Each scheme is imported where a plan has it: pads need no homomorphic library, and most studies neither.
+    match word:
+        case "ckks" if encrypted:
+            from securefl.linear.ckks import Ckks
+
+            return Ckks  # openings of encrypted weights cannot be checked
+        case "ckks":
+            from securefl.linear.checked_ckks import CheckedCkks
+
+            return CheckedCkks
+        case "batches":
+            from securefl.linear.isolation import Batches
+
+            return Batches
+        case "pads":
+            from securefl.linear.padded import Pads
+
+            return Pads
+        case "dealt-pads":
+            from securefl.linear.padded import DealtPads
+
+            return DealtPads
+    raise ConfigError(f"Expected scores among {', '.join(_WORDS)}, got {word!r}.")

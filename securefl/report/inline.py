@@ -31,11 +31,16 @@ def inline_svg(figure: Figure, *, name: str, title: str, labels: Mapping[str, st
     as "series-3", the title of the elements with such ids. A browser shows it under the pointer.
     """
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    buffer = io.StringIO()
+    buffer, usual = io.StringIO(), figure.dpi
     # With a fixed salt and no date, the same figures give the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "securefl"}):
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        # `savefig` would draw the figure twice: once for its layout, and drawing lays it out too.
+        FigureCanvasSVG(figure).print_svg(
+            buffer, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    figure.dpi = usual
     root = ElementTree.fromstring(buffer.getvalue())
     _localise(root, name, labels or {})
     # Without these two the page sets the size, and the view box keeps the aspect ratio.

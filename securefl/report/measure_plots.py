@@ -40,7 +40,8 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
         matrix = counts.to_numpy(dtype=float)
         # A class without test records has a row of zeros.
         share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-        axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+        # Without interpolation a page has a dot for each number, which the browser enlarges.
+        axes.imshow(share, cmap="Blues", vmin=0, vmax=1, interpolation="none")
         style.whole_numbers(axes.xaxis)
         style.whole_numbers(axes.yaxis)
         axes.set_xlabel("predicted class")

@@ -209,6 +209,8 @@ def bytes_and_time(
         if min(ends) > 0 and max(ends) / min(ends) > 20:
             axes.set_xscale("log")
             plain_logarithmic(axes.xaxis)
+        else:
+            style.few_numbers(axes.xaxis)
     panels[0].set_xlabel("sent and received so far, all clients (MB)")
     panels[1].set_xlabel("time so far in the cost model (minutes)")
     for axes in panels if width < WIDE else panels[:1]:

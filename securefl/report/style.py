@@ -114,11 +114,13 @@ def _colour(number: int) -> str:
 
 
 def blank(*, height: float, width: float = WIDE) -> Figure:
-    """An empty figure of this height and width in inches."""
+    """An empty figure of this height and width in inches, whose panels are placed by `margins.Margins`."""
     with without_full_collections():
         from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=110, layout="constrained")
+        from securefl.report.margins import Margins
+
+    return Figure(figsize=(width, height), dpi=110, layout=Margins())
 
 
 def light_frame(axes: Axes) -> None:
@@ -154,6 +156,13 @@ def whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def few_numbers(axis: Axis) -> None:
+    """Label an axis with at most five numbers: those of small times have many digits."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=4))
 
 
 def plain_logarithmic(axis: Axis) -> None:

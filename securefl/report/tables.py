@@ -52,7 +52,13 @@ def write_table(path: Path, table: pd.DataFrame, notice: str = "") -> None:
 
 def write_png(path: Path, figure: Figure, notice: str = "") -> None:
     """Write a plot at 150 dots an inch. notice: a comment in the file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     # Drawn in memory first, so that the file is written as a whole or not at all.
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=150, metadata={"Comment": notice} if notice else None)
+    usual = figure.dpi
+    figure.dpi = 150
+    # `savefig` would draw the figure twice: once for its layout, and drawing lays it out too.
+    FigureCanvasAgg(figure).print_png(drawn, metadata={"Comment": notice} if notice else None)
+    figure.dpi = usual
     write(path, drawn.getvalue())

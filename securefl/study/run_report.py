@@ -7,6 +7,7 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -258,7 +259,8 @@ def write(
     if digests:
         files.write(private / "records.json", json_text(digests))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
-    drawn = figures(study, results, spent)
+    # A figure of one width is drawn once, for its file and the page.
+    drawn = [replace(picture, draw=cache(picture.draw)) for picture in figures(study, results, spent)]
     for picture in drawn:
         plots_here = files.subfolder((private if picture.private else folder) / "plots")
         notice = NOTICE if picture.private else picture.note

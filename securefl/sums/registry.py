@@ -12,15 +12,33 @@ from typing import Final
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
-from securefl.sums.encrypted import Encrypted
-from securefl.sums.masked import Masked
 from securefl.sums.scheme import SumScheme
-from securefl.sums.two_server import TwoServer
+
+# Each scheme is imported where a plan has it: the others' libraries take longer to load than a small study.
+
+
+def _masked(plan: Plan) -> SumScheme:
+    from securefl.sums.masked import Masked
+
+    return Masked(plan)
+
+
+def _encrypted(plan: Plan) -> SumScheme:
+    from securefl.sums.encrypted import Encrypted
+
+    return Encrypted(plan)
+
+
+def _two_server(plan: Plan) -> SumScheme:
+    from securefl.sums.two_server import TwoServer
+
+    return TwoServer(plan)
+
 
 _OURS: Final[Mapping[str, Callable[[Plan], SumScheme]]] = {
-    "masked": Masked,
-    "ckks": Encrypted,
-    "two-server": TwoServer,
+    "masked": _masked,
+    "ckks": _encrypted,
+    "two-server": _two_server,
 }
 
 
