@@ -1,7 +1,7 @@
 """Encryptions of zero that are made beforehand, each for one ciphertext.
 
 A fresh ciphertext is a fresh encryption of zero plus the encoded message. The first part needs neither the
-message nor the query, and takes most of the time. So a party can make it while it waits.
+message nor the query, and takes about half of the time. So a party can make it while it waits.
 
 Whoever has a zero and its ciphertext reads the message. Whoever has two ciphertexts of one zero reads the
 difference of their messages. `Zeros` therefore gives no zero away, and uses each one once.

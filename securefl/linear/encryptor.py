@@ -26,8 +26,8 @@ class Encryptor:
         >>> len(sealed) == terms.ciphertext_bytes
         True
 
-    A client that waits can `prepare`: most of its next message's encryption is done then. It keeps prepared
-    zeros for one message, in memory (`he.zeros`). In all it costs the same.
+    A client that waits can `prepare`: about half of its next message's encryption is done then. It keeps
+    prepared zeros for one message, in memory (`he.zeros`). In all it costs the same.
 
     Raises:
         ConfigError: the key is of other parameters than the terms.

@@ -20,7 +20,7 @@ from support.lines import OWN, connected, taken, told_of
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
 from securefl.deployment.framing import Connection
-from securefl.deployment.server import Handle, PartyThread, Relay, Served, listening, serve
+from securefl.deployment.server import Handle, PartyThread, Relay, Served, _Server, listening, serve
 
 
 @pytest.fixture(autouse=True)
@@ -291,6 +291,33 @@ def test_a_party_prepares_after_its_reply_and_every_request_that_waits_goes_firs
         listener.shutdown(socket.SHUT_RDWR)
         serving.join(10)
     assert events[:4] == ["one", "piece", "two", "piece"]
+
+
+def test_one_piece_waits_in_the_thread_however_many_replies_were_sent(tmp_path: Path) -> None:
+    """Else a request would wait for a piece of each reply before it."""
+    begun, go = Event(), Event()
+
+    def prepare() -> bool:
+        begun.set()
+        go.wait(10)
+        return False
+
+    party, path = Served(lambda relay, request: request, print, prepare), tmp_path / "run" / "s"
+    with PartyThread(lambda: nullcontext(party)) as thread, listening(path) as listener:
+        server = _Server(listener, thread, OWN, 9, 9.0, lambda connection: 0)
+        try:
+            server._prepare_soon()
+            assert begun.wait(10)
+            for _ in range(3):
+                server._prepare_soon()
+            assert thread._executor._work_queue.qsize() == 0
+        finally:
+            go.set()
+        assert server._preparing is not None
+        server._preparing.result(10)
+        begun.clear()
+        server._prepare_soon()
+        assert begun.wait(10), "the next reply has its piece again"
 
 
 def test_a_failure_to_prepare_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
