@@ -166,6 +166,7 @@ def normality(of: Sampled) -> Any:
     """D.2: histograms of the main components, under the normal density of their mean and variance."""
     along, shares = components(of.changes)
     figure = blank(height=2.6)
+    figure.set_layout_engine("constrained")  # for the title above all panels
     for place, axes in enumerate(figure.subplots(1, along.shape[1], squeeze=False)[0]):
         light_frame(axes)
         own = along[:, place]

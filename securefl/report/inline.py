@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from markupsafe import Markup
@@ -37,9 +37,8 @@ def inline_svg(figure: Figure, *, name: str, title: str, labels: Mapping[str, st
     # With a fixed salt and no date, the same figures give the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "securefl"}):
         # `savefig` would draw the figure twice: once for its layout, and drawing lays it out too.
-        FigureCanvasSVG(figure).print_svg(
-            buffer, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(buffer, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     figure.dpi = usual
     root = ElementTree.fromstring(buffer.getvalue())
     _localise(root, name, labels or {})

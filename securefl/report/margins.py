@@ -37,36 +37,33 @@ class Margins(LayoutEngine):
         super().__init__()
         self._placed = False
 
-    def execute(self, fig: Figure) -> None:  # type: ignore[override]
+    def execute(self, fig: Figure) -> None:
         """Place the panels of the figure, unless this has been done."""
         if self._placed:
             return
         self._placed = True
         renderer = _measuring(fig.dpi)
-        shown = [axes for axes in fig.axes if axes.get_visible()]
-        for axes in shown:
-            _fix_ticks(axes)
-        spots = {axes: axes.get_subplotspec() for axes in shown}
-        around = [
-            (spot.rowspan.start, spot.colspan.start, _around(axes, renderer))
-            for axes, spot in spots.items()
-            if spot is not None
-        ]
+        spots = [(axes, spot) for axes in fig.axes if (spot := axes.get_subplotspec()) is not None]
+        around = []
+        for axes, spot in spots:
+            if axes.get_visible():
+                _fix_ticks(axes)
+                around.append((spot.rowspan.start, spot.colspan.start, _around(axes, renderer)))
+                _fix_labels(axes)
         if not around:
             return
-        rows, columns = _shape(fig.axes)
-        for axes in shown:
-            _fix_labels(axes)
+        rows = max(spot.rowspan.stop for _, spot in spots)
+        columns = max(spot.colspan.stop for _, spot in spots)
         left, right = _edges([(column, own[0], own[1]) for _, column, own in around], columns)
         top, bottom = _edges([(row, own[2], own[3]) for row, _, own in around], rows)
         pad = _PAD * fig.dpi
         below = sum(legend.get_window_extent(renderer).height + pad for legend in fig.legends)
         width, height = fig.get_size_inches() * fig.dpi
-        wide = (width - sum(left) - sum(right) - pad * (columns + 1)) / columns
-        high = (height - sum(top) - sum(bottom) - pad * (rows + 1) - below) / rows
+        across, down = _gap(left, right, pad), _gap(top, bottom, pad)
+        wide = (width - left[0] - right[-1] - 2 * pad - across * (columns - 1)) / columns
+        high = (height - top[0] - bottom[-1] - 2 * pad - down * (rows - 1) - below) / rows
         if min(wide, high) <= 0:
             return  # the words are larger than the figure
-        across, down = _gap(left, right, pad), _gap(top, bottom, pad)
         fig.subplots_adjust(
             left=(left[0] + pad) / width,
             right=1 - (right[-1] + pad) / width,
@@ -80,28 +77,29 @@ class Margins(LayoutEngine):
 @cache
 def _measuring(dpi: float) -> RendererAgg:
     """It measures words, and draws none. It remembers words, which the figures of a page share."""
-    return RendererAgg(1, 1, dpi)
+    return RendererAgg(1, 1, dpi)  # type: ignore[no-untyped-call]
 
 
 def _fix_ticks(axes: Axes) -> None:
     """Keep the ticks that are measured: others would need other room, and are sought at each draw."""
     for axis in (axes.xaxis, axes.yaxis):
         if not isinstance(axis.get_major_locator(), FixedLocator):
-            axis.set_major_locator(FixedLocator(axis.get_majorticklocs()))
-    # matplotlib seeks the height of titles at each draw, unless a height of one of them is given.
-    axes.set_title("", loc="right", y=1.0)
+            axis.set_major_locator(FixedLocator(axis.get_majorticklocs().tolist()))
 
 
 def _fix_labels(axes: Axes) -> None:
-    """Keep each label's distance from the axes, which matplotlib measures at each draw."""
+    """Keep each label's distance from the axes, and the titles' heights, which each draw would seek again."""
+    # A given height of one title, here of an empty one, keeps those of all.
+    axes.set_title("", loc="right", y=1.0)
     figure, frame = axes.get_figure(root=True), axes.bbox
     if figure is None:
         return
-    down = (axes.xaxis.label.get_position()[1] - frame.y0) / figure.dpi
-    left = (axes.yaxis.label.get_position()[0] - frame.x0) / figure.dpi
-    for axis, place, move in ((axes.xaxis, (0.5, 0.0), (0.0, down)), (axes.yaxis, (0.0, 0.5), (left, 0.0))):
-        inches = ScaledTranslation(*move, figure.dpi_scale_trans)
-        axis.set_label_coords(*place, transform=axes.transAxes + inches)
+    inches: Any = figure.dpi_scale_trans
+    under = (axes.xaxis.label.get_position()[1] - frame.y0) / figure.dpi
+    beside = (axes.yaxis.label.get_position()[0] - frame.x0) / figure.dpi
+    below, left = ScaledTranslation(0.0, under, inches), ScaledTranslation(beside, 0.0, inches)
+    axes.xaxis.set_label_coords(0.5, 0.0, transform=axes.transAxes + below)
+    axes.yaxis.set_label_coords(0.0, 0.5, transform=axes.transAxes + left)
 
 
 def _around(axes: Axes, renderer: Any) -> tuple[float, float, float, float]:
@@ -112,12 +110,6 @@ def _around(axes: Axes, renderer: Any) -> tuple[float, float, float, float]:
     beyond = (frame.x0 - words.x0, words.x1 - frame.x1, words.y1 - frame.y1, frame.y0 - words.y0)
     first, second, third, fourth = (max(0.0, float(one)) for one in beyond)
     return first, second, third, fourth
-
-
-def _shape(panels: Sequence[Axes]) -> tuple[int, int]:
-    """The numbers of rows and columns of the grid."""
-    spots = [spot for spot in (axes.get_subplotspec() for axes in panels) if spot is not None]
-    return max(spot.rowspan.stop for spot in spots), max(spot.colspan.stop for spot in spots)
 
 
 def _edges(found: Sequence[tuple[int, float, float]], count: int) -> tuple[list[float], list[float]]:

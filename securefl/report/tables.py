@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from securefl.core.text_safety import cell, comment
 from securefl.storage.files import replacing, write
@@ -59,6 +59,7 @@ def write_png(path: Path, figure: Figure, notice: str = "") -> None:
     usual = figure.dpi
     figure.dpi = 150
     # `savefig` would draw the figure twice: once for its layout, and drawing lays it out too.
-    FigureCanvasAgg(figure).print_png(drawn, metadata={"Comment": notice} if notice else None)
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(drawn, metadata={"Comment": notice} if notice else None)
     figure.dpi = usual
     write(path, drawn.getvalue())

@@ -70,42 +70,53 @@ def worst_decile(accuracies: Sequence[float]) -> float:
 
 def _of_classes(outputs: Floats, targets: NDArray[Any]) -> Measures:
     from scipy.special import softmax
-    from sklearn.metrics import confusion_matrix, f1_score
 
     share = softmax(outputs, axis=1)
     predicted = outputs.argmax(axis=1)
     right, confidence = predicted == targets, share.max(axis=1)
-    classes = np.unique(targets)
+    classes, count = np.unique(targets), outputs.shape[1]
     reliability = _reliability(right, confidence)
+    confusion = np.bincount(targets * count + predicted, minlength=count * count).reshape(count, count)
+    # Twice the hits of a class, over its records and those that were said to be of it.
+    f1 = 2 * confusion.diagonal() / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
     return Measures(
         accuracy=accuracy_of(outputs, targets, "classification"),
         auc=_area(share, targets, classes),
-        f1=float(f1_score(targets, predicted, labels=classes, average="macro", zero_division=0)),
-        ece=float(sum(abs(said - held) * count for said, held, count in reliability) / len(right)),
-        confusion=confusion_matrix(targets, predicted, labels=np.arange(outputs.shape[1])).tolist(),
+        f1=float(f1[classes].mean()),
+        ece=float(sum(abs(said - held) * records for said, held, records in reliability) / len(right)),
+        confusion=confusion.tolist(),
         reliability=reliability,
     )
 
 
 def _area(share: Floats, targets: NDArray[Any], classes: NDArray[Any]) -> float:
-    from sklearn.metrics import roc_auc_score
-
     if len(classes) < 2:
         return nan  # no record to be ranked below the others
     if share.shape[1] == 2:
-        return float(roc_auc_score(targets, share[:, 1]))
-    return float(np.mean([roc_auc_score(targets == k, share[:, k]) for k in classes]))
+        return _above(share[:, 1], targets == 1)
+    return float(np.mean([_above(share[:, k], targets == k) for k in classes]))
+
+
+def _above(scores: Floats, own: NDArray[np.bool_]) -> float:
+    """Of all pairs of an own record and another: the share whose own one scores higher. Equals are half.
+
+    It is the area under the ROC curve (Mann and Whitney). scikit-learn's would be the only reason to load
+    that library in most runs.
+    """
+    from scipy.stats import rankdata
+
+    ranks, mine = rankdata(scores), int(own.sum())
+    return float((ranks[own].sum() - mine * (mine + 1) / 2) / (mine * (len(own) - mine)))
 
 
 def _reliability(right: NDArray[np.bool_], confidence: Floats) -> list[tuple[float, float, int]]:
-    from sklearn.calibration import calibration_curve
-
-    # The same edges as scikit-learn's, which leaves out empty bins and does not give the numbers.
     places = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], confidence)
     counts = np.bincount(places, minlength=BINS)
-    held, said = calibration_curve(right, confidence, n_bins=BINS)
-    kept = counts[counts > 0].tolist()
-    return [(float(s), float(h), c) for s, h, c in zip(said, held, kept, strict=True)]
+    held, said = np.bincount(places, right, BINS), np.bincount(places, confidence, BINS)
+    return [
+        (float(said[place] / counts[place]), float(held[place] / counts[place]), int(counts[place]))
+        for place in np.flatnonzero(counts)
+    ]
 
 
 def _of_numbers(outputs: Floats, targets: NDArray[Any]) -> Measures:

@@ -59,6 +59,7 @@ ALONE = {
     "securefl.protocols.fedlog.bodies": "FedLog's bodies and FedLog-C's penalty, apart from the head",
     "securefl.secagg.quorum": "one check with its bound, as SPEC.md proves it",
     "securefl.study.alarms": "warnings about a finished run, apart from the tables that `results` makes",
+    "securefl.report.margins": "it imports matplotlib, which `style` imports where a figure is made",
     "securefl.sums.encrypted.key_holder": "one party's machine",
     "securefl.sums.encrypted.parts": "arithmetic on ciphertexts, tested without the machines",
     "securefl.sums.encrypted.server": "one party's machine",

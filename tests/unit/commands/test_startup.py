@@ -6,6 +6,7 @@ import gc
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import get_args
@@ -21,70 +22,54 @@ from securefl.core.lazy import without_full_collections
 from securefl.core.release import PARTIES
 
 SLOW = ("torch", "matplotlib", "dp_accounting", "scipy", "pandas", "tenseal", "sklearn", "opacus", "jinja2")
-EVERY_HELP = """
-import sys
-import click
-from securefl.commands.main import Commands, cli
-
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+HELP = """
 with click.Context(cli, info_name="securefl") as context:
     cli.get_help(context)
     for name in Commands().list_commands(context):
         command = cli.get_command(context, name)
         with click.Context(command, info_name=name) as inner:
             command.get_help(inner)
-print(*(name for name in %r if name in sys.modules))
 """
-
-
-def test_no_page_of_help_loads_what_takes_seconds() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", EVERY_HELP % (SLOW,)], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.split() == []
-
-
-COMMANDS = """
-import sys
-from securefl.commands.main import cli
-
-for words in %r:
-    cli(words.split(), standalone_mode=False)
-print("loaded", *(name for name in %r if name in sys.modules))
-"""
-EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
-
-
-def loaded(code: str, folder: Path) -> set[str]:
-    """The slow libraries that a new interpreter has loaded when the code has run."""
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder
-    )
-    return set(found.stdout.split("\n")[-2].split()[1:])
-
-
-@pytest.mark.parametrize(
-    ("words", "may"),
-    [
-        (["studies", "studies demo", "data list"], set()),
-        # A key holder's key is made by what keeps its ledger.
-        (["keygen --role key-holder --out K"], {"tenseal", "dp_accounting", "scipy"}),
-        (["calibrate --epsilon 1 --delta 1e-5 --sensitivity 1"], {"dp_accounting", "scipy"}),
-        # pandas reads the table, and the study's own net.py loads scikit-learn. No picture is drawn.
-        (["plan own_table.toml"], {"torch", "dp_accounting", "scipy", "tenseal", "pandas", "sklearn"}),
-    ],
+ACCOUNTANT = {"dp_accounting", "scipy"}
+STEPS: Sequence[tuple[str, set[str]]] = (
+    (HELP, set()),
+    ("cli(['studies'], standalone_mode=False)", set()),
+    ("cli(['studies', 'demo'], standalone_mode=False)", set()),
+    ("cli(['data', 'list'], standalone_mode=False)", set()),
+    # Who only reads keys and plans does not wait for the accountant.
+    ("from securefl.deployment import keys, pinning, status", set()),
+    ("cli('calibrate --epsilon 1 --delta 1e-5 --sensitivity 1'.split(), standalone_mode=False)", ACCOUNTANT),
+    ("import securefl; securefl.run, securefl.forecast", {"torch", "pandas"}),
+    # The study's own net.py loads scikit-learn. No picture is drawn, and nothing encrypted.
+    ("cli(['plan', 'own_table.toml'], standalone_mode=False)", {"sklearn"}),
+    # A key holder's key is a homomorphic one.
+    ("cli('keygen --role key-holder --out K'.split(), standalone_mode=False)", {"tenseal"}),
 )
-def test_a_command_loads_only_what_it_needs(words: list[str], may: set[str], tmp_path: Path) -> None:
+"""What one interpreter does in this order, and what it may load that no step before has loaded."""
+ALL_STEPS = """
+import sys
+import click
+from securefl.commands.main import Commands, cli
+
+for code in %r:
+    exec(code)
+    print("LOADED", *(name for name in %r if name in sys.modules))
+"""
+
+
+def test_each_call_loads_only_what_it_needs(tmp_path: Path) -> None:
     for name in ("own_table.toml", "patients.csv", "net.py"):
         shutil.copy(EXAMPLES / name, tmp_path)
-    assert loaded(COMMANDS % (words, SLOW), tmp_path) <= may
-
-
-def test_python_waits_for_no_picture_before_its_study_begins(tmp_path: Path) -> None:
-    code = (
-        "import sys, securefl; securefl.run, securefl.forecast; "
-        f"print('loaded', *(name for name in {SLOW!r} if name in sys.modules))"
+    code = ALL_STEPS % ([code for code, _ in STEPS], SLOW)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    assert loaded(code, tmp_path) <= {"torch", "pandas", "dp_accounting", "scipy", "tenseal"}
+    lines = [line.split()[1:] for line in found.stdout.split("\n") if line.startswith("LOADED")]
+    may: set[str] = set()
+    for (step, more), loaded in zip(STEPS, lines, strict=True):
+        may |= more
+        assert set(loaded) <= may, step
 
 
 def test_full_searches_for_cycles_pause_while_a_face_loads_and_go_on_after_an_error() -> None:
@@ -112,15 +97,6 @@ def test_entry_points_follow_the_search_path(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     assert "made" in {point.name for point in entry_points(group="securefl.sums")}
     assert "masked" not in {point.name for point in entry_points(group="securefl.protocols")}
-
-
-def test_who_only_reads_keys_and_plans_does_not_wait_for_the_accountant() -> None:
-    code = (
-        "import sys; from securefl.deployment import keys, pinning, status; "
-        "print('dp_accounting' in sys.modules)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["False"]
 
 
 def test_the_list_has_the_sentence_of_every_command() -> None:

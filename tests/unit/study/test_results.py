@@ -10,8 +10,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from support.tiny_study import FEDAVG, FEDPROF, study, world
 
+from securefl.report import plots
+from securefl.report.style import NARROW, WIDE
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun
 
@@ -105,6 +108,23 @@ def test_json_is_strict(collected: results.Results) -> None:
     text = json.dumps(run_report.as_json(collected), allow_nan=False)
     arms = json.loads(text)["arms"]
     assert arms[0]["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
+
+
+def test_a_picture_is_drawn_once_for_its_file_and_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths: list[float] = []
+    usual = plots.accuracy
+
+    def counted(*given: Any, width: float, **more: Any) -> Figure:
+        widths.append(width)
+        return usual(*given, width=width, **more)
+
+    monkeypatch.setattr(plots, "accuracy", counted)
+    of = study(FEDAVG)
+    alone = results.collect(of, [ArmRun(of.arms[0], world(of), [record(1, 0.1, arm="FedAvg", figures={})])])
+    run_report.write(of, alone, [], tmp_path, "securefl run x")
+    assert sorted(widths) == [NARROW, WIDE]
 
 
 def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:

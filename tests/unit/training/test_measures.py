@@ -6,10 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import softmax
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
 
 from securefl.training import ModelConfig, evaluate
 from securefl.training.evaluation import outputs_on
-from securefl.training.measures import Measures, measured, worst_decile
+from securefl.training.measures import BINS, Measures, measured, worst_decile
 
 
 def logits(probabilities: list[list[float]]) -> np.ndarray:
@@ -44,6 +47,24 @@ def test_f1_is_a_mean_over_classes_that_occur() -> None:
     found = measured(outputs, np.array([0, 0, 0, 1]), "classification")
     assert found.f1 == pytest.approx((6 / 7 + 0) / 2)
     assert found.auc == 0.5
+
+
+@pytest.mark.parametrize("kinds", [2, 5])
+def test_measures_are_those_of_scikit_learn(kinds: int) -> None:
+    rng = np.random.default_rng(kinds)
+    outputs = rng.normal(size=(300, kinds)).round(1)  # with equal scores
+    y = rng.integers(0, kinds - (kinds > 2), 300)  # of five classes the last one has no record
+    found, share = measured(outputs, y, "classification"), softmax(outputs, axis=1)
+    areas = [roc_auc_score(y == k, share[:, k]) for k in ([1] if kinds == 2 else np.unique(y))]
+    assert found.auc == pytest.approx(np.mean(areas))
+    labels = {"labels": np.unique(y), "average": "macro"}
+    assert found.f1 == pytest.approx(f1_score(y, outputs.argmax(axis=1), **labels))
+    assert np.array_equal(
+        found.confusion, confusion_matrix(y, outputs.argmax(axis=1), labels=np.arange(kinds))
+    )
+    right = outputs.argmax(axis=1) == y
+    held, said = calibration_curve(right, share.max(axis=1), n_bins=BINS)
+    assert np.allclose([own[:2] for own in found.reliability], np.transpose([said, held]), rtol=1e-12)
 
 
 def test_one_class_has_no_area() -> None:
