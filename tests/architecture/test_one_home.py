@@ -70,7 +70,6 @@ ALONE = {
     "securefl.sums.two_server.server": "one party's machine",
     "securefl.study.spent": "what data holders spent by round, from the public account alone",
     "securefl.sweep.on_cluster": "lanes of cells on a cluster; `session` plays cells on one machine",
-    "securefl.report.margins": "the layout of a figure, which `style` frames and does not measure",
     "securefl.training.alone": "what vmap isolates; `isolation` chooses the way, and is as long again",
     "securefl.training.canaries": "one attack, which needs Opacus: `audits` imports it when it is used",
     "securefl.training.kinks": "one attack, which needs Opacus: `audits` imports it when it is used",
