@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from securefl.protocols.averaging import (
 )
 from securefl.protocols.contributions import LOSS, SIZE, Loss, Size, check_loss_bound
 from securefl.protocols.selection import admitted, by_valuation, first_come, with_replacement
+from securefl.protocols.stale import part_of, with_stale
 from securefl.training import Problem
 
 
@@ -182,15 +183,23 @@ class CFCFM:
     the server does not ask clients that would be late, which saves their energy and changes no result.
 
     fraction: C; K = ceil(C N) clients a round.
+    stale: as in FedAvg, whose full aggregation it has.
     """
 
     fraction: float
+    stale: bool = field(default=False, metadata={"words": with_stale})
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
 
     def build(self, problem: Problem) -> Algorithm:
-        return Averaging(problem=problem, selection=FirstCome(), fraction=self.fraction, aggregation="full")
+        return Averaging(
+            problem=problem,
+            selection=FirstCome(),
+            fraction=self.fraction,
+            aggregation="full",
+            part=part_of(problem, self.stale),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,6 +42,7 @@ from securefl.core.sparse import dense, sparse
 from securefl.errors import DataError
 from securefl.protocols.averaging import Uniform, cohort_size, sampling
 from securefl.protocols.contributions import to_fit, update_sends
+from securefl.protocols.local_accuracy import of_common_model
 from securefl.protocols.parts import step_of
 from securefl.training import Learnt, Problem
 from securefl.training.fit import Fit, Fitted, fitted
@@ -51,11 +52,14 @@ from securefl.training.learnt import common
 class Compression(Protocol):
     """How an update becomes the numbers that a client sends, and their mean becomes a step.
 
-    `size` is the number of numbers, for a model of d values.
+    `size` is the number of numbers, for a model of d values. At most `nonzero` of them are not 0.
     """
 
     @property
     def size(self) -> int: ...
+
+    @property
+    def nonzero(self) -> int: ...
 
     def spec(self, update: ValueSpec) -> ValueSpec:
         """The spec of the numbers, from the one of an update."""
@@ -178,7 +182,10 @@ class CompressedAveraging:
         )
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        return self.problem.evaluate(state.broadcast)
+        found, model = self.problem.evaluate(state.broadcast), state.broadcast
+        sent = np.full(len(devices), self.compression.nonzero / len(model))
+        local = of_common_model(devices, self.problem, model)
+        return replace(found, figures={"parameters": sent, **local})
 
     def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
         return common(self.problem, state.broadcast, client)

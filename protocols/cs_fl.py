@@ -206,6 +206,10 @@ class Sketched:
     def size(self) -> int:
         return self.sketch.rows
 
+    @property
+    def nonzero(self) -> int:
+        return self.size
+
     def spec(self, update: ValueSpec) -> ValueSpec:
         which = "a sketch" if self.step_norm is None else "the signs of a sketch"
         whole = "the largest entries of its model update and residual (they can be recovered from it)"

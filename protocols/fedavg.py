@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from securefl.algorithm import Algorithm
 from securefl.protocols.averaging import Aggregation, Averaging, Uniform, aggregated, check_fraction
+from securefl.protocols.stale import check_stale, part_of, with_stale
 from securefl.training import Problem
 
 
@@ -15,15 +16,22 @@ class FedAvg:
 
     fraction: C; K = ceil(C N) clients a round.
     aggregation: "full" keeps the old model for absent clients, "partial" is the mean over the selected.
+    stale: under full aggregation, absent clients count with the model of their last training (SAFA's cache).
     """
 
     fraction: float
     aggregation: Aggregation = field(default="full", metadata={"words": aggregated})
+    stale: bool = field(default=False, metadata={"words": with_stale})
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
+        check_stale(self.stale, self.aggregation)
 
     def build(self, problem: Problem) -> Algorithm:
         return Averaging(
-            problem=problem, selection=Uniform(), fraction=self.fraction, aggregation=self.aggregation
+            problem=problem,
+            selection=Uniform(),
+            fraction=self.fraction,
+            aggregation=self.aggregation,
+            part=part_of(problem, self.stale),
         )

@@ -41,7 +41,7 @@ from securefl.algorithm import (
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import Sampling, to_fit
-from securefl.protocols.parts import Gathering
+from securefl.protocols.parts import Gathering, Part
 from securefl.protocols.personal import (
     HeadAlone,
     Personal,
@@ -76,18 +76,18 @@ class FedBABU:
 
     fraction: C; K = ceil(C N) clients a round. All clients fine-tune at the end.
     fine_tuned: "full": the whole model is fine-tuned, as in the paper's tables. "head": the head alone, under
-        a frozen body in evaluation mode.
+        a frozen body in evaluation mode. "never": no model is, and the run has no query at its end.
     fine_tune_epochs: passes over a client's records in its fine-tuning.
     """
 
     fraction: float = 1.0
-    fine_tuned: Literal["full", "head"] = "full"
+    fine_tuned: Literal["full", "head", "never"] = "full"
     fine_tune_epochs: int = 5
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
-        if self.fine_tuned not in ("full", "head"):
-            raise ValueError(f'Expected fine_tuned "full" or "head", got {self.fine_tuned!r}.')
+        if self.fine_tuned not in ("full", "head", "never"):
+            raise ValueError(f'Expected fine_tuned "full", "head" or "never", got {self.fine_tuned!r}.')
         if self.fine_tune_epochs < 1:
             raise ValueError(f"Expected fine_tune_epochs >= 1, got {self.fine_tune_epochs}.")
 
@@ -100,13 +100,15 @@ class FedBABU:
             )
         shared = SharedLayers(layers=1, side="body")
         common = Personal(Bodies(problem), shared, under_fixed_head, keeps=False)
-        tuned = Tuned(common, self.fine_tuned, self.fine_tune_epochs)
+        part: Part = common
+        if self.fine_tuned != "never":
+            part = FixedHead(common, Tuned(common, self.fine_tuned, self.fine_tune_epochs))
         return Averaging(
             problem=problem,
             selection=Uniform(),
             fraction=self.fraction,
             aggregation="partial",
-            part=FixedHead(common, tuned),
+            part=part,
         )
 
 

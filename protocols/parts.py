@@ -27,6 +27,7 @@ from securefl.algorithm import (
     Total,
 )
 from securefl.protocols.contributions import Sampling, Update
+from securefl.protocols.local_accuracy import of_common_model
 from securefl.training import Learnt, Problem
 from securefl.training.learnt import common
 
@@ -89,7 +90,8 @@ class Whole:
         return gather_mean(query, *contributions)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        return self.problem.evaluate(shared)
+        found = self.problem.evaluate(shared)
+        return replace(found, figures=of_common_model(devices, self.problem, shared))
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         return common(self.problem, shared, client)

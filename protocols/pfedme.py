@@ -36,9 +36,10 @@ from securefl.algorithm import (
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Scaled, Uniform, check_fraction
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
+from securefl.protocols.local_accuracy import local_accuracy
 from securefl.protocols.parts import Gathering, gather_mean
 from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
-from securefl.training import Learnt, Problem
+from securefl.training import Learnt, Problem, evaluate
 from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.local import Envelope
 
@@ -124,7 +125,11 @@ class NearGlobal:
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         found = each_on_its_own(devices, lambda client, kept: (self.problem, personal(shared, kept)))
         common = accuracies(devices, lambda client, kept: (self.problem, shared))
-        return replace(found, figures={"global accuracy": common})
+        local = local_accuracy(
+            devices,
+            lambda kept, x, y: evaluate(self.problem.module(personal(shared, kept)), x, y, self.problem.kind),
+        )
+        return replace(found, figures={"global accuracy": common, **local})
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         return Learnt(problem=self.problem, vector=shared if client is None else personal(shared, kept))

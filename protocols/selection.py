@@ -56,15 +56,17 @@ def by_valuation(
 ) -> dict[int, int]:
     """Active FL's draw (Goetz et al. 2019, Algorithm 1): alpha_1, alpha_2, alpha_3 in that order.
 
-    The `excluded` share with the lowest valuation gets probability 0. (1 - explored) * count are drawn
-    without replacement with probability proportional to exp(temperature * valuation). The rest are drawn
-    uniformly from those not drawn yet. An unknown valuation is NaN. A client that must not be drawn has -inf.
+    The `excluded` share with the lowest valuation gets probability 0. (1 - explored) * count, rounded down,
+    are drawn without replacement with probability proportional to exp(temperature * valuation). The rest are
+    drawn uniformly from those not drawn yet. So one client at least explores unless `explored` is 0, as in
+    the code of FedCor's authors. An unknown valuation is NaN. A client that must not be drawn has -inf.
     """
     usable = np.isfinite(valuations)
     log_weights = np.where(usable, temperature * valuations, -np.inf)
     lowest = np.argsort(np.where(usable, valuations, -np.inf), kind="stable")
     log_weights[lowest[: int(excluded * len(valuations))]] = -np.inf
-    exploited = min(count - int(explored * count), int(np.isfinite(log_weights).sum()))
+    # Rounded before it is rounded down: in floats, 0.9 * 10 may be 8.99.
+    exploited = min(int(round((1 - explored) * count, 9)), int(np.isfinite(log_weights).sum()))
     chosen = sample_without_replacement(log_weights, exploited, rng)
     # exploration may find clients of unknown value too, and only those of -inf stay out
     rest = np.where(np.isneginf(valuations), -np.inf, 0.0)

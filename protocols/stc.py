@@ -75,6 +75,10 @@ class Ternary:
     def size(self) -> int:
         return len(self.problem.initial)
 
+    @property
+    def nonzero(self) -> int:
+        return entries(self.p, self.size)
+
     def spec(self, update: ValueSpec) -> ValueSpec:
         return replace(
             update,

@@ -35,6 +35,7 @@ from securefl.protocols.adds.part import figures
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
+from securefl.protocols.local_accuracy import of_common_model
 from securefl.protocols.parts import Gathering, step_of
 from securefl.training import Learnt, Problem, to_vector, train
 from securefl.training.fit import usable
@@ -124,7 +125,9 @@ class Dropped:
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         found = self.supernet.problem.evaluate(shared)
-        return replace(found, figures=figures(self.supernet, devices))
+        # A subnet is for one round of training. A client uses the whole model.
+        local = of_common_model(devices, self.supernet.problem, shared)
+        return replace(found, figures={**figures(self.supernet, devices), **local})
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         return common(self.supernet.problem, shared, client)

@@ -27,6 +27,7 @@ class Adds:
     epsilon, cooling: the inexactness of masks in round 1, and the factor on it in each round.
     validation: share of a client's records that rates are searched on, redrawn in every round.
     offset: lambda is the skew of the client's labels, from 0 to 1, plus this.
+    weight: lambda of every client, whatever its labels (the paper's Figures 6 and 7), in place of the former.
     lasting: whether the lots of units are drawn once a round. The paper draws them for each pass.
     scaled: whether masks are divided by their means, as in dropout. The paper's are not.
     fewest: the least number of clients that an entry is averaged over. Hidden sums may need more.
@@ -48,6 +49,7 @@ class Adds:
     cooling: float = Search.cooling
     validation: float = Search.validation
     offset: float = Search.offset
+    weight: float | None = Search.weight
     lasting: bool = Search.lasting
     scaled: bool = Search.scaled
     fewest: int = 1
@@ -69,6 +71,7 @@ class Adds:
             cooling=self.cooling,
             validation=self.validation,
             offset=self.offset,
+            weight=self.weight,
             lasting=self.lasting,
             scaled=self.scaled,
         )

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.algorithm import (
     ByDraws,
@@ -33,11 +35,12 @@ from securefl.algorithm import (
     Total,
 )
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
-from securefl.protocols.adds.subnet_search import Search
+from securefl.protocols.adds.subnet_search import Search, fixed_masks, masked
 from securefl.protocols.adds.supernet import Supernet
 from securefl.protocols.contributions import Sampling
+from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Gathering
-from securefl.training import Learnt
+from securefl.training import Learnt, evaluate
 from securefl.training.learnt import common
 
 
@@ -96,7 +99,22 @@ class Subnets:
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         found = self.supernet.problem.evaluate(shared)
-        return replace(found, figures=figures(self.supernet, devices))
+        local = local_accuracy(devices, self._tested_subnet(shared))
+        return replace(found, figures={**figures(self.supernet, devices), **local})
+
+    def _tested_subnet(self, shared: Float32s) -> Tested:
+        """A client uses the units of its newest subnet, with the newest values. Without one it uses all."""
+        supernet = self.supernet
+
+        def tested(kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
+            units = kept.get("units", supernet.whole)
+            if not units.any():  # its training failed
+                units = supernet.whole
+            model = supernet.problem.to_read(shared)
+            with masked(model, supernet, lambda: fixed_masks(supernet, units, scaled=self.search.scaled)):
+                return evaluate(model, x, y, supernet.problem.kind)
+
+        return tested
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         return common(self.supernet.problem, shared, client)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil, log
+from math import ceil, inf, log
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -252,6 +252,18 @@ def masked(model: nn.Module, supernet: Supernet, draw: Callable[[], Masks]) -> I
             handle.remove()
 
 
+def fixed_masks(supernet: Supernet, units: Mask, *, scaled: bool) -> Masks:
+    """The masks that keep these units (J,), for the passes of a finished subnet.
+
+    scaled: whether they are divided by their means, as the masks that the subnet was trained under.
+    """
+    found: dict[int, Tensor] = {}
+    for layer in supernet.sampled:
+        kept = units[layer.own]
+        found[layer.own.start] = _tensor(kept / kept.mean() if scaled else kept)
+    return found
+
+
 def _gate(first: int, passing: Mapping[int, Tensor]) -> Callable[..., Tensor]:
     def gate(_module: nn.Module, _given: Any, came: Tensor) -> Tensor:
         return came * passing[first].to(came.device).reshape(-1, *[1] * (came.ndim - 2))
@@ -307,6 +319,7 @@ class Search:
         epsilon, cooling: the inexactness in round 1, and the factor on it in each round.
         validation: share of a client's records that rates are searched on. It is redrawn in every round.
         offset: lambda = skew of the client's labels + offset.
+        weight: lambda of every client, whatever its labels. None takes the skew and the offset.
         lasting: whether the lots of units are drawn once a round, or else for each pass.
         scaled: whether masks are divided by their means.
 
@@ -326,6 +339,7 @@ class Search:
     cooling: float = 0.98
     validation: float = 0.1
     offset: float = 0.5
+    weight: float | None = None
     lasting: bool = True
     scaled: bool = True
 
@@ -339,6 +353,17 @@ class Search:
             )
         if not 0 < self.validation < 1:
             raise ValueError(f"Expected 0 < validation < 1, got {self.validation}.")
+        if self.weight is not None and not 0 <= self.weight < inf:
+            raise ValueError(
+                f"Expected a finite weight >= 0, got {self.weight}. Leave it out for the paper's."
+            )
+
+    def of(self, skew: float) -> float:
+        """Lambda, the weight of the squared rates in the loss, of a client with this skew of labels.
+
+        Raises nothing.
+        """
+        return skew + self.offset if self.weight is None else self.weight
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -420,7 +445,7 @@ def bilevel(
     uneven = skew(y, problem.outputs)
     learning, held = redrawn(len(x), config.validation, rng)
     seen = (x[learning], y[learning])
-    steps = _Steps(supernet, config, module, seen, (x[held], y[held]), uneven + config.offset, rng, number)
+    steps = _Steps(supernet, config, module, seen, (x[held], y[held]), config.of(uneven), rng, number)
     steps.look()
     with masked(module, supernet, steps.gates.draw):
         train(module, *seen, problem.local, problem.loss, rng, number - 1, before=steps)

@@ -31,6 +31,7 @@ from securefl.protocols.averaging import (
 from securefl.protocols.contributions import Size
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.protocols.selection import admitted, with_replacement
+from securefl.protocols.stale import check_stale, part_of, with_stale
 from securefl.training import Problem, profile
 
 Alpha = float | tuple[float, ...] | Literal["theorem-1"]
@@ -133,7 +134,7 @@ class FedProf:
     """Options of FedProf.
 
     fraction: C; K = ceil(C N) clients a round.
-    aggregation: as in FedAvg.
+    aggregation, stale: as in FedAvg; a cache needs full aggregation.
     alpha: penalty on divergence: one number, one per client, or "theorem-1" (v2: lambda_k = n_k / n). The
         papers use 10 (GasTurbine, EMNIST) and 25 (CIFAR-10). 0 is uniform selection.
     replacement: draw with replacement, as Theorem 1 needs. The default is without.
@@ -156,6 +157,7 @@ class FedProf:
 
     fraction: float
     aggregation: Aggregation = field(default="partial", metadata={"words": aggregated})
+    stale: bool = field(default=False, metadata={"words": with_stale})
     alpha: Alpha = 10.0
     replacement: bool = False
     variant: Variant = Variant.FULL
@@ -166,6 +168,7 @@ class FedProf:
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
+        check_stale(self.stale, self.aggregation)
         numbers = (
             ()
             if isinstance(self.alpha, str)
@@ -194,5 +197,6 @@ class FedProf:
             selection=selection,
             fraction=self.fraction,
             aggregation=self.aggregation,
+            part=part_of(problem, self.stale),
             replacement=self.replacement,
         )

@@ -34,6 +34,15 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     OURS: {"alpha": 10.0},
 }
 """The systems' options according to the papers, or to the papers that they cite."""
+TUNES: Final[Mapping[str, tuple[str, tuple[float, float]]]] = {
+    "FedProx": ("mu", (0.01, 0.1)),
+    "FedADAM": ("learning_rate", (1e-3, 1e-2)),
+    "AFL": ("momentum", (0.0, 0.9)),
+    OURS: ("alpha", (10.0, 25.0)),
+}
+"""What `securefl reproduce --tuned` chooses beside the learning rate."""
+SENDS: Final[Mapping[str, tuple[str, ...]]] = {"AFL": ("loss",), OURS: ("profile",)}
+"""What systems send without protection beside the update."""
 GAS: Final = (
     "Sensors are scaled by their published ranges, in the papers by the records' own extremes.",
     "Clients train with Adam, whose state begins anew each round; the papers name no optimiser, and plain "
@@ -99,6 +108,8 @@ def part(
             arm=name,
             figures=printed.get("Ours" if name == OURS else name, {}),
             options=OPTIONS.get(name, {}),
+            tunes=TUNES.get(name),
+            sends=("update", *SENDS.get(name, ())),
         )
         for name in arms
     )

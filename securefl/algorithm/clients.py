@@ -187,6 +187,8 @@ class Evaluation:
 class Device:
     """The observer's view of a client: test records that are like its own, and its client state.
 
+    held: x and y of the client's own records that it never trains on. None without a hold-out.
+
         >>> import numpy as np
         >>> from securefl.algorithm import Device
         >>> Device(x=np.ones((2, 3)), y=np.array([0, 1]), kept={}).y.tolist()
@@ -198,6 +200,7 @@ class Device:
     x: NDArray[Any]
     y: NDArray[Any]
     kept: ClientState
+    held: tuple[NDArray[Any], NDArray[Any]] | None = None
 
 
 class Contribution(Protocol):

@@ -142,12 +142,14 @@ class Run:
     def test_records(self, seed: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
         """The x and y for measuring accuracy: the server's records under a seed, by default the first.
 
-        x is the model's input. y has labels, or values in the table's units, as `Trained.predict` gives them.
+        x is as `Trained.predict` reads it. y has labels, or values in the table's units, as it gives them.
         """
         chosen = _seed(self.study, seed)
         splits = split_key.of_run(self.study, self.folder, began=True).splits(self.study, chosen)
         here = world.build(self.study, chosen, Hardware(), splits=splits)
-        x, y = here.problem.server_x, here.problem.server_y
+        # A model scales the arrays that it is given by itself (`[data] scaling`).
+        x = here.problem.server_x if here.unscaled_x is None else here.unscaled_x
+        y = here.problem.server_y
         if here.problem.kind == "regression":
             return x, here.schema.in_units(y)
         return x, here.schema.classes(here.problem.outputs)[y]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +17,18 @@ from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
     from securefl.published.table import Table
     from securefl.study.config import RuntimeBackend
+    from securefl.study.results import Results
 
 _EXAMPLES = """\b
 Example:  securefl reproduce
           securefl reproduce fedprof_v2_table_3
           securefl reproduce fedprof_v2_table_3 --json --workers 2
+          securefl reproduce fedprof_v2_table_3 --tuned
           RAY_ADDRESS=10.0.0.1:6379 securefl reproduce fedprof_v2_table_3 --backend ray
 """
 
@@ -37,9 +44,20 @@ Example:  securefl reproduce
 )
 @with_workers
 @with_backend
+@click.option(
+    "--tuned",
+    is_flag=True,
+    help="First choose each system's learning rate, and its own option, by a half of the test records. The "
+    "other half then measures.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
 def reproduce(
-    table: str | None, out: Path, workers: int | None, backend: RuntimeBackend | None, as_json: bool
+    table: str | None,
+    out: Path,
+    workers: int | None,
+    backend: RuntimeBackend | None,
+    tuned: bool,
+    as_json: bool,
 ) -> None:
     """Measure a published TABLE again, and print its figures beside the published ones.
 
@@ -49,13 +67,28 @@ def reproduce(
     The table's folder gets a run folder for each part, with a report, and table.csv with every figure and
     every difference of data and scale. After an interruption, run the same command again: each cell resumes
     after its last finished round. The exit code is 4 if an arm learnt nothing (see `securefl run --help`).
+
+    With --tuned every system has the same number of candidates. It takes some three times as long, in the
+    folder TABLE-tuned.
     """
     from securefl.published import catalogue
 
     if table is None:
+        if tuned:
+            raise click.UsageError("Expected a TABLE with --tuned, got none.")
         _list(out, as_json)
     else:
-        _reproduce(table, catalogue.table_named(table), out, workers, backend, as_json)
+        found = catalogue.table_named(table)
+        asked = _Asked(
+            name=table,
+            table=found,
+            out=out,
+            workers=workers,
+            backend=backend,
+            json=as_json,
+            tuned=tuned,
+        )
+        _reproduce(asked)
 
 
 def _list(out: Path, as_json: bool) -> None:
@@ -94,54 +127,108 @@ def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
     }
 
 
-def _reproduce(
-    name: str,
-    table: Table,
-    out: Path,
-    workers: int | None,
-    backend: RuntimeBackend | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What a person asked for: the table by its name, and the options."""
+
+    name: str
+    table: Table
+    out: Path
+    workers: int | None
+    backend: RuntimeBackend | None
+    json: bool
+    tuned: bool
+
+    @property
+    def folder(self) -> Path:
+        return self.out / (f"{self.name}-tuned" if self.tuned else self.name)
+
+    @property
+    def command(self) -> str:
+        return f"securefl reproduce {self.name}{' --tuned' if self.tuned else ''}"
+
+
+def _reproduce(asked: _Asked) -> None:
     from rich.console import Console
 
-    from securefl.published import beside
-    from securefl.published.differences import differences
-    from securefl.published.progress import Bar
-    from securefl.published.reproduction_status import home, standing
-    from securefl.published.run import run_table
-    from securefl.study.interruption import Interrupted, Interruption
-
-    folder = out / name
-    console = Console(stderr=True, quiet=as_json)
-    line = printing(console)
+    console = Console(stderr=True, quiet=asked.json)
     began = time.perf_counter()
-    if (now := standing(table, folder)).begun:
-        say(console, f"Going on with {name} in {folder}: {now}.")
-    stop = Interruption(line)
-    try:
-        with stop, Bar(table, console) as bar:
-            results = run_table(
-                table, folder, bar.tell, workers=workers, backend=backend, stop=stop, say=line
-            )
-    except Interrupted as interrupted:
-        end_stopped(interrupted, f"securefl reproduce {name} --out {out}")
-    pairs = beside.beside(table, {name: own.metrics for name, own in results.items()})
-    path = folder / beside.CSV
-    beside.write(path, name, table, pairs)
-    if as_json:
-        told = {
-            "table": name,
-            "version": table.version,
-            "figures": beside.as_rows(pairs),
-            "warnings": {part: [vars(alarm) for alarm in own.alarms] for part, own in results.items()},
-            "differences": differences(table),
-            "csv": str(path),
-            "reports": [str(home(folder, part) / "report.html") for part in table.parts],
-        }
-        click.echo(json.dumps(told, indent=2))
-    else:
-        echo("\n".join(beside.sentences(table, pairs)))
-        echo(f"Table: {path}")
+    table, results, metrics = (_run_tuned if asked.tuned else _run_plain)(asked, console)
+    _told(asked, table, results, metrics)
+    if not asked.json:
         console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
     warnings = [f"{part}: {alarm.text}" for part, own in results.items() for alarm in own.alarms]
     end_told(warnings, all(own.learnt for own in results.values()))
+
+
+_Ran = tuple["Table", dict[str, "Results"], dict[str, "pd.DataFrame"]]
+"""A table as it is printed, the results of all runs that measured it, and the metrics of each part."""
+
+
+def _run_plain(asked: _Asked, console: Console) -> _Ran:
+    from securefl.published.observed_figures import with_figures
+
+    results = _run(asked, asked.table, asked.folder, console)
+    return asked.table, results, {name: with_figures(own) for name, own in results.items()}
+
+
+def _run_tuned(asked: _Asked, console: Console) -> _Ran:
+    from securefl.published import tuning
+    from securefl.published.observed_figures import with_figures
+
+    console.print(tuning.GRID, highlight=False)
+    tried = _run(asked, tuning.choosing(asked.table), asked.folder / "choosing", console)
+    choice = tuning.chosen(asked.table, {name: own.metrics for name, own in tried.items()})
+    runs = tuning.measured(asked.table, choice)
+    results = _run(asked, runs, asked.folder / "measured", console)
+    metrics = tuning.together(asked.table, choice, {name: with_figures(own) for name, own in results.items()})
+    return tuning.tuned(asked.table, choice), results, metrics
+
+
+def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[str, Results]:
+    from securefl.published.progress import Bar
+    from securefl.published.reproduction_status import standing
+    from securefl.published.run import run_table
+    from securefl.study.interruption import Interrupted, Interruption
+
+    line = printing(console)
+    if (now := standing(table, folder)).begun:
+        say(console, f"Going on with {asked.name} in {folder}: {now}.")
+    stop = Interruption(line)
+    try:
+        with stop, Bar(table, console) as bar:
+            return run_table(
+                table,
+                folder,
+                bar.tell,
+                workers=asked.workers,
+                backend=asked.backend,
+                stop=stop,
+                say=line,
+            )
+    except Interrupted as interrupted:
+        end_stopped(interrupted, f"{asked.command} --out {asked.out}")
+
+
+def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: Any) -> None:
+    from securefl.published import beside
+    from securefl.published.differences import differences
+
+    pairs = beside.beside(table, metrics)
+    path = asked.folder / beside.CSV
+    beside.write(path, asked.command, table, pairs)
+    if not asked.json:
+        echo("\n".join(beside.sentences(table, pairs)))
+        echo(f"Table: {path}")
+        return
+    told = {
+        "table": asked.name,
+        "version": table.version,
+        "figures": beside.as_rows(pairs),
+        "claims": beside.claims(table, pairs),
+        "warnings": {part: [vars(alarm) for alarm in own.alarms] for part, own in results.items()},
+        "differences": differences(table),
+        "csv": str(path),
+        "reports": sorted(str(page) for page in asked.folder.glob("**/report.html")),
+    }
+    click.echo(json.dumps(told, indent=2))

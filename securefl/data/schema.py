@@ -20,6 +20,7 @@ from securefl.core.text_safety import is_legible
 from securefl.data.columns import Column, Place, Word, encoded, require_name, word_of
 from securefl.data.layout import Layout, values_of
 from securefl.data.networks import NAMED, is_name
+from securefl.data.scaling import Scaling
 from securefl.data.tables import MOST_COLUMNS
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Schema:
     shape: of one record as it is encoded, before `features`. targets: the columns that the model predicts, or
     empty for arrays. labels: the labels in the order of the classes, or empty if they are 0, 1, ... or if
     the targets are numbers. network: the network that computed the records elsewhere, "none", or "" if it is
-    unknown. features: the network that computes features of the encoded records, or None.
+    unknown. scaling: of the encoded records by public constants, or None. features: the network that computes
+    features of the encoded records, or None.
 
     Raises ValueError if the parts contradict each other.
     """
@@ -89,11 +91,14 @@ class Schema:
     targets: tuple[Named, ...] = ()
     labels: tuple[Word, ...] = ()
     network: str = ""
+    scaling: Scaling | None = None
     features: Features | None = None
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1 or prod(self.shape) > MOST_VALUES:
             raise ValueError(f"Expected records of 1 to {MOST_VALUES:,} values, got shape {self.shape}.")
+        if self.scaling is not None:
+            self.scaling.require(self.shape)
         if self.network and not is_name(self.network):
             raise ValueError(f"Expected `network` as {NAMED}, got {self.network[:80]!r}.")
         words = [word_of(label) for label in self.labels]
@@ -118,7 +123,7 @@ class Schema:
     def words(self) -> dict[str, Any]:
         """The schema as a value for JSON."""
         columns = None if self.columns is None else [one.words() for one in self.columns]
-        features = self.features
+        features, scaling = self.features, self.scaling
         return {
             "columns": columns,
             "shape": list(self.shape),
@@ -132,12 +137,18 @@ class Schema:
                 "name": features.name,
                 "about": features.about,
             },
+            **(
+                {}
+                if scaling is None
+                else {"scaling": {"mean": [*scaling.mean], "deviation": [*scaling.deviation]}}
+            ),
         }
 
     @classmethod
     def parse(cls, table: Any) -> Schema:
         """The schema that `words` wrote. Raises ConfigError, which names the column, for anything else."""
-        if not isinstance(table, dict) or set(table) != {one.name for one in fields(cls)}:
+        # `scaling` is written where there is one alone: cards of before have no such key.
+        if not isinstance(table, dict) or {*table, "scaling"} != {one.name for one in fields(cls)}:
             raise ConfigError(
                 "[records] Expected the keys columns, features, labels, network, shape and targets, got "
                 f"{', '.join(map(str, table))[:200] if isinstance(table, dict) else type(table).__name__}."
@@ -156,7 +167,8 @@ class Schema:
     def plain(self) -> bool:
         """Whether a record's values are the model's input, unchanged."""
         untouched = Column()
-        return self.features is None and all(one.column == untouched for one in self.columns or ())
+        unchanged = self.features is None and self.scaling is None
+        return unchanged and all(one.column == untouched for one in self.columns or ())
 
     @property
     def names(self) -> tuple[str, ...]:

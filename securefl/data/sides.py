@@ -25,6 +25,8 @@ TEST: Final = "test"
 """The purpose of a split that sets the server's test records apart."""
 HOLDOUT: Final = "holdout"
 """The purpose of a split that sets a client's own test records apart. The client does not train on them."""
+VALIDATION: Final = "validation"
+"""The purpose of a split that sets apart those test records that choose a setting."""
 KEY_BYTES: Final = 32
 _LABEL: Final = b"securefl split v1|"
 
@@ -51,7 +53,7 @@ class Sides:
             x: The records, shape (n, ...), of any byte order and any strides.
             y: Their targets, shape (n, ...).
             share: The probability with which a record is set apart.
-            purpose: TEST or HOLDOUT. The splits of two purposes are independent.
+            purpose: TEST, HOLDOUT or VALIDATION. The splits of two purposes are independent.
         """
         key = self._for(purpose)
         rows, targets = _canonical(x), _canonical(y)

@@ -58,8 +58,9 @@ def opening(folder: Path, *, new_records: str = "") -> Iterator[Served]:
     # In the party's thread: torch counts threads for each of them.
     single_thread()
     with opened(folder, new_records=new_records) as party:
-        answer = answering(party, resident_of(party))
-        yield Served(lambda relay, request: answer(request), party.files.diary.refuse)
+        resident = resident_of(party)
+        answer = answering(party, resident)
+        yield Served(lambda relay, request: answer(request), party.files.diary.refuse, resident.prepare)
 
 
 def serve(

@@ -150,6 +150,11 @@ class PartySession:
             self._visit = None
             raise
 
+    def prepare(self) -> bool:
+        """Work beforehand for the next answer, for some milliseconds. Returns whether more is to be done."""
+        party = None if self._visit is None else self._visit.party
+        return isinstance(party, ClientParty) and party.prepare()
+
     def _refused(self, error: SecureFLError) -> bytes:
         _LOG.warning("%s refused: %s", self.name, error)
         self.diary.refuse(str(error))

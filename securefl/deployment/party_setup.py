@@ -39,7 +39,7 @@ from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
-from securefl.study.world import build
+from securefl.study.world import build, scale, tested_on
 from securefl.sums.registry import scheme_of
 from securefl.training.task import Problem
 
@@ -182,11 +182,14 @@ def data_of(made: Made, number: int, records: str) -> OwnData:
     if not records:
         return OwnData(world.records[number], None if world.held is None else world.held[number])
     x, y = _own(Path(records), world.problem, world.records[number])
+    study, scaled = made.study, scale(made.study, x)
     if world.held is None:
-        return OwnData((x, y), None)
-    sides = made.keeper.splits(made.study, world.seed).holdout
-    out = sides.apart(x, y, made.study.data.holdout, HOLDOUT)
-    return OwnData((x[~out], y[~out]), (x[out], y[out]))
+        return OwnData((scaled, y), None)
+    # Split by the records as they are in the file, as the study splits those that it deals.
+    splits = made.keeper.splits(study, world.seed)
+    out = splits.holdout.apart(x, y, study.data.holdout, HOLDOUT)
+    held = out & tested_on(study, x, y, splits.choosing)
+    return OwnData((scaled[~out], y[~out]), (scaled[held], y[held]))
 
 
 def _own(path: Path, problem: Problem, like: Records) -> Records:

@@ -70,10 +70,12 @@ class Served:
     """What a server needs of a party, all of it called in the party's thread.
 
     tell: gets messages for the party's owner on refused connections and errors.
+    prepare: works beforehand for some milliseconds, after a reply was sent; returns whether to call it again.
     """
 
     handle: Handle
     tell: Callable[[str], None]
+    prepare: Callable[[], bool] = lambda: False
 
 
 class PartyThread:
@@ -202,6 +204,7 @@ class _Server:
         self._limits = Limits(places=_PLACES, most=_FRAMES * most, turn_out=self._turn_out)
         self._tasks: dict[Guest, asyncio.Task[None]] = {}
         self._notes: list[Future[None]] = []
+        self._preparing: Future[None] | None = None
         self._begun = Event()
 
     async def run(self) -> None:
@@ -307,6 +310,7 @@ class _Server:
                 await line.send(reply)
                 del reply
                 self._limits.rest(guest)
+                self._prepare_soon()
         except RemoteProtocolError as error:
             self._note(f"Ended a connection of user {guest.user}: {error}")
         except Exception as error:
@@ -349,6 +353,22 @@ class _Server:
         if line.gone:
             raise refusal(_GONE)
         return self._thread.party.handle(line, requests.pop())
+
+    def _prepare_soon(self) -> None:
+        # One piece waits in the party's thread at a time, so that a request waits for one at most.
+        if self._preparing is None or self._preparing.done():
+            self._preparing = self._thread.run(self._prepare)
+
+    def _prepare(self) -> None:
+        """In the party's thread: work beforehand, piece by piece. Requests that came meanwhile go first."""
+        try:
+            more = self._thread.party.prepare()
+        except Exception:
+            # Nothing is lost: the party does the same work as it answers, and refuses if it fails again.
+            _LOG.exception("preparing an answer failed")
+            return
+        if more:
+            self._preparing = self._thread.run(self._prepare)
 
     # The owner ----------------------------------------------------------------------------------------
 

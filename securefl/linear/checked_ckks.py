@@ -92,6 +92,7 @@ class CheckedClients:
     def __init__(self, scheme: CheckedCkks, directory: Directory, identities: Identities) -> None:
         self._scheme, self._directory, self._identities = scheme, directory, identities
         self._known: dict[LinearBounds, tuple[bytes, EncryptionKey, Encryptor]] = {}
+        self._latest: Encryptor | None = None
 
     def conceal(
         self, asked: Questions, header: Header, key: bytes, clients: Sequence[str]
@@ -101,6 +102,7 @@ class CheckedClients:
         if len(asked.weights) != len(asked.names) or any(len(one) != DIGEST for one in asked.weights):
             raise CryptoError("Expected the digest of each query's weights, got another number of them.")
         public, encryptor = self._encryptor(asked.bounds, key)
+        self._latest = encryptor
         checks = self._scheme.checks(asked.bounds, header)
         questions = [
             Question(checks=checks, key=public.session, name=name, told=told)
@@ -112,6 +114,9 @@ class CheckedClients:
             return {name: ConcealVector(asked.bounds, each) for name, each in conceal.items()}
 
         return {own.name: of(own) for own in self._identities(clients)}
+
+    def prepare(self) -> bool:
+        return self._latest is not None and self._latest.prepare()
 
     def _encryptor(self, bounds: LinearBounds, key: bytes) -> tuple[EncryptionKey, Encryptor]:
         # A key holder that restarted has another key: clients must not encrypt under the old one.

@@ -100,6 +100,7 @@ class CkksClients:
         self._scheme = scheme
         self._directory = directory
         self._known: dict[LinearBounds, tuple[bytes, Encryptor]] = {}
+        self._latest: Encryptor | None = None
 
     def conceal(
         self, asked: Questions, header: Header, key: bytes, clients: Sequence[str]
@@ -110,8 +111,12 @@ class CkksClients:
             terms = self._scheme.terms(asked.bounds)
             known = key, Encryptor(public_of(self._directory, terms, key), terms)
             self._known[asked.bounds] = known
+        self._latest = known[1]
         own = dict.fromkeys(asked.names, ConcealVector(asked.bounds, partial(_encrypted, known[1])))
         return dict.fromkeys(clients, own)
+
+    def prepare(self) -> bool:
+        return self._latest is not None and self._latest.prepare()
 
 
 class CkksServer:

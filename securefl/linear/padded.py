@@ -225,6 +225,9 @@ class PadClients:
             for name, told in zip(asked.names, asked.weights, strict=True)
         }
 
+    def prepare(self) -> bool:
+        return False  # a pad binds its query's place: nothing of it is known before the call
+
 
 class PadServerSide:
     """The server's side: it declares weights before it asks, and requests one sum per client."""

@@ -169,6 +169,13 @@ class ClientSide(Protocol):
         """
         ...
 
+    def prepare(self) -> bool:
+        """Do a piece of a later answer's work beforehand, while the client waits: some milliseconds.
+
+        Returns whether another piece is to be done. A party that never calls it does all work as it answers.
+        """
+        ...
+
 
 class ServerSide(Protocol):
     """The server's side of a scheme, for one session."""

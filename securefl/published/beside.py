@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import PermutationMethod, wilcoxon
 
 from securefl.core.errors import ConfigError
 from securefl.published.differences import differences
-from securefl.published.table import Figure, Measure, Row, Table
+from securefl.published.observed_figures import OBSERVED
+from securefl.published.table import Figure, Measure, Part, Row, Table
+from securefl.report.significance import holm, least_p, said, signed_rank
 from securefl.report.tables import write_csv
 from securefl.storage.texts import read_text
 
 CSV = "table.csv"
-_ALL_SIGNS = 2**20
-"""Up to twenty seeds the test counts every pattern of signs, so p is exact, also with ties."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +62,23 @@ def sample(measure: Measure, metrics: pd.DataFrame, arm: str, target: float | No
 
 
 def _of_run(measure: Measure, run: pd.DataFrame, target: float | None) -> tuple[float, bool]:
-    """The value of one run, and whether the run reached the target (always true for the best accuracy)."""
+    """The value of one run, and whether the run reached the target (always true for accuracies)."""
     if measure is Measure.BEST:
         return float(run["accuracy"].max()), True
-    hits = run.loc[run["accuracy"] >= (nan if target is None else target), "round"]
+    if measure is Measure.LAST:
+        return float(run["accuracy"].dropna().iloc[-1]), True
+    if measure in OBSERVED:
+        return _last(run[measure.value]), True
+    reached = run["accuracy"] if measure.target is None else run[Measure.GLOBAL.value]
+    target = target if measure.target is None else measure.target
+    hits = run.loc[reached >= (nan if target is None else target), "round"]
     until = run if hits.empty else run[run["round"] <= hits.iloc[0]]
     return _spent(measure, until), not hits.empty
+
+
+def _last(values: pd.Series) -> float:
+    known = values.dropna()
+    return float(known.iloc[-1]) if len(known) else nan
 
 
 def _spent(measure: Measure, rounds: pd.DataFrame) -> float:
@@ -79,24 +89,11 @@ def _spent(measure: Measure, rounds: pd.DataFrame) -> float:
             return float(rounds["seconds"].sum()) / 60
         case Measure.WATT_HOURS:
             return float(rounds["watt_hours"].sum())
+        case Measure.MEGABYTES:
+            return float(rounds["megabytes"].sum())
+        case Measure.MEGABITS_UP:
+            return float(rounds["bytes_up"].sum()) * 8 / 1e6
     return float(rounds["round"].iloc[-1])
-
-
-def signed_rank(one: Sequence[float], other: Sequence[float]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test over pairs, one for each seed.
-
-    Pairs without a difference are left out. If fewer than two pairs remain, p is 1.
-    """
-    differences = np.subtract(one, other)
-    differences = differences[differences != 0]
-    if len(differences) < 2:
-        return 1.0
-    return float(wilcoxon(differences, method=PermutationMethod(n_resamples=_ALL_SIGNS)).pvalue)
-
-
-def least_p(seeds: int) -> float:
-    """The smallest p of the test with this many pairs: two patterns (all signs equal) of 2^seeds."""
-    return float(min(1.0, 2.0 ** (1 - seeds)))
 
 
 _NAMES, _COLUMN = 24, 20
@@ -108,6 +105,8 @@ class Pair:
     """One figure of a table: the published one, None if the paper prints none, and the measured one.
 
     p: of Wilcoxon's signed-rank test, seed by seed, against the part's own system; None for that system.
+    adjusted: the same by Holm's method, over the rivals of this part and measure. lead: of the part's own
+    system over this one, above 0 if that is better.
     """
 
     part: str
@@ -115,28 +114,65 @@ class Pair:
     measure: Measure
     published: Figure | None
     measured: Sample
-    p: float | None
+    p: float | None = None
+    adjusted: float | None = None
+    lead: float = 0.0
 
 
 def beside(table: Table, metrics: Mapping[str, pd.DataFrame]) -> tuple[Pair, ...]:
     """All figures of the table. metrics: of each part's results (`run.run_table`), by the part's name."""
+    return tuple(
+        pair
+        for part in table.parts
+        for measure in table.measures
+        for pair in _compared(part, measure, metrics[part.name])
+    )
+
+
+def _compared(part: Part, measure: Measure, metrics: pd.DataFrame) -> list[Pair]:
+    """The figures of one part and measure, with the p of each rival of the part's own system."""
+    target = part.study.study.target
+    samples = [sample(measure, metrics, row.arm, target) for row in part.rows]
+    ours = sample(measure, metrics, part.ours, target)
+    rivals = [place for place, row in enumerate(part.rows) if row.arm != part.ours]
+    p = {place: signed_rank(samples[place].values, ours.values) for place in rivals}
+    adjusted = dict(zip(p, holm(tuple(p.values())), strict=True))
+    return [
+        Pair(
+            part=part.name,
+            row=row,
+            measure=measure,
+            published=row.figures.get(measure),
+            measured=own,
+            p=p.get(place),
+            adjusted=adjusted.get(place),
+            lead=(1 if measure.higher_is_better else -1) * (ours.mean - own.mean),
+        )
+        for place, (row, own) in enumerate(zip(part.rows, samples, strict=True))
+    ]
+
+
+def claims(table: Table, pairs: Sequence[Pair]) -> list[str]:
+    """For each part and measure a sentence: whom the own system leads, by how much, at which adjusted p."""
     found = []
     for part in table.parts:
-        target = part.study.study.target
+        label = next((row.label for row in part.rows if row.arm == part.ours), part.ours)
         for measure in table.measures:
-            ours = sample(measure, metrics[part.name], part.ours, target)
-            for row in part.rows:
-                own = sample(measure, metrics[part.name], row.arm, target)
-                pair = Pair(
-                    part=part.name,
-                    row=row,
-                    measure=measure,
-                    published=row.figures.get(measure),
-                    measured=own,
-                    p=None if row.arm == part.ours else signed_rank(own.values, ours.values),
-                )
-                found.append(pair)
-    return tuple(found)
+            rivals = [
+                (pair.row.label, pair.lead, pair.adjusted)
+                for pair in pairs
+                if pair.part == part.name and pair.measure is measure and pair.adjusted is not None
+            ]
+            if rivals:
+                unit = _unit(measure)
+                found.append(f"{part.name}, {measure}: {said(label, rivals, unit)}")
+    return found
+
+
+def _unit(measure: Measure) -> str:
+    if measure.higher_is_better or measure.is_share:
+        return ""
+    return " rounds" if measure.target is not None else f" {measure}"
 
 
 def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
@@ -152,10 +188,12 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
     lines += [
         "",
         f"Measured: mean ± standard deviation over seeds ({seeds}). p: Wilcoxon's signed-rank test against "
-        f"the part's own system, seed by seed; it cannot be below {least_p(seeds):.3g}.",
+        f"the part's own system, both sides, seed by seed; it cannot be below {least_p(seeds):.3g}.",
+        "Significant is p below 0.05, adjusted for the number of rivals of each part and measure (Holm):",
+        *(f"- {claim}" for claim in claims(table, pairs)),
         "≥: some runs never reached the target, so the value is a lower bound from their whole length.",
         "Differences from the paper:",
-        *(f"- {said}" for said in differences(table)),
+        *(f"- {difference}" for difference in differences(table)),
     ]
     return [line.rstrip() for line in lines]
 
@@ -171,7 +209,8 @@ def _of_row(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _head(measure: Measure, target: float | None) -> str:
-    return measure.value if measure is Measure.BEST or target is None else f"{measure} to {target:g}"
+    has_none = measure.higher_is_better or measure.is_share or measure.target is not None
+    return measure.value if has_none or target is None else f"{measure} to {target:g}"
 
 
 def _line(name: str, what: str, cells: Sequence[str]) -> str:
@@ -214,18 +253,20 @@ def as_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
             "seeds": len(pair.measured.values),
             "reached": pair.measured.reached,
             "p": None if pair.p is None else round(pair.p, 5),
+            "adjusted_p": None if pair.adjusted is None else round(pair.adjusted, 5),
         }
         for pair in pairs
     ]
 
 
-def write(path: Path, name: str, table: Table, pairs: Sequence[Pair]) -> None:
+def write(path: Path, command: str, table: Table, pairs: Sequence[Pair]) -> None:
     """Write the figures as CSV, below comments with the command, the table's version and all differences."""
     comments = [
-        f"securefl reproduce {name}",
+        command,
         _versioned(table),
         f"{table.title} ({table.source})",
-        *(f"difference: {said}" for said in differences(table)),
+        *(f"difference: {difference}" for difference in differences(table)),
+        *(f"claim: {claim}" for claim in claims(table, pairs)),
     ]
     write_csv(path, pd.DataFrame(as_rows(pairs)), comments)
 

@@ -14,7 +14,15 @@ from securefl.study.config import Study, parse, slug
 
 
 class Measure(StrEnum):
-    """A column of a table. All but the best accuracy count until a run first reaches its target.
+    """A column of a table. All but accuracies and shares count until a run first reaches a target.
+
+    The best accuracy is that of the best round, which test records choose; the last one is chosen by nothing.
+    Megabytes are of both directions, all clients together. Megabits are of what clients send alone.
+    Global accuracy is that of the last global model, also where clients have models of their own. Local
+    accuracy is the mean over clients, each with its own held-out records and the model that it would use, at
+    the end. The shares are of parameters that a client sends, and of multiplications, in the whole model's:
+    the mean over clients, at the end. A system without such a figure has 1. Rounds to a stated accuracy are
+    those of the global model.
 
     Raises ValueError for a value that is no column.
 
@@ -24,15 +32,42 @@ class Measure(StrEnum):
     """
 
     BEST = "best accuracy"
+    LAST = "last accuracy"
     ROUNDS = "rounds"
     SECONDS = "seconds"
     MINUTES = "minutes"
     WATT_HOURS = "Wh"
+    MEGABYTES = "MB"
+    MEGABITS_UP = "Mb sent"
+    GLOBAL = "global accuracy"
+    LOCAL = "local accuracy"
+    PARAMETERS = "parameters (share)"
+    MACS = "MACs (share)"
+    ROUNDS_40 = "rounds to 0.4"
+    ROUNDS_45 = "rounds to 0.45"
+    ROUNDS_50 = "rounds to 0.5"
 
     @property
     def digits(self) -> int:
         """Decimal places in print."""
-        return {Measure.BEST: 3, Measure.WATT_HOURS: 2}.get(self, 1)
+        if self.higher_is_better or self.is_share:
+            return 3
+        return 2 if self in (Measure.WATT_HOURS, Measure.MEGABYTES, Measure.MEGABITS_UP) else 1
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether it is an accuracy."""
+        return self in (Measure.BEST, Measure.LAST, Measure.GLOBAL, Measure.LOCAL)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share of the whole model's."""
+        return self in (Measure.PARAMETERS, Measure.MACS)
+
+    @property
+    def target(self) -> float | None:
+        """The accuracy of the global model that its name states, or None."""
+        return {Measure.ROUNDS_40: 0.4, Measure.ROUNDS_45: 0.45, Measure.ROUNDS_50: 0.5}.get(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +92,9 @@ class Row:
     """A line of a published table.
 
     label: the paper's name of the system. arm: the name of the arm that runs it. figures: as printed.
-    options: the paper's values of the system's options, by their names here.
+    options: the paper's values of the system's options, by their names here. tunes: the option, if any, that
+    tuning chooses beside the learning rate, and its two values (`tuning`). sends: those values that it sends
+    of the study's `non_private`; by default all.
 
     Raises nothing.
 
@@ -70,6 +107,8 @@ class Row:
     arm: str
     figures: Mapping[Measure, Figure] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    tunes: tuple[str, tuple[float, float]] | None = None
+    sends: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

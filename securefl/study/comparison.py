@@ -19,12 +19,12 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import wilcoxon
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
 from securefl.data import NAMES
+from securefl.report.significance import LEVEL, holm, signed_rank
 from securefl.storage.inputs import content
 from securefl.storage.private_folder import PRIVATE
 from securefl.storage.texts import read_text, toml
@@ -32,8 +32,6 @@ from securefl.study.config import with_new_names
 from securefl.study.folder import CONFIG
 from securefl.study.publication import PERSONAL
 
-LEVEL: Final = 0.05
-"""The p below which a difference is called significant: a test that cannot have such a p is not made."""
 _TABLE_BYTES: Final = 2**28
 _TESTED: Final = (
     *("source", "target", "classes", "ignore", "columns", "test", "test_share", "test_clients"),
@@ -397,17 +395,9 @@ def _tests(pairs: Sequence[_Pairs], apart: str) -> list[Gap]:
     hopeful = [own for own in pairs if own.unequal >= least_pairs(1)]
     needed = least_pairs(max(1, len(hopeful)))
     made = [own for own in hopeful if own.unequal >= needed]
-    found = [float(wilcoxon(own.gaps[own.gaps != 0]).pvalue) for own in made]
-    by_pair = dict(zip(map(id, made), _holm(found), strict=True))
+    found = [signed_rank(own.gaps.tolist(), [0.0] * len(own.gaps)) for own in made]
+    by_pair = dict(zip(map(id, made), holm(found), strict=True))
     return [
         own.told(by_pair[id(own)]) if id(own) in by_pair else own.without_power(needed, len(hopeful))
         for own in pairs
     ]
-
-
-def _holm(found: Sequence[float]) -> list[float]:
-    """Of m p-values the i-th smallest times m - i + 1, and none below a smaller one's."""
-    order = np.argsort(found)
-    factors = np.arange(len(found), 0, -1)
-    corrected = np.minimum(1.0, np.maximum.accumulate(np.asarray(found)[order] * factors))
-    return [float(corrected[place]) for place in np.argsort(order)]

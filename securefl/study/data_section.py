@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
@@ -18,6 +18,7 @@ from securefl.data import NAMES, Partition, data_folder
 from securefl.data.columns import Column, Word, key_of
 from securefl.data.layout import Layout
 from securefl.data.networks import NAMED, is_name
+from securefl.data.scaling import Scaling
 from securefl.storage.own_code import names_code
 
 GROUP: Final = "securefl.data"
@@ -57,7 +58,10 @@ class DataSection:
     dealt to clients, see `Partition`. records: the number of training records in all, drawn by the seed, by
     default all. holdout: the share of a client's records that it tests on and never trains on. test_clients:
     clients beyond `clients` that take part in no round; the server tests on their records, in place of the
-    data set's test part. download: fetch missing files first.
+    data set's test part. validation: the share of all test records that are for choosing settings, by the
+    content of each. test_on: "test" tests on the others, "validation" on these alone, so that a setting is
+    chosen by records that measure nothing. scaling: public constants `mean` and `deviation`, one or one for
+    each channel; each value x becomes (x - mean) / deviation. download: fetch missing files first.
 
     For a person's own records:
     target: the column to predict, or the columns of a regression. classes: the labels in order, or their
@@ -80,6 +84,9 @@ class DataSection:
     records: int | None = field(default=None, metadata={"words": _records})
     holdout: float = 0.0
     test_clients: int = 0
+    validation: float = 0.0
+    test_on: Literal["test", "validation"] = "test"
+    scaling: Scaling | None = None
     download: bool = False
     target: str | tuple[str, ...] = ()
     classes: int | tuple[Word, ...] | None = None
@@ -105,6 +112,18 @@ class DataSection:
             raise ValueError(f"Expected test_clients >= 0, got {self.test_clients}.")
         if not 0 <= self.holdout < 1:
             raise ValueError(f"Expected 0 <= holdout < 1, got {self.holdout}.")
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"Expected 0 <= validation < 1, got {self.validation}.")
+        if self.test_on == "validation" and not self.validation:
+            raise ValueError(
+                'Expected `validation` beside test_on = "validation", the share of the test records that '
+                "choose settings, got none. Write one, such as validation = 0.5."
+            )
+        if self.scaling is not None and self.features is not None:
+            raise ValueError(
+                "Expected `scaling` or `features`, got both: the network scales its input itself. Leave "
+                "`scaling` out."
+            )
         self._check_own()
 
     def _check_own(self) -> None:

@@ -69,6 +69,8 @@ class Forecast:
         changes: the changes that private training makes in the model.
         alone: the reason why clients train one by one. Empty if they train in batches.
         apart: how private training keeps records apart, and its cost. Empty without private training.
+        encryption: CPU seconds of one ciphertext of a client's score on this machine: beforehand, while the
+            client waits, and then while the server waits. None if no score is encrypted.
     """
 
     arm: str
@@ -85,6 +87,7 @@ class Forecast:
     noise: str = ""
     alone: str = ""
     apart: str = ""
+    encryption: tuple[float, float] | None = None
 
     def total_seconds(self, rounds: int, seeds: int) -> float:
         return seeds * (self.seconds[0] + (rounds - 1) * self.seconds[1])
@@ -128,6 +131,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         changes=world.problem.changes,
         alone=_alone(study, world),
         apart=_apart(world.problem),
+        encryption=_encryption(study, plan, sent),
     )
 
 
@@ -197,6 +201,15 @@ def _noise(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> s
         f"sampling rate {private.sampling_rate:g}. It is the same at every client, whatever its number of "
         "records: rate and steps are public, and no cohort amplifies privacy"
     )
+
+
+def _encryption(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> tuple[float, float] | None:
+    encrypted = plan.scores in ("ckks", "batches")
+    if not encrypted or not any(spec.reduction == "none" and spec.reveals_encrypted for spec in sent):
+        return None
+    from securefl.he import parameters, zeros  # TenSEAL is imported where it is needed
+
+    return zeros.seconds(parameters.by_name(study.privacy.parameters))
 
 
 def _apart(problem: Problem) -> str:
@@ -306,6 +319,12 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
             yield f"  clients train one by one: {own.alone}"
         if own.apart:
             yield f"  records apart: {own.apart}"
+        if own.encryption is not None:
+            before, answering = (f"{1e3 * seconds:.1f} ms" for seconds in own.encryption)
+            yield (
+                f"  encryption of a score, each ciphertext: {before} beforehand if a client has a process of "
+                f"its own, and {answering} while the server waits; a simulation spends both as it answers"
+            )
         yield from (f"  changed for private training: {change}" for change in own.changes)
     yield ""
     yield from accounting

@@ -300,7 +300,8 @@ class Devices(Sequence[Device]):
             return [self[client] for client in range(len(self))[place]]
         client = range(len(self))[place]  # IndexError beyond the last one ends an iteration
         x, y = self._world.tests[client]
-        return Device(x=x, y=y, kept=self._kept.get(client, {}))
+        held = None if self._world.held is None else self._world.held[client]
+        return Device(x=x, y=y, kept=self._kept.get(client, {}), held=held)
 
 
 def _of_clients(traffic: Mapping[str, int]) -> int:

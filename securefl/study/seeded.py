@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,7 +56,8 @@ class World:
 
     records: each client's training records. held: the records that each client tests on and never trains
     on; None without a hold-out. quality: the name of the corruption of each client's data, or "clean".
-    schema: how a record becomes the model's input. marks: see `Marks`.
+    unscaled_x: the server's test records before `[data] scaling`; None without it. schema: how a record
+    becomes the model's input. marks: see `Marks`.
     """
 
     seed: int
@@ -66,6 +68,7 @@ class World:
     cost_model: cost.CostModel
     devices: cost.Devices
     held: Sequence[Records] | None = None
+    unscaled_x: NDArray[Any] | None = None
     marks: Marks = field(default_factory=Marks)
 
     @cached_property

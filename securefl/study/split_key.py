@@ -36,12 +36,14 @@ class Splits:
     """The rules that put a record on the training side or the test side.
 
     test: decides which records become the server's test part. holdout: decides which of its own records a
-    client tests on. bound: a fingerprint of the key. A run's files note it, and refuse another key. It is
-    empty without a key.
+    client tests on. choosing: decides which test records are for choosing settings. Without a key it is the
+    same under all seeds: a record that chose a setting under one seed must not measure it under another.
+    bound: a fingerprint of the key. A run's files note it, and refuse another key. It is empty without a key.
     """
 
     test: Sides
     holdout: Sides
+    choosing: Sides
     bound: str = ""
 
 
@@ -61,14 +63,19 @@ class Keeper:
         """The splits under a seed. They follow from the seed if no epsilon is claimed, else from the key."""
         public = Sides(seed)
         if not study.claims:
-            return Splits(test=public, holdout=public)
+            return Splits(test=public, holdout=public, choosing=Sides(0))
         if self.key is not None:
             own, bound = Sides(self.key), fingerprint(self.key, b"securefl split v1", b"").hex()
         else:  # a deployment's server holds no records, and an inspection keeps no results: no key is kept
             own, bound = (public if self.dealt else Sides.fresh()), ""
         # A packaged data set is published, so its test part needs no secret.
-        test = public if self.dealt or study.packaged else own
-        return Splits(test=test, holdout=own, bound=bound)
+        published = self.dealt or study.packaged
+        return Splits(
+            test=public if published else own,
+            holdout=own,
+            choosing=Sides(0) if published else own,
+            bound=bound,
+        )
 
     def keep(self, folder: Path) -> None:
         """Write the key into a new run folder. Raises ConfigError if the folder has another key."""
@@ -83,7 +90,8 @@ class Keeper:
 
 def needed(study: Study) -> bool:
     """Whether a split of this study uses a secret key: it claims an epsilon and sets records apart."""
-    return study.claims and (study.data.holdout > 0 or study.shares)
+    section = study.data
+    return study.claims and (section.holdout > 0 or section.validation > 0 or study.shares)
 
 
 def fresh() -> SecretKey:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
 from securefl.data import Corruption, Dataset, Split
 from securefl.data.corruptions import unrelated
-from securefl.data.sides import HOLDOUT
+from securefl.data.sides import HOLDOUT, VALIDATION, Sides
 from securefl.data.sources import PUBLISHED
 from securefl.engine.party.computing import Records
 from securefl.study import cost
@@ -103,15 +104,18 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     clients = len(parts)
     whole = _of_all(study, split.train, clients + apart)
     quality = study.corruption.assign(clients, stream(seed, "quality"))
-    records, out = [], []
+    split = replace(split, test=_tested(study, split.test, splits.choosing))
+    records, out, tested = [], [], []
     for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
         dealt_to = split.train.take(part)
         own = study.corruption.apply(dealt_to, kind, stream(seed, "corrupt", client), other)
         records.append((own.x, own.y))
         # Split by the records as loaded: corruption, and last bits of features, may depend on their places.
         out.append(splits.holdout.apart(dealt_to.x, dealt_to.y, study.data.holdout, HOLDOUT))
-    made = featured(study, records, split.test, tell)
-    kept, held = _parted(made.records, out if study.data.holdout else None)
+        tested.append(tested_on(study, dealt_to.x, dealt_to.y, splits.choosing))
+    scaled = [(scale(study, x), y) for x, y in records]
+    made = featured(study, scaled, replace(split.test, x=scale(study, split.test.x)), tell)
+    kept, held = _parted(made.records, out if study.data.holdout else None, tested)
     owned = sum(map(len, parts)) if apart else len(split.train)
     owned = _declared(study, owned, clients, clients / max(1, whole), leaving)
     # The code below reads the shape and type of a record, and no record.
@@ -144,7 +148,8 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         cost_model=_cost(study, preset.model, train.shape, model.reads_text),
         devices=preset.law.draw(clients, stream(seed, "devices")),
         held=held,
-        schema=replace(read.schema, features=made.network),
+        unscaled_x=split.test.x if study.data.scaling is not None else None,
+        schema=replace(read.schema, features=made.network, scaling=study.data.scaling),
         marks=marks | made.marks | of_model | _dealing(study) | _bound_to(splits),
     )
 
@@ -159,15 +164,40 @@ def _apart(
 
 
 def _parted(
-    records: Sequence[Records], out: Sequence[NDArray[np.bool_]] | None
+    records: Sequence[Records],
+    out: Sequence[NDArray[np.bool_]] | None,
+    tested: Sequence[NDArray[np.bool_]],
 ) -> tuple[Sequence[Records], Sequence[Records] | None]:
-    """Each client's training records, and its held-out records (None without a hold-out)."""
+    """Each client's training records, and those held out that are tested on (None without a hold-out)."""
     if out is None:
         return records, None
     return (
         [(x[~own], y[~own]) for (x, y), own in zip(records, out, strict=True)],
-        [(x[own], y[own]) for (x, y), own in zip(records, out, strict=True)],
+        [(x[own & on], y[own & on]) for (x, y), own, on in zip(records, out, tested, strict=True)],
     )
+
+
+def tested_on(study: Study, x: NDArray[Any], y: NDArray[Any], sides: Sides) -> NDArray[np.bool_]:
+    """A mask (n,) of the test records that this study tests on: those for choosing, or the others."""
+    if not study.data.validation:
+        return np.ones(len(x), np.bool_)
+    choosing = sides.apart(x, y, study.data.validation, VALIDATION)
+    return choosing if study.data.test_on == "validation" else ~choosing
+
+
+def _tested(study: Study, test: Dataset, sides: Sides) -> Dataset:
+    found = test.take(np.flatnonzero(tested_on(study, test.x, test.y, sides)))
+    if len(test) and not len(found):
+        raise ConfigError(
+            f"Expected test records on both sides of validation = {study.data.validation:g}, got none to "
+            f"test on of {len(test)}. Take another share, or more test records."
+        )
+    return found
+
+
+def scale(study: Study, x: NDArray[Any]) -> NDArray[Any]:
+    """Records (n, ...) by the public constants of `[data] scaling`, or as they are without any."""
+    return x if study.data.scaling is None else study.data.scaling.of(x)
 
 
 def _of_all(study: Study, train: Dataset, dealt: int) -> int:
@@ -231,6 +261,13 @@ def _require_fitting(study: Study, train: Dataset) -> None:
             f"{train.name!r}, got kind {study.model.kind!r}. "
             f"{'Take char_lstm.' if text else 'Take another model.'}"
         )
+    if text and study.data.scaling is not None:
+        raise ConfigError(f"Expected numbers or images for `scaling`, got text in {train.name!r}.")
+    if study.data.scaling is not None:
+        try:
+            study.data.scaling.require(train.shape)
+        except ValueError as error:
+            raise ConfigError(f"scaling: {error}") from None
     if text and study.corruption != Corruption():
         raise ConfigError(
             "[corruption] Expected no such section for text, got one: it corrupts numbers and images alone. "

@@ -132,6 +132,8 @@ class Trained(nn.Module):
         if schema.plain:
             return False
         raw = (len(schema.columns),) if schema.columns is not None else schema.shape
+        if schema.columns is None and schema.scaling is not None:
+            return shape == raw
         if shape == raw == self.about.shape:
             raise RecordsError(
                 f"Expected a table or a list of mappings, got an array (n, {shape[0]}): it may have the "
@@ -150,10 +152,10 @@ class Trained(nn.Module):
         return self._featured(schema.encode(frame, _WHERE), tell)
 
     def _featured(self, rows: NDArray[Any], tell: Told) -> NDArray[Any]:
-        """The features of encoded records, or the records if the study names no network."""
-        features = self.about.records.features
+        """The features of encoded records, the scaled records, or the records as they are."""
+        features, scaling = self.about.records.features, self.about.records.scaling
         if features is None:
-            return rows
+            return rows if scaling is None else scaling.of(rows)
         network = self._given[0]
         if network is None and names_code(features.word):
             raise ConfigError(

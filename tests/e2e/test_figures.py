@@ -15,6 +15,7 @@ from securefl.protocols.tables import adds, fedcor, fedprof_v1
 from securefl.protocols.tables.fedprof_v2 import TABLE_3, TABLE_4_TWIN
 from securefl.published import beside
 from securefl.published.table import Table
+from securefl.report.significance import holm, signed_rank
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -229,7 +230,7 @@ def test_the_day_and_the_versions_of_the_peers() -> None:
 
 
 def number(value: float) -> str:
-    return "" if pd.isna(value) else f"{value:.2f}"
+    return "" if pd.isna(value) else f"{value:.3f}"
 
 
 def printed(row: pd.Series[Any], form: str) -> str:
@@ -255,11 +256,27 @@ def test_a_published_table_beside_measured_figures(heading: str, file: str, tabl
         assert name == f"{part.replace(' aggregation', '')}: {system}"
         assert figures == [
             f"{printed(best, '.3f')}, {best['measured']:.3f} ± {best['deviation']:.3f}",
-            number(best["p"]),
+            number(best["adjusted_p"]),
             f"{printed(rounds, '.0f')}, {rounds['measured']:.1f} ± {rounds['deviation']:.1f}",
             f"{rounds['reached']} of {rounds['seeds']}",
-            number(rounds["p"]),
+            number(rounds["adjusted_p"]),
         ]
+
+
+def test_selection_at_one_epsilon() -> None:
+    kept = pd.read_csv(RESULTS / "fedprof_private.csv", comment="#")
+    last = kept[kept["round"] == kept["round"].max()].pivot(index="seed", columns="arm", values="accuracy")
+    reached = kept[kept["accuracy"] >= 0.85].groupby(["arm", "seed"])["round"].min()
+    names = ["FedAvg", "Power-of-choice", "FedCor", "FedProf"]
+    adjusted = holm([signed_rank(last[name].tolist(), last["FedAvg"].tolist()) for name in names[1:]])
+    for name, p, row in zip(names, [None, *adjusted], cells("Selection at one epsilon"), strict=True):
+        own = last[name]
+        assert row[0].startswith(name)
+        assert row[1] == (f"{reached[name].mean():.1f}" if name in reached.index else "never")
+        assert row[2] == f"{own.mean():.3f} ± {own.std():.3f}"
+        if p is not None:
+            assert row[3] == f"{own.mean() - last['FedAvg'].mean():+.3f}"
+            assert row[4] == f"{p:.3f}"
 
 
 def test_a_table_of_rounds_beside_measured_ones() -> None:
@@ -270,7 +287,7 @@ def test_a_table_of_rounds_beside_measured_ones() -> None:
         assert figures == [
             f"{printed}, {own['measured']:.1f} ± {own['deviation']:.1f}",
             f"{own['reached']} of {own['seeds']}",
-            number(own["p"]),
+            number(own["adjusted_p"]),
         ]
 
 
@@ -278,6 +295,18 @@ def test_the_table_of_subnets() -> None:
     kept = beside.read(RESULTS / "adds_table_3_twin.csv", adds.TABLE_3_TWIN)
     said = ", ".join(f"{row['measured']:.3f} ± {row['deviation']:.3f}" for _, row in kept.iterrows())
     assert said in section("Subnets (ADDS)").replace("\n", " ")
+
+
+def test_lambda_against_skew() -> None:
+    kept = pd.read_csv(RESULTS / "adds_lambda.csv", comment="#")
+    said = section("Subnets (ADDS)")
+    for classes, own in kept.groupby("classes"):
+        cells = [
+            f"{row['accuracy']:.3f} ({row['deviation']:.3f}), {row['local_accuracy']:.3f}"
+            for row in own.to_dict("records")
+        ]
+        parameters = f"{own['parameters'].iloc[0]:.2f} to {own['parameters'].iloc[-1]:.2f}"
+        assert f"| {classes} | {own['skew'].mean():.2f} | {' | '.join(cells)} | {parameters} |" in said
 
 
 def test_conditions() -> None:

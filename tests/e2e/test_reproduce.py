@@ -11,7 +11,7 @@ import pytest
 from support.command_line import securefl
 from support.tiny_table import TABLE, install
 
-from securefl.published import beside
+from securefl.published import beside, tuning
 from securefl.study.interruption import Interrupted
 
 
@@ -54,6 +54,28 @@ def test_a_table_from_the_list_to_its_csv(
     assert code == 0
     assert "digits        1 min  done            Digits (Nobody, Table 1)" in printed
     assert "Fetch it with `securefl data fetch mnist`" in printed
+
+
+def test_a_tuned_table_from_its_choice_to_its_csv(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "MANY", (1.0, 4.0))
+    code, printed, err = securefl(
+        capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--workers", 1, "--json"
+    )
+    assert code in (0, 4)  # two rounds at a quarter of the rate may learn nothing
+    told = json.loads(printed)
+    assert told["csv"] == str(tmp_path / "digits-tuned" / "table.csv")
+    assert {row["measure"] for row in told["figures"]} == {"last accuracy", "best accuracy", "rounds"}
+    assert any("chosen learning rate" in line for line in told["differences"])
+    assert len(told["claims"]) == 3
+    assert err == ""
+    # A second call reads what is there.
+    again, printed, _ = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--json")
+    assert (again, json.loads(printed)["figures"]) == (code, told["figures"])
+    code, _, err = securefl(capfd, "reproduce", "--tuned")
+    assert code == 2
+    assert "Expected a TABLE with --tuned" in err
 
 
 @pytest.mark.parametrize(

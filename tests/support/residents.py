@@ -26,6 +26,7 @@ from securefl.deployment.visits import Visits
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
+from securefl.linear.scheme import LinearScheme
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from support.four_clients import ASK, CLIENTS, SENDS, given, records
@@ -53,6 +54,8 @@ class Deployment:
 
     Attributes:
         compute: what a client computes, from its job.
+        contribution: what clients offer, if it is more than a function of the job.
+        scores: the scheme of linear queries.
         sends: what clients offer.
         said: the bytes of each wave that were sent to each party, the newest last.
     """
@@ -60,6 +63,8 @@ class Deployment:
     plan: Plan
     keys: dict[str, Identity] = field(default_factory=identities)
     compute: Any = None
+    contribution: Any = None
+    scores: LinearScheme | None = None
     spec: ValueSpec = SENDS
     lost: Callable[[str, bytes], bytes | None] = lambda name, said: said
     residents: dict[str, PartySession] = field(default_factory=dict)
@@ -78,7 +83,7 @@ class Deployment:
     def begin(self) -> None:
         """A server's process, which enters sessions anew."""
         record = OwnRecord(SERVER, Journal(), self.server_keys)
-        self.server = ServerParty(self.plan, {"own": self.spec}, record, clients=CLIENTS)
+        self.server = ServerParty(self.plan, {"own": self.spec}, record, clients=CLIENTS, scores=self.scores)
 
     def start(self, name: str) -> None:
         """Start a party's process, again, with the files that it has."""
@@ -96,15 +101,17 @@ class Deployment:
     def _made(self, name: str, kept: Mapping[int, ClientState]) -> ClientParty | KeyHolderParty:
         files, own = self.files[name], self.keys[name]
         if name == KEY_HOLDER:
-            return KeyHolderParty(self.plan, {"own": self.spec}, OwnRecord(name, files.journal, own))
+            record = OwnRecord(name, files.journal, own)
+            return KeyHolderParty(self.plan, {"own": self.spec}, record, scores=self.scores)
         number = NAMES.index(name)
         return ClientParty(
             self.plan,
-            [ClientFunction(self.spec, self.compute or given().compute)],
+            [self.contribution or ClientFunction(self.spec, self.compute or given().compute)],
             files.ledger,
             files.journal,
             {number: records()[number]},
             rng=lambda number, who, query: np.random.default_rng(0),
+            scores=self.scores,
             kept=kept,
             enrolled={name: own},
         )

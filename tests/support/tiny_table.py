@@ -13,7 +13,12 @@ from securefl.published.table import Figure, Measure, Part, Row, Table
 from support.tiny_study import FEDAVG, FEDPROF, text
 
 ROWS = (
-    Row(label="Avg", arm="FedAvg", figures={Measure.BEST: Figure(mean=0.5, deviation=0.01)}),
+    Row(
+        label="Avg",
+        arm="FedAvg",
+        figures={Measure.BEST: Figure(mean=0.5, deviation=0.01)},
+        sends=("update",),
+    ),
     Row(
         label="Ours",
         arm="FedProf",
@@ -68,9 +73,11 @@ def install(monkeypatch: pytest.MonkeyPatch, **tables: str) -> None:
 
 
 def metrics(**accuracies: list[list[float]]) -> pd.DataFrame:
-    """Metrics as a study leaves them: by arm, a list of accuracies for each seed; 60 s and 0.5 Wh a round."""
+    """Metrics as a study leaves them: by arm, a list of accuracies for each seed; 60 s, 0.5 Wh, 1 MB up and
+    2 MB down a round."""
+    spent = {"seconds": 60.0, "watt_hours": 0.5, "bytes_up": 10**6, "bytes_down": 2 * 10**6, "megabytes": 3.0}
     rows = [
-        {"arm": arm, "seed": seed, "round": number, "accuracy": value, "seconds": 60.0, "watt_hours": 0.5}
+        {"arm": arm, "seed": seed, "round": number, "accuracy": value, **spent}
         for arm, runs in accuracies.items()
         for seed, run in enumerate(runs)
         for number, value in enumerate(run, start=1)

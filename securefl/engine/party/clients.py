@@ -160,6 +160,13 @@ class ClientParty:
         self.drive = Driver(machines, header, self)
         return b""
 
+    def prepare(self) -> bool:
+        """Do a piece of work for a later answer, while the client waits. Returns whether more is to be done.
+
+        A simulation has no use for it: its clients wait for nobody, and the work is the same.
+        """
+        return self._directory is not None and self._scores is not None and self._scores.prepare()
+
     def settle(self) -> None:
         """End the current query: its new client states count from here on."""
         self._contributing.values.settle()

@@ -20,7 +20,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
-from securefl.deployment.folder_party import answering, resident_of
+from securefl.deployment.folder_party import answering, opening, resident_of
 from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import Made, OwnData, data_of
 from securefl.deployment.roster import line_of
@@ -471,6 +471,16 @@ def test_residents_are_what_is_served(tmp_path: Path) -> None:
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0002") as party:
         assert isinstance(resident_of(party), PartySession)
+
+
+def test_the_process_of_a_party_prepares_while_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolled(tmp_path)
+    monkeypatch.setattr("securefl.deployment.folder_party.single_thread", lambda: None)
+    monkeypatch.setattr(PartySession, "prepare", lambda own: own.name == "client-0002")
+    with opening(tmp_path / "client-0002") as served:
+        assert served.prepare()
 
 
 def test_a_party_trains_in_passes_of_the_shape_that_a_simulation_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from support.lines import OWN, connected, taken, told_of
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
 from securefl.deployment.framing import Connection
-from securefl.deployment.server import Handle, PartyThread, Relay, Served, listening, serve
+from securefl.deployment.server import Handle, PartyThread, Relay, Served, _Server, listening, serve
 
 
 @pytest.fixture(autouse=True)
@@ -255,3 +255,77 @@ def test_an_error_of_the_loop_itself_is_raised(tmp_path: Path) -> None:
         with PartyThread(lambda: nullcontext(own)) as thread, pytest.raises(ExceptionGroup) as caught:
             serve(broken, thread, allow=OWN)
     assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
+
+
+def test_a_party_prepares_after_its_reply_and_every_request_that_waits_goes_first(tmp_path: Path) -> None:
+    events: list[str] = []
+    begun, go, done = Event(), Event(), Event()
+
+    def handle(relay: Relay, request: bytes) -> bytes:
+        events.append(request.decode())
+        return request
+
+    def prepare() -> bool:
+        events.append("piece")
+        begun.set()
+        assert go.wait(10)
+        if events.count("piece") < 3:
+            return True
+        done.set()
+        return False
+
+    party, path = Served(handle, print, prepare), tmp_path / "run" / "s"
+    with PartyThread(lambda: nullcontext(party)) as thread, listening(path) as listener:
+        serving = Thread(target=serve, args=(listener, thread), kwargs={"allow": OWN})
+        serving.start()
+        assert send(path, b"one", timeout=5) == b"one", "it does not wait for what is prepared"
+        assert begun.wait(10)
+        relay = Thread(target=send, args=(path, b"two"), kwargs={"timeout": 10})
+        relay.start()
+        until = time.monotonic() + 10
+        while not thread._executor._work_queue.qsize() and time.monotonic() < until:
+            time.sleep(0.005)
+        go.set()
+        relay.join(10)
+        assert done.wait(10)
+        listener.shutdown(socket.SHUT_RDWR)
+        serving.join(10)
+    assert events[:4] == ["one", "piece", "two", "piece"]
+
+
+def test_one_piece_waits_in_the_thread_however_many_replies_were_sent(tmp_path: Path) -> None:
+    """Else a request would wait for a piece of each reply before it."""
+    begun, go = Event(), Event()
+
+    def prepare() -> bool:
+        begun.set()
+        go.wait(10)
+        return False
+
+    party, path = Served(lambda relay, request: request, print, prepare), tmp_path / "run" / "s"
+    with PartyThread(lambda: nullcontext(party)) as thread, listening(path) as listener:
+        server = _Server(listener, thread, OWN, 9, 9.0, lambda connection: 0)
+        try:
+            server._prepare_soon()
+            assert begun.wait(10)
+            for _ in range(3):
+                server._prepare_soon()
+            assert thread._executor._work_queue.qsize() == 0
+        finally:
+            go.set()
+        assert server._preparing is not None
+        server._preparing.result(10)
+        begun.clear()
+        server._prepare_soon()
+        assert begun.wait(10), "the next reply has its piece again"
+
+
+def test_a_failure_to_prepare_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def prepare() -> bool:
+        raise MemoryError
+
+    party = Served(lambda relay, request: request, print, prepare)
+    with served(tmp_path, party.handle, lambda _: nullcontext(party)) as (path, _):
+        for request in (b"one", b"two"):
+            assert send(path, request, timeout=5) == request
+    assert "preparing an answer failed" in caplog.text

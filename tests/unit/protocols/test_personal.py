@@ -30,7 +30,7 @@ from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
-from securefl.training import DPSGD, LocalTraining, ModelConfig, Problem
+from securefl.training import DPSGD, LocalTraining, ModelConfig, Problem, evaluate
 from securefl.training.cohorts import Batched
 from securefl.training.fit import Fit, _again, fitted, one_by_one
 
@@ -236,6 +236,19 @@ def test_fedbabu_never_changes_the_head_and_fine_tunes_all_clients_at_the_end(tm
     # what is tested before the last round is the body under the fixed head
     counts = [len(x) for x, _ in here.tests]
     assert finished.records[0]["accuracy"] == pytest.approx(np.average(first[0], weights=counts))
+
+
+def test_fedbabu_without_fine_tuning_ends_with_the_body_under_the_fixed_head(tmp_path: Path) -> None:
+    of = one("fedbabu", 'fine_tuned = "never"', rounds=2)
+    here = world(of)
+    spy, finished = spied(of, tmp_path)
+    assert [[s.spec.name for s in query.sums] for query, _ in spy.asks] == [["update"], ["update"]]
+    assert not any(kept(of, tmp_path).values())
+    body = spy.states[-1].broadcast
+    whole = np.concatenate([body, here.problem.initial[-HEAD:]])
+    counts = [len(x) for x, _ in here.tests]
+    own = [evaluate(here.problem.module(whole), x, y, here.problem.kind).accuracy for x, y in here.tests]
+    assert finished.records[-1]["accuracy"] == pytest.approx(np.average(own, weights=counts))
 
 
 @pytest.mark.parametrize("which", ["full", "head"])

@@ -130,6 +130,23 @@ def test_too_few_valued_clients_are_filled_up_at_random() -> None:
     assert {6, 7} < set(drawn)
 
 
+@pytest.mark.parametrize(("count", "explorers"), [(5, 1), (8, 1), (10, 1), (15, 2), (20, 2)])
+def test_at_least_one_client_explores(count: int, explorers: int) -> None:
+    """int(0.9 K) exploit, as in the code of FedCor's authors: nobody else can come from the excluded."""
+    valuations = np.concatenate([np.zeros(300), np.full(100, 5.0)])
+    outside = [
+        sum(
+            client < 300
+            for client in by_valuation(
+                valuations, count, excluded=0.75, temperature=0.01, explored=0.1, rng=rng(seed)
+            )
+        )
+        for seed in range(60)
+    ]
+    # Each explorer is of the excluded with probability 300 / 399: none in 60 draws has chance 10^-36.
+    assert max(outside) == explorers
+
+
 def test_unknown_valuations_count_as_lowest() -> None:
     valuations = np.array([np.nan, 0.0, 1.0, np.nan])
     for seed in range(20):

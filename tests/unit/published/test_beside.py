@@ -36,7 +36,7 @@ def test_the_table_in_lines() -> None:
 
 def test_a_file_says_what_it_is_and_every_difference(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    beside.write(path, "digits", TABLE, PAIRS)
+    beside.write(path, "securefl reproduce digits", TABLE, PAIRS)
     lines = path.read_text().splitlines()
     assert lines[:3] == [
         "# securefl reproduce digits",

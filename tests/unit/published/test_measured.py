@@ -10,8 +10,9 @@ import pytest
 from scipy.stats import rankdata
 from support.tiny_table import metrics
 
-from securefl.published.beside import least_p, sample, signed_rank
+from securefl.published.beside import sample
 from securefl.published.table import Measure
+from securefl.report.significance import holm, least_p, said, signed_rank
 
 RUNS = metrics(a=[[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]], b=[[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]])
 
@@ -24,6 +25,8 @@ RUNS = metrics(a=[[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]], b=[[0.9, 0.9, 0.9], [0.1, 0
         (Measure.SECONDS, (120.0, 180.0)),
         (Measure.MINUTES, (2.0, 3.0)),
         (Measure.WATT_HOURS, (1.0, 1.5)),
+        (Measure.MEGABYTES, (6.0, 9.0)),
+        (Measure.MEGABITS_UP, (16.0, 24.0)),
     ],
 )
 def test_a_measure_of_each_seed(measure: Measure, values: tuple[float, float]) -> None:
@@ -72,3 +75,26 @@ def test_the_least_p_is_what_equal_signs_give() -> None:
     for seeds in (1, 2, 3, 5):
         assert signed_rank([float(k) for k in range(1, seeds + 1)], [0.0] * seeds) == least_p(seeds)
     assert signed_rank([1.0, 2.0], [1.0, 2.0]) == 1.0
+
+
+def test_holm_by_hand() -> None:
+    # Holm 1979: 0.01 x 4, 0.02 x 3, 0.03 x 2 is not below the one before, and 0.2.
+    assert holm([0.02, 0.2, 0.01, 0.03]) == pytest.approx((0.06, 0.2, 0.04, 0.06))
+    assert holm([0.9, 0.8]) == (1.0, 1.0)
+    assert holm([]) == ()
+
+
+def test_a_sentence_says_who_leads_whom_and_what_is_open() -> None:
+    rivals = [("A", 0.02, 0.004), ("B", -0.01, 0.0301), ("C", 0.03, 0.05), ("D", 0.0, 0.01)]
+    assert said("Ours", rivals, "") == (
+        "Ours: ahead of A by 0.020 (p 0.004); behind B by 0.010 (p 0.030); not significant beside "
+        "C (+0.030, p 0.050) and D (0.000, p 0.010)."
+    )
+    assert (
+        said("Ours", [("A", 12.0, 0.0001)], " rounds") == "Ours: ahead of A by 12.0 rounds (p below 0.001)."
+    )
+
+
+@pytest.mark.parametrize(("rivals", "least"), [(2, 8), (3, 8), (6, 8), (4, 10)])
+def test_eight_seeds_have_power_beside_six_rivals(rivals: int, least: int) -> None:
+    assert rivals * least_p(least) < 0.05

@@ -51,6 +51,21 @@ def test_a_larger_skew_gives_a_smaller_subnet() -> None:
     assert max(sizes[:2]) < sizes[2] < 0.8 * sizes[3]
 
 
+def test_a_fixed_lambda_is_that_of_every_client() -> None:
+    """A larger one gives smaller subnets, whatever the labels; the skew's own value gives the same search."""
+    net = supernet(ModelConfig(kind="mlp", hidden=(60, 40)))
+    config = replace(SEARCH, optimizer="sgd", rate=0.05, epsilon=0.3)
+    sizes = [
+        net.parameters(search(net, replace(config, weight=weight), context(net, records=60)).units)
+        for weight in (0.0, 0.4, 1.2)
+    ]
+    assert sizes[0] > sizes[1] > sizes[2]
+    own = search(net, config, context(net, records=60))
+    same = search(net, replace(config, weight=own.skew + 0.5), context(net, records=60))
+    np.testing.assert_array_equal(own.units, same.units)
+    np.testing.assert_array_equal(own.model, same.model)
+
+
 def test_skew_is_0_for_uniform_labels_and_1_for_one_class() -> None:
     assert skew(np.arange(10).repeat(3), 10) == pytest.approx(0, abs=1e-12)
     assert skew(np.zeros(5, np.int64), 10) == pytest.approx(1)
@@ -117,6 +132,8 @@ def test_a_label_that_is_no_class_is_told(label: int) -> None:
         {"validation": 0.0},
         {"validation": 1.0},
         {"offset": -1.0},
+        {"weight": -0.1},
+        {"weight": np.inf},
     ],
 )
 def test_numbers_out_of_range_are_refused(bad: dict[str, float]) -> None:

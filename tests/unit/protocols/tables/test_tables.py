@@ -11,16 +11,27 @@ from pathlib import Path
 import pytest
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.protocols.tables import adds, fedcor, fedprof_v1, fedprof_v2
+from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1, fedprof_v2
 from securefl.published.differences import differences
 from securefl.published.table import Figure, Measure, Part, Table
 from securefl.study import world
 from securefl.study.composition import composition, require_known
 
 TABLES = {
+    "adds_table_3_all_rows": adds.TABLE_3_ALL_ROWS,
+    "adds_table_3_all_rows_twin": adds.TABLE_3_ALL_ROWS_TWIN,
     "adds_table_3_twin": adds.TABLE_3_TWIN,
+    "adds_table_4": adds.TABLE_4,
+    "adds_table_4_twin": adds.TABLE_4_TWIN,
     "fedcor_table_1": fedcor.TABLE_1,
+    "fedcor_table_1_cifar10": fedcor.TABLE_1_CIFAR10,
+    "fedcor_table_1_cifar10_twin": fedcor.TABLE_1_CIFAR10_TWIN,
     "fedcor_table_1_twin": fedcor.TABLE_1_TWIN,
+    "fedlog_figure_2_flexible": fedlog.FLEXIBLE,
+    "fedlog_table_1_cifar10": fedlog.TABLE_1_CIFAR10,
+    "fedlog_table_1_cifar10_twin": fedlog.TABLE_1_CIFAR10_TWIN,
+    "fedlog_table_1_mnist": fedlog.TABLE_1_MNIST,
+    "fedlog_table_1_mnist_twin": fedlog.TABLE_1_MNIST_TWIN,
     "fedprof_v1_table_2": fedprof_v1.TABLE_2,
     "fedprof_v1_table_3": fedprof_v1.TABLE_3,
     "fedprof_v1_table_3_twin": fedprof_v1.TABLE_3_TWIN,
@@ -79,7 +90,7 @@ def test_the_table_of_fedcor_is_whole_once_its_systems_are_there() -> None:
         studies = [part.study for part in fedcor.TABLE_1.parts]
     except ConfigError as error:
         pytest.skip(str(error))
-    assert [(study.data.clients, len(study.study.seeds)) for study in studies] == [(100, 5)] * 3
+    assert [(study.data.clients, len(study.study.seeds)) for study in studies] == [(100, 8)] * 3
     assert not any("arm" in line for line in differences(fedcor.TABLE_1))
 
 
@@ -194,3 +205,91 @@ def test_figures_of_adds() -> None:
         line = next(line for line in block.splitlines() if line.startswith(f"{label} "))
         mean, deviation = re.findall(r"([\d.]+)%±\\%\\ \\pm ([\d.]+)%", line)[0]
         assert (figure.mean, figure.deviation) == pytest.approx((float(mean) / 100, float(deviation) / 100))
+
+
+@pytest.mark.parametrize(
+    ("table", "place"), [(fedlog.TABLE_1_MNIST, 0), (fedlog.TABLE_1_CIFAR10, 1)], ids=["mnist", "cifar10"]
+)
+def test_figures_of_fedlog(table: Table, place: int) -> None:
+    """Rows such as `FedAvg 89.76±plus-or-minus\\pm±0.69 3.45±plus-or-minus\\pm±0.02Gb 26.29...`."""
+    whole = paper("fedlog.txt")
+    lines = whole[whole.index("Table 1: Testing accuracy") : whole.index("\nExperiments\n")].splitlines()
+    (part,) = table.parts
+    assert len(part.rows) == 11
+    for row in part.rows:
+        line = next(line for line in lines if line.startswith((f"{row.label} (ours) ", f"{row.label} ")))
+        found = re.findall(r"([\d.]+)±plus-or-minus\\pm±([\d.]+)(Gb|Mb)?", line)
+        accuracy, sent = found[2 * place : 2 * place + 2]
+        assert (accuracy[2], len(found)) == ("", 6)
+        for measure in (Measure.LAST, Measure.BEST):
+            own = row.figures[measure]
+            assert (own.mean, own.deviation) == pytest.approx(
+                (float(accuracy[0]) / 100, float(accuracy[1]) / 100)
+            )
+        own, unit = row.figures[Measure.MEGABITS_UP], {"Gb": 1000, "Mb": 1}[sent[2]]
+        assert (own.mean, own.deviation) == pytest.approx((unit * float(sent[0]), unit * float(sent[1])))
+        assert Measure.MEGABYTES not in row.figures
+
+
+def test_the_megabits_of_fedlog_are_of_one_direction() -> None:
+    """In both directions, or in bytes, 100 rounds of FedAvg could not come to what the paper prints."""
+    model = (10 * 25 + 10) + (20 * 10 * 25 + 20) + (320 * 50 + 50) + (50 * 10 + 10)
+    megabits = 50 * model * 32 / 1e6
+    (part,) = fedlog.TABLE_1_MNIST.parts
+    (row,) = (row for row in part.rows if row.label == "FedAvg")
+    sent = row.figures[Measure.MEGABITS_UP].mean
+    assert sent is not None
+    assert (model, round(sent / megabits, 1)) == (21_840, 98.7)
+
+
+def test_figures_of_fedlog_with_two_lengths_of_bodies() -> None:
+    text = paper("fedlog.txt")
+    whole = text[text.index("Flexible Architecture\n\n") : text.index("Differential Privacy\n\nWe conduct")]
+    told = re.findall(r"([\d.]+)±plus-or-minus\\pm±([\d.]+)", whole)
+    order = ("FedLog-C", "FedProto", "LG-FedAvg 1", "FedLog")
+    assert fedlog.FLEXIBLE_PRINTED.keys() == {*order}
+    for label, (mean, error) in zip(order, told, strict=True):
+        own = fedlog.FLEXIBLE_PRINTED[label][Measure.LAST]
+        assert (own.mean, own.deviation) == pytest.approx((float(mean) / 100, float(error) / 100))
+
+
+def test_figures_of_adds_with_all_systems() -> None:
+    """Accuracies as above; then `5.68M 34.68M`, `1.39M (24.39%) 34.61M (1 x)`, or rounds `41 78 155`."""
+    whole = paper("adds.txt")
+    images = whole[whole.index("TABLE III") : whole.index("FedCelebA\nMethod AccG")]
+    texts = whole[whole.index("TABLE IV") : whole.index("Sentiment140\nMethod AccG")]
+    for block, known in ((images, adds.IMAGES), (texts, adds.TEXTS)):
+        for label, numbers in known.items():
+            line = next(line for line in block.splitlines() if line.startswith(f"{label} "))
+            found = re.findall(r"([\d.]+)%±\\%\\ \\pm ([\d.]+)%", line)
+            assert [float(n) for pair in found for n in pair] == list(numbers[:4]), label
+            rest = line[line.rindex("percent") :].partition("% ")[2]
+            if known is adds.TEXTS:
+                rounds = re.sub(r"\([^)]*\)", "", rest).split()
+                assert [float(n) for n in rounds] == list(numbers[4:]), label
+                continue
+            share = re.search(r"\(([\d.]+)%\)", rest)
+            macs = re.findall(r"([\d.]+)M", rest)[1]
+            assert [float(share[1]) if share else 100.0, float(macs)] == list(numbers[4:]), label
+
+
+def test_the_sizes_of_adds_are_shares_of_fedavgs() -> None:
+    (dense, _) = adds.TABLE_3_ALL_ROWS_TWIN.parts
+    found = {row.label: printed(dense, adds.SHARES, row.label) for row in dense.rows}
+    assert found["FedAvg"] == [Figure(mean=1.0), Figure(mean=1.0)]
+    assert found["ADDS (LRP)"] == [Figure(mean=0.1506), Figure(mean=0.4651)]
+
+
+@pytest.mark.parametrize(
+    "table", [adds.TABLE_3_ALL_ROWS_TWIN, adds.TABLE_4, adds.TABLE_4_TWIN], ids=["3", "4", "4, twin"]
+)
+def test_every_arm_of_adds_can_be_composed(table: Table) -> None:
+    for part in table.parts:
+        try:
+            here = world.build(part.study, 1)
+        except DataError as error:
+            pytest.skip(str(error))
+        made = [composition(part.study, arm, here)[0] for arm in part.study.arms]
+        require_known(part.study, made)
+        assert here.held is not None
+        assert all(len(x) for x, _ in here.held)

@@ -1,0 +1,41 @@
+"""Local accuracy: each client's own held-out records, by the model that the client would use.
+
+The records are those of `[data] holdout`. They are never trained on, and an observer of a simulation has
+them; the server does not. A client without such records has no local accuracy (nan). Without a hold-out there
+is no figure at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.algorithm import ClientState, Device, Evaluation, Float32s, Floats
+from securefl.training import Problem, evaluate
+
+LOCAL: Final = "local accuracy"
+"""The name of the observer's figure."""
+Tested = Callable[[ClientState, NDArray[Any], NDArray[Any]], Evaluation]
+"""The evaluation, on records (x, y), of the model of a client with this state."""
+
+
+def local_accuracy(devices: Sequence[Device], tested: Tested) -> dict[str, Floats]:
+    """The figure `LOCAL` of all clients, float64 (N,), nan for a client without held-out records.
+
+    Empty if there is no hold-out.
+    """
+    if not len(devices) or devices[0].held is None:
+        return {}
+    found = np.full(len(devices), np.nan)
+    for client, device in enumerate(devices):
+        if device.held is not None and len(device.held[0]):
+            found[client] = tested(device.kept, *device.held).accuracy
+    return {LOCAL: found}
+
+
+def of_common_model(devices: Sequence[Device], problem: Problem, vector: Float32s) -> dict[str, Floats]:
+    """The figure `LOCAL` if all clients use this one model (d,)."""
+    return local_accuracy(devices, lambda kept, x, y: evaluate(problem.to_read(vector), x, y, problem.kind))

@@ -1,0 +1,90 @@
+"""Whether one system is ahead of others by more than chance: tests over seeds, and sentences of them.
+
+Two systems are compared by Wilcoxon's signed-rank test, both sides, seed by seed. Several p-values are
+adjusted for their number by Holm's method (1979). A sentence calls a difference significant if p is below
+LEVEL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from scipy.stats import PermutationMethod, wilcoxon
+
+LEVEL: Final = 0.05
+"""Adjusted p-values below it are called significant."""
+_ALL_SIGNS: Final = 2**20
+"""Up to twenty seeds the test counts every pattern of signs, so p is exact, also with ties."""
+
+
+def signed_rank(one: Sequence[float], other: Sequence[float]) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test over pairs, one for each seed.
+
+    Pairs without a difference are left out. If fewer than two pairs remain, p is 1.
+    """
+    differences = np.subtract(one, other)
+    differences = differences[differences != 0]
+    if len(differences) < 2:
+        return 1.0
+    # Above twenty pairs the patterns are drawn, always the same ones.
+    every = PermutationMethod(n_resamples=_ALL_SIGNS, rng=np.random.default_rng(0))
+    return float(wilcoxon(differences, method=every).pvalue)
+
+
+def least_p(seeds: int) -> float:
+    """The smallest p of the test with this many pairs: two patterns (all signs equal) of 2^seeds."""
+    return float(min(1.0, 2.0 ** (1 - seeds)))
+
+
+def holm(p: Sequence[float]) -> tuple[float, ...]:
+    """Holm's adjustment of n p-values: the k-th smallest times n - k + 1, none below a smaller one's.
+
+    If all differences are chance, the probability of one adjusted p below a level is at most that level,
+    whatever the dependence of the tests.
+    """
+    order = np.argsort(p, kind="stable")
+    grown = np.maximum.accumulate(np.asarray(p)[order] * np.arange(len(p), 0, -1))
+    found = np.empty(len(p))
+    found[order] = np.minimum(grown, 1.0)
+    return tuple(map(float, found))
+
+
+def said(label: str, rivals: Sequence[tuple[str, float, float]], unit: str) -> str:
+    """Who is ahead of whom, in a sentence.
+
+    label: the part's own system. rivals: name, lead of the own system over it (above 0 if the own one is
+    better), and adjusted p. unit: follows the leads, such as " rounds".
+    """
+    ahead = [_one(*rival, unit) for rival in rivals if rival[2] < LEVEL and rival[1] > 0]
+    behind = [_one(name, -lead, p, unit) for name, lead, p in rivals if p < LEVEL and lead < 0]
+    open_ = [
+        f"{name} ({_signed(lead, unit)}, p {_p(p)})" for name, lead, p in rivals if p >= LEVEL or lead == 0
+    ]
+    parts = [
+        *([f"ahead of {_listed(ahead)}"] if ahead else []),
+        *([f"behind {_listed(behind)}"] if behind else []),
+        *([f"not significant beside {_listed(open_)}"] if open_ else []),
+    ]
+    return f"{label}: {'; '.join(parts)}."
+
+
+def _one(name: str, lead: float, p: float, unit: str) -> str:
+    return f"{name} by {_number(lead)}{unit} (p {_p(p)})"
+
+
+def _signed(lead: float, unit: str) -> str:
+    return f"{'+' if lead > 0 else '−' if lead < 0 else ''}{_number(abs(lead))}{unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
+
+
+def _p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "below 0.001"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

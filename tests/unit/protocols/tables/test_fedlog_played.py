@@ -1,0 +1,139 @@
+"""FedLog's tables on few records: every system plays, and personal models count with their own accuracies."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import e, inf, log, sqrt
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from securefl.dp import epsilon_of
+from securefl.protocols.tables import fedlog
+from securefl.published import beside
+from securefl.published.run import run_table
+from securefl.published.table import Measure, Part, Table
+from securefl.published.tuning import SIZE, Chosen, candidates, choosing, tuned
+from securefl.storage.texts import toml
+from securefl.study.composition import composition
+from securefl.study.packaged import text_of
+from securefl.study.world import build
+from securefl.sweep.cells import parse_sweep, put
+
+FEW = {
+    "study.rounds": 1,
+    "study.seeds": [1],
+    "data.source": "digits",
+    "data.clients": 10,
+    "data.records": 200,
+    "model.kind": "mlp",
+    "model.hidden": [32, 16],
+    "local.epochs": 1,
+}
+
+
+def few(part: Part) -> Part:
+    """The part on 200 records of digits, which are 8x8 pixels from 0 to 1."""
+    study = toml(part.text)
+    for key, value in FEW.items():
+        put(study, key, value)
+    del study["data"]["scaling"]
+    return replace(part, text=tomli_w.dumps(study))
+
+
+@pytest.mark.parametrize("table", [fedlog.TABLE_1_MNIST, fedlog.FLEXIBLE], ids=["table 1", "flexible"])
+def test_every_system_plays(table: Table, tmp_path: Path) -> None:
+    small = replace(table, parts=tuple(few(part) for part in table.parts))
+    results = run_table(small, tmp_path, lambda *told: None, workers=1)
+    metrics = {name: own.metrics for name, own in results.items()}
+    pairs = beside.beside(small, metrics)
+    (found,) = metrics.values()
+    assert found["accuracy"].notna().all()
+    common = {"FedAvg", "CS-FL"} & {*found["arm"]}
+    assert {*found.loc[found["models"] == "global", "arm"]} == common
+    for pair in pairs:
+        own = found[found["arm"] == pair.row.arm].iloc[-1]
+        sent = {Measure.MEGABITS_UP: own["bytes_up"] * 8 / 1e6, Measure.MEGABYTES: own["megabytes"]}
+        assert pair.measured.mean == pytest.approx(sent.get(pair.measure, own["accuracy"]))
+
+
+@pytest.mark.parametrize("table", [fedlog.TABLE_1_MNIST, fedlog.TABLE_1_CIFAR10], ids=["mnist", "cifar10"])
+def test_the_eleven_systems_are_tried_equally_often(table: Table) -> None:
+    (part,) = table.parts
+    assert [len(candidates(row)) for row in part.rows] == [SIZE] * 11
+    tried = [arm["name"] for one in choosing(table).parts for arm in toml(one.text)["arm"]]
+    assert len(tried) == 11 * SIZE
+
+
+def test_a_tuned_table_has_each_measure_once() -> None:
+    table = fedlog.TABLE_1_MNIST
+    (part,) = table.parts
+    choice = {
+        (part.name, row.arm): Chosen(candidate=candidates(row)[0], rate=1e-3, accuracy=0.9)
+        for row in part.rows
+    }
+    assert tuned(table, choice).measures == table.measures
+
+
+def test_bodies_of_two_lengths_in_every_arm() -> None:
+    (part,) = fedlog.FLEXIBLE.parts
+    assert [arm["shorter"] for arm in toml(part.text)["arm"]] == [0.5] * 4
+
+
+def test_inputs_are_normalised_as_the_authors_do() -> None:
+    for table, channels in (
+        (fedlog.TABLE_1_MNIST, 1),
+        (fedlog.TABLE_1_CIFAR10_TWIN, 3),
+        (fedlog.FLEXIBLE, 3),
+    ):
+        scaling = table.parts[0].study.data.scaling
+        assert scaling is not None
+        assert (len(scaling.mean), len(scaling.deviation)) == (channels, channels)
+
+
+# Figure 2's noise --------------------------------------------------------------------------------
+
+NOMINAL = (0.5, 1.0, 5.0)
+DELTA, RELEASES = 0.01, 101
+
+
+def classic(epsilon: float) -> float:
+    """The noise of the authors' code, in sensitivities: that of one Gaussian release."""
+    return sqrt(2 * log(1.25 / DELTA)) / epsilon
+
+
+def of_theorem_4(epsilon: float) -> float:
+    return sqrt(8 * RELEASES * log(e + epsilon / DELTA)) / epsilon
+
+
+def noise_figure() -> str:
+    return text_of("fedlog_figure_2_privacy")
+
+
+def test_each_nominal_epsilon_stands_beside_the_true_one() -> None:
+    stated = re.findall(r"^# {5}([\d.]+) +([\d.]+) +([\d.]+)$", noise_figure(), re.M)
+    assert [float(row[0]) for row in stated] == [*NOMINAL]
+    for nominal, (_, true, theorem) in zip(NOMINAL, stated, strict=True):
+        for noise, said in ((classic(nominal), true), (of_theorem_4(nominal), theorem)):
+            exact = epsilon_of(noise, DELTA, releases=RELEASES, sensitivity=1.0)
+            assert exact == pytest.approx(float(said), rel=4e-3)
+    sweep = toml(noise_figure())["sweep"]["grid"]["privacy.epsilon"]
+    assert sweep == [*(float(true) for _, true, _ in stated), inf]
+
+
+def test_both_placements_have_the_noise_of_the_authors() -> None:
+    study = toml(noise_figure())
+    del study["data"]["scaling"]
+    few_digits = {"data.source": "digits", "model.kind": "mlp", "model.hidden": [100]}
+    for key, value in few_digits.items():
+        put(study, key, value)
+    cells = parse_sweep(tomli_w.dumps(study)).cells
+    here = build(cells[0].study, 1)
+    plans = [composition(cell.study, cell.study.arms[0], here)[1] for cell in cells]
+    assert [plan.noise for plan in plans] == ["central"] * 3 + ["none"] + ["local"] * 3 + ["none"]
+    for plan, nominal in zip(plans, (*NOMINAL, inf) * 2, strict=True):
+        assert plan.max_releases == {"statistic": RELEASES}
+        # the epsilons of the study have three digits
+        assert plan.noise_multiplier == pytest.approx(classic(nominal), rel=2e-3)

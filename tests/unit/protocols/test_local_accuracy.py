@@ -1,0 +1,135 @@
+"""Local accuracy: each client's own held-out records, by the model that it would use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.supernets import MLP, context, problem
+from support.tiny_study import study
+
+from securefl.algorithm.clients import Device
+from securefl.protocols.adds import Adds, FedDrop
+from securefl.protocols.local_accuracy import LOCAL, of_common_model
+from securefl.protocols.pfedme import PFedMe
+from securefl.study.config import Study, parse
+from securefl.study.run import run_arm
+from securefl.study.world import build
+
+PROBLEM = problem(MLP)
+
+
+def subnets(scaled: bool = False) -> Any:
+    return Adds(fraction=1.0, scaled=scaled).build(PROBLEM).part  # type: ignore[attr-defined]
+
+
+def device(client: int = 0, records: int = 40, **kept: Any) -> Device:
+    made = context(subnets().supernet, client=client, records=max(1, records))
+    x, y = made.x[:records], made.y[:records]
+    return Device(x=x[:0], y=y[:0], kept=kept, held=(x, y))
+
+
+def random_model() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).normal(size=len(PROBLEM.initial)).astype(np.float32)
+
+
+def right(module: torch.nn.Module, own: Device) -> float:
+    assert own.held is not None
+    module.eval()
+    with torch.no_grad():
+        return float((module(torch.from_numpy(own.held[0])).argmax(1).numpy() == own.held[1]).mean())
+
+
+def test_a_common_model_is_tested_on_each_clients_own_records() -> None:
+    model, devices = random_model(), [device(client) for client in range(3)]
+    expected = [right(PROBLEM.module(model), own) for own in devices]
+    assert len(set(expected)) > 1, "choose another seed: the clients must differ"
+    assert of_common_model(devices, PROBLEM, model)[LOCAL].tolist() == pytest.approx(expected)
+
+
+def test_a_client_of_adds_uses_its_own_units() -> None:
+    """The masked pass is that of the sliced model. The whole model would be right elsewhere."""
+    own, model = subnets(), random_model()
+    units = [np.random.default_rng(seed).random(own.supernet.units) < 0.5 for seed in range(3)]
+    devices = [device(client, units=kept) for client, kept in enumerate(units)]
+    found = own.evaluate(model, devices).figures[LOCAL]
+    sliced = [right(own.supernet.sliced(model, kept), one) for kept, one in zip(units, devices, strict=True)]
+    assert found.tolist() == pytest.approx(sliced)
+    whole = [right(PROBLEM.module(model), one) for one in devices]
+    assert found.tolist() != pytest.approx(whole)
+
+
+def test_scaled_masks_are_scaled_in_the_test_too() -> None:
+    own, model = subnets(scaled=True), random_model()
+    units = np.random.default_rng(0).random(own.supernet.units) < 0.5
+    layers = own.supernet.sampled
+    sliced = own.supernet.sliced(model, units)
+    for layer in layers:
+        module = sliced.get_submodule(layer.name)
+        module.weight.data /= units[layer.own].mean()
+        module.bias.data /= units[layer.own].mean()
+    one = device(units=units)
+    assert own.evaluate(model, [one]).figures[LOCAL][0] == pytest.approx(right(sliced, one))
+
+
+@pytest.mark.parametrize("kept", [{}, {"units": np.zeros(18, np.bool_)}], ids=["new", "failed"])
+def test_a_client_without_a_subnet_uses_the_whole(kept: dict[str, Any]) -> None:
+    own, model = subnets(), random_model()
+    assert own.supernet.units == 18
+    one = device(**kept)
+    assert own.evaluate(model, [one]).figures[LOCAL][0] == pytest.approx(right(PROBLEM.module(model), one))
+
+
+def test_a_client_of_federated_dropout_uses_the_whole() -> None:
+    own, model = FedDrop(fraction=1.0).build(PROBLEM).part, random_model()  # type: ignore[attr-defined]
+    one = device(units=np.arange(18) < 9)
+    assert own.evaluate(model, [one]).figures[LOCAL][0] == pytest.approx(right(PROBLEM.module(model), one))
+
+
+def test_a_client_of_pfedme_uses_its_theta() -> None:
+    own, theta = PFedMe(eta=0.05).build(PROBLEM).part, random_model()  # type: ignore[attr-defined]
+    one = device(personal=theta)
+    found = own.evaluate(PROBLEM.initial, [one]).figures[LOCAL][0]
+    assert found == pytest.approx(right(PROBLEM.module(theta), one))
+
+
+def test_a_client_without_held_out_records_is_left_out() -> None:
+    found = subnets().evaluate(random_model(), [device(), device(1, records=0)]).figures[LOCAL]
+    assert np.isnan(found).tolist() == [False, True]
+
+
+def test_without_a_hold_out_there_is_no_figure() -> None:
+    x = np.zeros((0, 1, 8, 8), np.float32)
+    none = Device(x=x, y=np.zeros(0, np.int64), kept={})
+    assert of_common_model([none], PROBLEM, PROBLEM.initial) == {}
+    assert of_common_model([], PROBLEM, PROBLEM.initial) == {}
+
+
+def held_out(arm: str) -> Study:
+    made = study(arm, clients=3, rounds=2)
+    return parse(made.text.replace("[data]\n", "[data]\nholdout = 0.3\n"))
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "adds", "feddrop", "stc", "pfedme"])
+def test_a_run_tests_on_the_records_that_it_holds_out(protocol: str, tmp_path: Path) -> None:
+    options = {
+        "fedavg": 'aggregation = "partial"',
+        "stc": "p = 0.25",
+        "pfedme": "lamda = 5.0\neta = 0.1",
+    }
+    more = options.get(protocol, "")
+    own = held_out(f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\nfraction = 1.0\n{more}\n')
+    world = build(own, 3)
+    assert world.held is not None
+    finished = run_arm(own, own.arms[0], world, tmp_path, lambda record: None)
+    clients, values = finished.records[0]["figures"][LOCAL]
+    assert clients == [0, 1, 2]
+    if protocol == "stc":
+        assert finished.records[0]["figures"]["parameters"][1] == pytest.approx([0.25] * 3, abs=0.01)
+    counts = [len(y) for _, y in world.held]
+    # A share of a client's own number of records: the test is on these and on no others.
+    right_ones = np.array(values) * counts
+    np.testing.assert_allclose(right_ones, np.rint(right_ones), atol=1e-9)

@@ -1,0 +1,80 @@
+"""Columns of a table that come from the observer's figures of clients."""
+
+from __future__ import annotations
+
+from math import isnan, nan
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pandas as pd
+import pytest
+from support.tiny_table import TABLE, metrics
+
+from securefl.published import beside
+from securefl.published.beside import sample
+from securefl.published.observed_figures import with_figures
+from securefl.published.table import Measure
+from securefl.study.results import Results
+
+RUNS = metrics(a=[[0.1, nan, 0.4]], b=[[0.42, nan, 0.5]])
+
+
+def results(*rows: tuple[str, int, int, str, float], personal: str = "") -> Results:
+    """Results with these figures: arm, round, client, figure, value; the seed is that of the metrics."""
+    seed = RUNS["seed"].iloc[0]
+    figures = pd.DataFrame(
+        [(arm, seed, *row) for arm, *row in rows],
+        columns=["arm", "seed", "round", "client", "figure", "value"],
+    )
+    models = ["personal" if arm == personal else "global" for arm in RUNS["arm"]]
+    return cast(Results, SimpleNamespace(metrics=RUNS.assign(models=models), figures=figures))
+
+
+def value(measure: Measure, found: pd.DataFrame, arm: str = "a") -> float:
+    return sample(measure, found, arm, None).values[0]
+
+
+def test_a_client_keeps_its_figure_until_it_has_another_one() -> None:
+    found = with_figures(
+        results(
+            ("a", 1, 0, "local accuracy", 0.2),
+            ("a", 1, 1, "local accuracy", 0.6),
+            ("a", 3, 1, "local accuracy", 1.0),
+        )
+    )
+    assert value(Measure.LOCAL, found) == pytest.approx((0.2 + 1.0) / 2)
+    assert found.loc[found["arm"] == "a", "local accuracy"].tolist()[0] == pytest.approx(0.4)
+
+
+def test_an_arm_without_figures_has_the_whole_model() -> None:
+    found = with_figures(results(("a", 1, 0, "parameters", 0.25), ("a", 3, 1, "macs", 0.5)))
+    assert (value(Measure.PARAMETERS, found), value(Measure.MACS, found)) == (0.25, 0.5)
+    assert (value(Measure.PARAMETERS, found, "b"), value(Measure.MACS, found, "b")) == (1.0, 1.0)
+    assert isnan(value(Measure.LOCAL, found, "b"))
+
+
+def test_the_global_accuracy_of_personal_models_is_a_figure() -> None:
+    found = with_figures(results(("a", 3, 0, "global accuracy", 0.3), personal="a"))
+    assert (value(Measure.GLOBAL, found), value(Measure.LAST, found)) == (0.3, 0.4)
+    assert value(Measure.GLOBAL, found, "b") == 0.5
+    assert isnan(value(Measure.GLOBAL, with_figures(results(personal="a")), "a"))
+
+
+def test_rounds_to_a_stated_accuracy_are_those_of_the_global_model() -> None:
+    found = with_figures(results(("a", 1, 0, "global accuracy", 0.45), personal="a"))
+    reached = [sample(m, found, "a", 0.9) for m in (Measure.ROUNDS_40, Measure.ROUNDS_45, Measure.ROUNDS_50)]
+    assert [(own.values, own.reached) for own in reached] == [((1.0,), 1), ((1.0,), 1), ((3.0,), 0)]
+    others = [sample(m, found, "b", 0.9) for m in (Measure.ROUNDS_40, Measure.ROUNDS_45, Measure.ROUNDS_50)]
+    assert [own.values for own in others] == [(1.0,), (3.0,), (3.0,)]
+
+
+def test_shares_are_better_if_they_are_smaller_and_have_no_target() -> None:
+    columns: dict[str, Any] = {"parameters (share)": [1.0] * 2 + [0.5] * 2}
+    both = metrics(FedAvg=[[0.1], [0.2]], FedProf=[[0.1], [0.2]]).assign(**columns)
+    table = type(TABLE)(**{**vars(TABLE), "measures": (Measure.PARAMETERS,)})
+    pairs = beside.beside(table, {"one": both})
+    assert [pair.lead for pair in pairs] == [0.5, 0.0]
+    said = beside.sentences(table, pairs)
+    assert said[3].split() == ["parameters", "(share)"]
+    start = "- one, parameters (share): Ours: not significant beside Avg (+0.500, p 0.5"
+    assert any(line.startswith(start) for line in said)
