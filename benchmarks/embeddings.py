@@ -105,10 +105,8 @@ def main() -> None:
     found = pd.DataFrame(table)
     print(found.round(3).to_string(index=False))
     if asked.write:
-        commands = [
-            f"SECUREFL_DATA=... securefl run {asked.run.name} --out RUN",
-            "SECUREFL_DATA=... python benchmarks/embeddings.py RUN --write",
-        ]
+        run = f"{asked.run.parent.name}/{asked.run.name}"
+        commands = [f"SECUREFL_DATA=... python benchmarks/embeddings.py {run} --write"]
         write_csv(ROOT / "benchmarks" / "results" / "fedcor_embeddings.csv", found.round(4), commands)
 
 

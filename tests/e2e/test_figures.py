@@ -281,6 +281,7 @@ def test_selection_at_one_epsilon() -> None:
 
 def test_a_table_of_rounds_beside_measured_ones() -> None:
     kept = beside.read(RESULTS / "fedcor_table_1_twin.csv", fedcor.TABLE_1_TWIN)
+    kept = kept[kept["measure"] == "rounds"]
     for (name, *figures), (_, own) in zip(cells("FedCor's Table 1"), kept.iterrows(), strict=True):
         assert name == f"{own['part']}: {own['system']}"
         printed = "N/A" if pd.isna(own["published"]) else f"{own['published']:.1f}"
@@ -289,6 +290,16 @@ def test_a_table_of_rounds_beside_measured_ones() -> None:
             f"{own['reached']} of {own['seeds']}",
             number(own["adjusted_p"]),
         ]
+
+
+def test_embeddings() -> None:
+    kept = pd.read_csv(RESULTS / "fedcor_embeddings.csv", comment="#")
+    said = " ".join(section("FedCor on Fashion-MNIST").split())
+    assert (kept["nearest_of_one_label"] == 1.0).all()
+    assert f"in all {len(kept)} runs every client's nearest neighbour has its label" in said
+    within, between = kept["cosine_within"], kept["cosine_between"]
+    assert f"{within.min():.2f} to {within.max():.2f} within a label" in said
+    assert f"{between.min():.2f} to {between.max():.2f} between labels" in said
 
 
 def test_the_table_of_subnets() -> None:
