@@ -292,6 +292,22 @@ def test_a_table_of_rounds_beside_measured_ones() -> None:
         ]
 
 
+def test_ablations() -> None:
+    kept = pd.read_csv(RESULTS / "fedcor_ablations.csv", comment="#")
+    groups = kept.groupby(["arm.interval", "arm.annealing", "arm.warm_up"], sort=False)
+    for row, ((interval, beta, warm_up), own) in zip(cells("FedCor's ablations"), groups, strict=True):
+        reached = ", ".join(f"{rounds:.0f}" for rounds in own["rounds_to_target"])
+        means = [f"{own[name].mean():.3f}" for name in ("final_accuracy", "best_accuracy")]
+        assert row == [
+            str(interval),
+            f"{beta:g}",
+            str(warm_up),
+            reached,
+            *means,
+            f"{own['bytes_down'].mean() / 1e9:.2f}",
+        ]
+
+
 def test_embeddings() -> None:
     kept = pd.read_csv(RESULTS / "fedcor_embeddings.csv", comment="#")
     said = " ".join(section("FedCor on Fashion-MNIST").split())
