@@ -19,7 +19,7 @@ from support.grid_parties import Parties
 from support.hidden_studies import hidden
 from support.tiny_study import with_privacy
 
-from securefl.core.messages import Broadcast, Order
+from securefl.core.messages import Broadcast, Cohort, Order
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit, decode, encode, peek
 from securefl.deployment.engine import RemoteEngine
@@ -31,7 +31,7 @@ from securefl.deployment.messages import (
     decode_envelope,
     encode_envelope,
 )
-from securefl.engine.calls import SumCall
+from securefl.engine.calls import QueryCall, SumCall, bits_of
 from securefl.flower.exchange import GridExchange
 from securefl.flower.records import unwrapped, wrapped
 from securefl.sums.encrypted.messages import SumRequest
@@ -204,9 +204,18 @@ def test_a_total_of_fewer_than_the_least_is_not_opened(how: str) -> None:
     assert "ascending members, got (0,)" in server.parties.why(KEY_HOLDER)
 
 
+FEWER = Cohort(members=(0, 1, 2), draws=(1, 1, 1))
+
+
 def another_cohort(turn: Turn) -> Turn:
-    turn = told(turn, Order, lambda order: replace(order, members=(0, 1, 2), draws=order.draws[:3]))
-    return told(turn, SumCall, lambda call: replace(call, members=(0, 1, 2), draws=call.draws[:3]))
+    bits, whole = bits_of(FEWER.members), len(FEWER.members)
+    turn = told(turn, QueryCall, lambda call: replace(call, members=call.members and bits))
+    turn = told(turn, Order, lambda order: replace(order, cohort=FEWER.digest, whole=order.whole and whole))
+    return told(
+        turn,
+        SumCall,
+        lambda call: replace(call, members=bits, ordered=whole, whole=call.whole and whole),
+    )
 
 
 def another_model(turn: Turn) -> Turn:

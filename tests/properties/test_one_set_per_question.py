@@ -160,8 +160,8 @@ class ActsInOldAttempts(Journal):
 class NoSigners(Journal):
     """A later attempt may have fewer signers."""
 
-    def _begin(self, act: Begin) -> Any:
-        return super()._begin(replace(act, signers=1))
+    def _begin(self, act: Begin, known: Any) -> Any:
+        return super()._begin(replace(act, signers=1), known)
 
 
 class NoOnce(Journal):

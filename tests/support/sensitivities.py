@@ -40,6 +40,7 @@ from securefl.protocols.heads.contribution import Bounding
 from securefl.protocols.heads.contribution import Statistic as HeadStatistic
 from securefl.protocols.personal import SharedUpdate
 from securefl.protocols.pfedme import EnvelopeUpdate
+from securefl.protocols.stale import Change
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
@@ -121,6 +122,7 @@ CASES = (
     *(Case(protocol=name, update_bound=2.0**-10) for name in ("fedavg", "lg_fedavg")),
     *(Case(protocol="stc", options={"p": p}, update_bound=bound) for p, bound in ((0.1, 0.3), (1.0, 1000.0))),
     *(Case(protocol="cs_fl", options={"signs": signs}, update_bound=0.3) for signs in (False, True)),
+    Case(protocol="fedavg", options={"stale": True}, update_bound=0.3),
     Case(protocol="fedproto", options={"client_bound": 60.0}),
     Case(protocol="fedproto", options={"clip": Clipping(), "client_bound": 60.0}, slow=True),
     *(Case(protocol=name, update_bound=1000.0, hidden=(8,)) for name in ("lg_fedavg", "feddrop", "adds")),
@@ -308,6 +310,11 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
         diverged = [] if isinstance(contribution, Map) else [DataError("it diverged")]
         for trained in (*diverged, *_models(model, rng, draws)):
             yield contribution.value(asked(contribution, some, broadcast=model), trained)
+    elif isinstance(contribution, Change):
+        initial = contribution.problem.initial
+        for trained in (*_models(initial, rng, draws), DataError("it diverged")):
+            kept = {"model": initial + rng.normal(size=len(initial)).astype(np.float32)}
+            yield contribution.value(asked(contribution, nobody, broadcast=initial, kept=kept), trained)
     elif isinstance(contribution, CompressedUpdate):
         initial = contribution.problem.initial
         for trained in (*_models(initial, rng, draws), DataError("it diverged")):
@@ -396,6 +403,7 @@ SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Valu
             HeadStatistic,
             FedLogStatistic,
             Update,
+            Change,
             CompressedUpdate,
             SharedUpdate,
             EnvelopeUpdate,

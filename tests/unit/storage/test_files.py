@@ -124,7 +124,10 @@ def test_what_cannot_be_written_is_told_by_its_own_name(tmp_path: Path) -> None:
         write(tmp_path / "file" / "a.csv", "x")
 
 
-WRITERS = {"write_text", "write_bytes", "to_csv", "to_json", "savefig", "savez", "savetxt"}
+WRITERS = {"write_text", "write_bytes", "to_csv", "to_json", "savefig", "print_png", "print_svg"} | {
+    "savez",
+    "savetxt",
+}
 TABLE_WRITERS = {"writer", "DictWriter", "to_csv", "to_excel", "to_clipboard", "to_markdown", "savetxt"}
 """Ways to a table that a spreadsheet opens. That of `report.tables.write_csv` quotes formulas."""
 IN_MEMORY = {
@@ -135,8 +138,8 @@ IN_MEMORY = {
     ("securefl/commands/features.py", "savez"),
     ("securefl/training/networks.py", "savez"),
     ("securefl/study/run_report.py", "to_json"),
-    ("securefl/report/inline.py", "savefig"),
-    ("securefl/report/tables.py", "savefig"),
+    ("securefl/report/inline.py", "print_svg"),
+    ("securefl/report/tables.py", "print_png"),
     ("securefl/report/tables.py", "to_csv"),
 }
 """Writers of a buffer, of text, of nothing, of a file without a name or in a temporary folder; ours."""

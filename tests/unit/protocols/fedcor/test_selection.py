@@ -211,7 +211,8 @@ def test_a_run_trains_on_what_is_not_held_out_and_shows_embeddings(tmp_path: Pat
     here = world(of)
     assert here.held is not None
     spy, finished = spied(of, tmp_path, here)
-    assert set(finished.records[-1]["figures"]) == {"loss", "embedding_1", "embedding_2"}
+    shown = {"loss", "embedding_1", "embedding_2", "local accuracy"}
+    assert set(finished.records[-1]["figures"]) == shown
     known = spy.states[2].memory["losses"]
     model = here.problem.module(spy.states[1].broadcast)
     for client, (x, y) in enumerate(here.held):
