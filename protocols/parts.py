@@ -5,7 +5,7 @@ If a value is constant, each client sends it once. Later rounds ask the clients 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -69,16 +69,20 @@ class Part(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """The whole model is averaged. All clients have the same one."""
+    """The whole model is averaged. All clients have the same one.
+
+    contribution: makes what a client sends, by default its update.
+    """
 
     problem: Problem
+    contribution: Callable[[Problem, Sampling], Contribution] = Update
 
     @property
     def initial(self) -> Float32s:
         return self.problem.initial
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (Update(self.problem, sampling),)
+        return (self.contribution(self.problem, sampling),)
 
     def gather(
         self,

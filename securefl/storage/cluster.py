@@ -395,7 +395,7 @@ def _connect(ray: Any, address: str | None) -> None:
             ray.init(address=address, **quiet)
         # Whatever Ray raises: ConnectionError, RuntimeError for another version of it, ValueError for a text
         # that is no address.
-        except Exception as error:
+        except Exception as error:  # Ray raises errors of many kinds here, some of them private
             raise ConfigError(
                 f"[runtime] Expected a Ray cluster at {address!r}, got {_first_line(error)} Start one with "
                 "`ray start --head`, or leave the address out (also RAY_ADDRESS) to use this machine alone."

@@ -14,6 +14,7 @@ from securefl.core.errors import ConfigError
 from securefl.protocols.stale import Change
 from securefl.study.arm import arm_folder, opened
 from securefl.study.composition import composition
+from securefl.study.config import parse
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 0.5\naggregation = "full"\nstale = true\n'
 
@@ -62,3 +63,8 @@ def test_under_a_bound_a_client_keeps_what_the_sum_has() -> None:
 def test_partial_aggregation_has_no_cache(protocol: str) -> None:
     with pytest.raises(ConfigError, match='aggregation = "full" beside stale'):
         study(ARM.replace("fedavg", protocol).replace('"full"', '"partial"'))
+
+
+def test_clients_are_tested_on_what_they_hold_out_as_without_a_cache(tmp_path: Path) -> None:
+    of = parse(study(ARM).text.replace('"digits"', '"digits"\nholdout = 0.3'))
+    assert "local accuracy" in run(of, tmp_path).records[-1]["figures"]
