@@ -160,7 +160,7 @@ def test_the_grid_is_the_same_everywhere_and_has_every_level() -> None:
     for of in (cases(), quick()):
         for axis, counted in levels(of).items():
             assert all(counted.values()), (axis, counted)
-    assert cases()[0].name == "fedlog/arrays/holdout/dropping/masked/local/record replace-one/only"
+    assert cases()[0].name == "fedbabu/digits/holdout/mlp/clear/dpsgd/record add-remove/short"
 
 
 def _require_honest(part: Sequence[Case]) -> None:

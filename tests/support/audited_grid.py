@@ -43,6 +43,13 @@ PROTOCOLS: Final[Mapping[str, str]] = {
     "fedadam": "fraction = 1.0",
     "fedavg_rp": "fraction = 1.0",
     "lg_fedavg": "",
+    "fedper": "",
+    "fedrep": "head_epochs = 1\nhead_rate = 0.5",
+    "fedbabu": "fine_tune_epochs = 1",
+    "feddbe": "mean_bound = 4.0",
+    "pfedme": "lamda = 1.0\npersonal_steps = 2\neta = 0.5",
+    "stc": "fraction = 1.0\np = 0.1",
+    "cs_fl": "fraction = 1.0\nsparsity = 0.02\nmeasurements = 0.5",
     "cfcfm": "fraction = 1.0",
     "fedprof": "fraction = 1.0\nalpha = 1.0\nclip = { outputs = 4.0, squares = 16.0 }",
     "active_fl": "fraction = 1.0\nloss_bound = 2.0",
@@ -50,14 +57,17 @@ PROTOCOLS: Final[Mapping[str, str]] = {
     "fedcor": "fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 0\nsteps = 2\ndimension = 2\n"
     "loss_bound = 2.0",
     "fedlog": "",
+    "fedproto": 'clip = { kind = "unit-l2" }',
     "heads": 'head = "prototypes"',
     "adds": "fraction = 1.0",
     "feddrop": "fraction = 1.0",
 }
-STATISTIC: Final = ("fedlog", "heads")
+STATISTIC: Final = ("fedlog", "fedproto", "heads")
 NUMBERS: Final = ("fedprof", "active_fl", "pow_d", "fedcor")
 """Protocols whose clients tell numbers beside their updates."""
 SUBNETS: Final = ("adds", "feddrop")
+NOT_PRIVATELY: Final = (*SUBNETS, "feddbe", "fedproto", "pfedme")
+"""Protocols whose training [dpsgd] has no form of, so that noise is of a client's whole value."""
 AXES: Final[Mapping[str, Sequence[str]]] = {
     "protocol": tuple(PROTOCOLS),
     "source": ("digits", "table", "arrays", "text"),
@@ -103,7 +113,8 @@ def plausible(case: Case) -> bool:
         and (case.split == "test share") <= (case.source in ("table", "arrays"))
         and (case.noise == "dpsgd")
         <= (case.unit == "record add-remove" and case.protocol not in (*STATISTIC, *NUMBERS))
-        and (case.protocol in SUBNETS) <= (per_client and case.model != "words")
+        and (case.protocol in NOT_PRIVATELY) <= per_client
+        and (case.protocol in SUBNETS) <= (case.model != "words")
         and (case.protocol in NUMBERS) <= (case.unit == "record add-remove")
         # private training is accounted for adding and removing alone
         and (case.unit == "record replace-one") <= (not averages)
