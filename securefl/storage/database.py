@@ -72,7 +72,7 @@ IN_MEMORY = ":memory:"
 _TYPES: dict[type, bytes] = {kind: kind.__name__.encode() for kind in (bytes, str, int)}
 Value = bytes | str | int | None
 _LONG: Final = 2**16
-"""In bytes. A longer part is hashed where it is; shorter ones are joined, which is faster than a call each."""
+"""In bytes. A longer part is hashed where it is. Shorter ones are joined: a call for each takes longer."""
 _ROOM = 2**16
 """In bytes. If a disk has less free space, an input/output error means a full disk."""
 _FULL = {
