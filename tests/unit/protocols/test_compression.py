@@ -24,7 +24,7 @@ from securefl.training.task import Problem
 
 OPTIONS = {
     "stc": "p = 0.05",
-    "cs_fl": "sparsity = 0.02",
+    "cs_fl": "sparsity = 0.01",
     "cs_fl signs": "sparsity = 0.01\nmeasurements = 0.3\nsigns = true",
 }
 LOSSES = "[network]\ndropout = 0.3\n"
@@ -117,7 +117,7 @@ def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:
 
 
 def test_a_zero_below_zero_moves_server_and_client_alike() -> None:
-    own = CSFL(fraction=1.0, sparsity=0.02).build(problem())
+    own = CSFL(fraction=1.0, sparsity=0.01).build(problem())
     assert isinstance(own, CompressedAveraging)
     zeros = np.full(len(own.problem.initial), -0.0, np.float32)
     before = State(zeros, own.start().memory)
