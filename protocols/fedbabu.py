@@ -52,7 +52,7 @@ from securefl.protocols.personal import (
 )
 from securefl.training import Learnt, Problem
 from securefl.training.fit import Fit, Fitted, fitted, usable
-from securefl.training.heads import last_dense, places
+from securefl.training.heads import last_dense, output_layer, places
 from securefl.training.task import Bodies
 
 TUNED: Final = ValueSpec(
@@ -92,7 +92,7 @@ class FedBABU:
             raise ValueError(f"Expected fine_tune_epochs >= 1, got {self.fine_tune_epochs}.")
 
     def build(self, problem: Problem) -> Algorithm:
-        """Raises ConfigError if private training would change the model's layers."""
+        """Raises ConfigError if private training would change the model's layers, or for another head."""
         if problem.private is not None and problem.changes:
             raise ConfigError(
                 "Expected a model that [dpsgd] trains as it is, since clients fine-tune it without noise, "
@@ -101,6 +101,8 @@ class FedBABU:
         shared = SharedLayers(layers=1, side="body")
         common = Personal(Bodies(problem), shared, under_fixed_head, keeps=False)
         part: Part = common
+        if self.fine_tuned == "head":
+            output_layer(problem.layers, problem.outputs)  # raises the error of another head
         if self.fine_tuned != "never":
             part = FixedHead(common, Tuned(common, self.fine_tuned, self.fine_tune_epochs))
         return Averaging(

@@ -56,7 +56,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.protocols.class_sums import Clipping, Statistic, class_means
 from securefl.training import Learnt, Problem, evaluate, pooled
 from securefl.training.fit import Fit, Fitted, usable
-from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
+from securefl.training.heads import Bounded, activated, entries, last_dense, output_layer, with_head
 from securefl.training.task import Bodies
 
 _NEVER: Final = -1e30
@@ -96,7 +96,7 @@ class FedProto:
         # A study may have [dpsgd] for its other arms. Private training has no term for prototypes.
         bodies = Bodies(replace(problem, private=None), self.shorter)
         bodies.of(0)  # raises the error of a body that cannot be shortened
-        width = last_dense(problem.module(problem.initial)).in_features
+        width = output_layer(problem.layers, problem.outputs).in_features
         own = OwnModels(bodies, width, self.clip.activation(), self.lamda)
         statistic = Statistic(
             own, self.clip, problem.outputs, width, problem.clients, self.client_bound, _BOUNDED_BY

@@ -29,11 +29,14 @@ class LGFedAvg:
         check_layers(self.layers)
 
     def build(self, problem: Problem) -> Algorithm:
+        """Raises ConfigError if the shared layers differ between the bodies of both lengths."""
         shared = SharedLayers(layers=self.layers, side="head")
+        bodies = Bodies(problem, self.shorter)
+        shared.require_alike(bodies)
         return Averaging(
             problem=problem,
             selection=Uniform(),
             fraction=self.fraction,
             aggregation="partial",
-            part=Personal(Bodies(problem, self.shorter), shared),
+            part=Personal(bodies, shared),
         )

@@ -36,7 +36,7 @@ from securefl.protocols.parts import Gathering, gather_mean
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted, fitted
-from securefl.training.heads import entries, last_dense, last_layers
+from securefl.training.heads import entries, last_dense, last_layers, output_layer
 from securefl.training.heads import places as places_of
 from securefl.training.task import Bodies
 
@@ -66,7 +66,8 @@ class SharedLayers:
 
         Raises ConfigError if the model has no such layer.
         """
-        module = problem.module(problem.initial)
+        module = problem.layers
+        output_layer(module, problem.outputs, biased=False)
         head = places_of(module, last_layers(module, self.layers))
         if self.side == "head":
             return head
@@ -79,9 +80,24 @@ class SharedLayers:
             )
         return np.flatnonzero(rest)
 
+    def require_alike(self, bodies: Bodies) -> None:
+        """Raises ConfigError unless the last layers have equal shapes in the bodies of both lengths."""
+        if not bodies.shorter:
+            return
+        long, short = (
+            [tuple(layer.weight.shape) for layer in last_layers(problem.layers, self.layers)]
+            for problem in (bodies.problem, bodies.problem.shorter)
+        )
+        if long != short:
+            raise ConfigError(
+                "Expected shared layers of equal shapes in bodies of both lengths, got "
+                f"{', '.join(map(str, long))} and {', '.join(map(str, short))}. Share fewer `layers`, give "
+                "`hidden` equal widths, or leave `shorter` out."
+            )
+
     def names(self, problem: Problem) -> frozenset[str]:
         """The names of the shared values in the model's state dict."""
-        module = problem.module(problem.initial)
+        module = problem.layers
         head = entries(module, last_layers(module, self.layers))
         if self.side == "head":
             return head
@@ -230,11 +246,15 @@ class HeadAlone:
 
     epochs: the passes over the records. Private training has its own number of steps.
     rate: the learning rate, in multiples of the problem's.
+    Raises ConfigError for a model whose head cannot be trained alone.
     """
 
     whole: Problem
     epochs: int
     rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        output_layer(self.whole.layers, self.whole.outputs)
 
     def fit(self, context: ClientContext, start: Float32s) -> Fit:
         """The training that begins at the model `start` (d,). Its result has the head's values alone."""
