@@ -40,6 +40,7 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, to_fit
 from securefl.protocols.parts import Gathering, Part
 from securefl.protocols.personal import (
@@ -48,7 +49,6 @@ from securefl.protocols.personal import (
     SharedLayers,
     accuracies,
     each_on_its_own,
-    kept_values,
 )
 from securefl.training import Learnt, Problem
 from securefl.training.fit import Fit, Fitted, fitted, usable

@@ -51,6 +51,7 @@ from securefl.algorithm import (
 from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import (
     UNSAMPLED,
     Sampling,
@@ -60,7 +61,7 @@ from securefl.protocols.contributions import (
     update_sends,
 )
 from securefl.protocols.parts import Gathering, step_of
-from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
+from securefl.protocols.personal import accuracies, each_on_its_own
 from securefl.training import Learnt, Problem
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted, fitted, usable

@@ -54,6 +54,7 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.class_sums import Clipping, Statistic, class_means
+from securefl.protocols.client_state import kept_values
 from securefl.training import Learnt, Problem, evaluate, pooled
 from securefl.training.fit import Fit, Fitted, usable
 from securefl.training.heads import Bounded, activated, entries, last_dense, output_layer, with_head
@@ -183,7 +184,7 @@ class OwnModels:
 
     def model(self, client: int, kept: ClientState) -> Float32s:
         """The client's model (d,)."""
-        return np.array(kept.get("model", self.bodies.of(client).initial), dtype=np.float32)
+        return kept_values(kept, "model", self.bodies.of(client).initial)
 
     def rows(self, sent: Float32s) -> Float32s:
         """Prototypes as they were broadcast, (C, 1 + width). Raises DataError for other arrays."""

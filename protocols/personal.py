@@ -31,6 +31,7 @@ from securefl.algorithm import (
     ValueSpec,
 )
 from securefl.errors import ConfigError, DataError
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Gathering, gather_mean
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
@@ -157,8 +158,11 @@ class Personal:
         vector = kept_values(kept if self.keeps else {}, "model", problem.initial)
         places = self.shared.places(problem)
         # Bodies differ in length, and their shared layers do not.
-        if shared.shape != places.shape:
-            raise DataError(f"Expected {len(places)} shared values, got the shape {shared.shape}.")
+        if shared.shape != places.shape or not np.isfinite(shared).all():
+            raise DataError(
+                f"Expected {len(places)} finite shared values, got the shape {shared.shape}, or values that "
+                "are not finite."
+            )
         vector[places] = shared
         return vector
 
@@ -191,23 +195,6 @@ class SharedUpdate:
 
     def compute(self, context: ClientContext) -> Value:
         return self.value(context, fitted(self.fit(context)))
-
-
-def kept_values(kept: ClientState, name: str, initial: Float32s) -> Float32s:
-    """A copy of the values that a client keeps under this name, float32, or of `initial` if it has none.
-
-    Raises DataError if they are damaged: of another type or shape than `initial`, or not finite.
-    """
-    own = kept.get(name)
-    if own is None:
-        return initial.copy()
-    if own.dtype != np.float32 or own.shape != initial.shape or not np.isfinite(own).all():
-        raise DataError(
-            f"Expected the client state {name!r} to be {len(initial)} finite values of float32, got "
-            f"{own.dtype} of shape {own.shape}: it is damaged, or of another model. Restore the client's "
-            "file from a copy, or begin a new run."
-        )
-    return own.copy()
 
 
 Model = Callable[[int, ClientState], tuple[Problem, Float32s]]

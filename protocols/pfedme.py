@@ -35,10 +35,11 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Scaled, Uniform, check_fraction
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.local_accuracy import local_accuracy
 from securefl.protocols.parts import Gathering, gather_mean
-from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
+from securefl.protocols.personal import accuracies, each_on_its_own
 from securefl.training import Learnt, Problem, evaluate
 from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.local import Envelope

@@ -227,6 +227,8 @@ def test_a_change_by_hand() -> None:
 
 
 GOOD = change(D, ONE)
+MOST = change(D, int(np.float32(3e38).view(np.int32)))
+"""Twice it, a value is infinite."""
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,10 @@ GOOD = change(D, ONE)
         ([0, 0, 1, *words(length(GOOD), bytes([GOOD[0] ^ 16]) + GOOD[1:])], "Expected"),
         ([0, 0, 1, *words(length(change(D, NAN)), change(D, NAN))], "finite values"),
         ([0, 0, 0, *[0.0] * (D + 1)], "at most 610 others"),
-        ([1, 0, 1, *[0.0] * (D - 1)], "a model of 610 values"),
+        ([1, 0, 1, *[0.0] * (D - 1)], "a model of 610 finite values"),
+        ([1, 0, 1, *[0.0] * (D - 1), np.nan], "a model of 610 finite values"),
+        ([1, 0, 1, *[0.0] * (D - 1), -np.inf], "a model of 610 finite values"),
+        ([0, 0, 2, *words(length(MOST), length(MOST), MOST, MOST)], "leave a finite model"),
     ],
 )
 def test_a_broadcast_that_no_server_makes_is_refused(sent: list[float], said: str) -> None:
