@@ -206,8 +206,7 @@ def each_on_its_own(devices: Sequence[Device], model: Model) -> Evaluation:
 
     A client without test records does not count. All is nan if no client has any.
     """
-    found = [(count, own) for _, count, own in _tested(devices, model)]
-    return pooled(found) if found else Evaluation(accuracy=nan, loss=nan, personal=True)
+    return pooled([(count, own) for _, count, own in _tested(devices, model)])
 
 
 def accuracies(devices: Sequence[Device], model: Model) -> Floats:

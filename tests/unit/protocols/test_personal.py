@@ -22,6 +22,8 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.protocols.fedbabu import FedBABU
+from securefl.protocols.fedlog import FedLog
+from securefl.protocols.fedproto import FedProto
 from securefl.protocols.fedrep import FedRep
 from securefl.protocols.personal import accuracies, each_on_its_own
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -355,6 +357,9 @@ def test_a_client_without_test_records_counts_nowhere() -> None:
     found = accuracies(devices, model)
     assert np.isnan(found[0])
     assert each_on_its_own(devices, model).accuracy == found[1]
+    for options in (FedProto(), FedLog(body="private"), FedRep()):
+        algorithm = options.build(here.problem)
+        assert np.isnan(algorithm.evaluate(algorithm.start(), devices[:1]).accuracy)
     nobody = each_on_its_own(devices[:1], model)
     assert np.isnan(nobody.accuracy)
     assert nobody.personal
