@@ -48,6 +48,7 @@ from securefl.protocols.personal import (
     Personal,
     SharedLayers,
     accuracies,
+    by_model,
     each_on_its_own,
 )
 from securefl.training import Learnt, Problem
@@ -149,9 +150,13 @@ class FixedHead:
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         problem = self.common.bodies.problem
-        found = each_on_its_own(devices, lambda client, kept: (problem, self._own(client, shared, kept)))
-        first = accuracies(devices, lambda client, kept: (problem, self.common.model(client, shared, {})))
-        return replace(found, figures={"global accuracy": first})
+        found = each_on_its_own(
+            devices, by_model(lambda client, kept: (problem, self._own(client, shared, kept)))
+        )
+        first = accuracies(
+            devices, by_model(lambda client, kept: (problem, self.common.model(client, shared, {})))
+        )
+        return replace(found, figures={"global accuracy": first, **found.figures})
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         if client is None:

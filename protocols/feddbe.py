@@ -61,7 +61,7 @@ from securefl.protocols.contributions import (
     update_sends,
 )
 from securefl.protocols.parts import Gathering, step_of
-from securefl.protocols.personal import accuracies, each_on_its_own
+from securefl.protocols.personal import accuracies, by_model, each_on_its_own
 from securefl.training import Learnt, Problem
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted, fitted, usable
@@ -174,9 +174,11 @@ class WithBias:
         return (step if step.any() or answers.survivors else None), answers
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = each_on_its_own(devices, lambda client, kept: (self.problem, self.model(shared, kept)))
-        common = accuracies(devices, lambda client, kept: (self.problem, self.parts(shared)[0]))
-        return replace(found, figures={"global accuracy": common})
+        found = each_on_its_own(
+            devices, by_model(lambda client, kept: (self.problem, self.model(shared, kept)))
+        )
+        common = accuracies(devices, by_model(lambda client, kept: (self.problem, self.parts(shared)[0])))
+        return replace(found, figures={"global accuracy": common, **found.figures})
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         vector = self.parts(shared)[0] if client is None else self.model(shared, kept)

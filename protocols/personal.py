@@ -8,11 +8,11 @@ values of its model that it does not share. They are client state, which never l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from securefl.algorithm import (
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
+from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Gathering, gather_mean
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
 from securefl.training.chunks import body_features
@@ -141,7 +142,8 @@ class Personal:
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         # There is no common model to test: each client's own model is tested on records like its own.
         return each_on_its_own(
-            devices, lambda client, kept: (self.bodies.of(client), self.model(client, shared, kept))
+            devices,
+            by_model(lambda client, kept: (self.bodies.of(client), self.model(client, shared, kept))),
         )
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
@@ -201,29 +203,34 @@ Model = Callable[[int, ClientState], tuple[Problem, Float32s]]
 """The problem and the model (d,) of a client with this state."""
 
 
-def each_on_its_own(devices: Sequence[Device], model: Model) -> Evaluation:
+def by_model(model: Model) -> Tested:
+    """The evaluation of each client's model."""
+
+    def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
+        problem, vector = model(client, kept)
+        return evaluate(problem.module(vector), x, y, problem.kind)
+
+    return tested
+
+
+def each_on_its_own(devices: Sequence[Device], tested: Tested) -> Evaluation:
     """The accuracy and loss of each client's model on its test records, all records together.
 
-    A client without test records does not count. All is nan if no client has any.
+    A client without test records does not count. All is nan if no client has any. The figure is that of local
+    accuracy, on each client's own held-out records.
     """
-    return pooled([(count, own) for _, count, own in _tested(devices, model)])
+    there = [(client, own) for client, own in enumerate(devices) if len(own.x)]
+    found = pooled([(len(own.x), tested(client, own.kept, own.x, own.y)) for client, own in there])
+    return replace(found, figures=local_accuracy(devices, tested))
 
 
-def accuracies(devices: Sequence[Device], model: Model) -> Floats:
+def accuracies(devices: Sequence[Device], tested: Tested) -> Floats:
     """Each client's accuracy on its test records, float64 (N,), nan for a client without any."""
     found = np.full(len(devices), nan)
-    for client, _, own in _tested(devices, model):
-        found[client] = own.accuracy
+    for client, own in enumerate(devices):
+        if len(own.x):
+            found[client] = tested(client, own.kept, own.x, own.y).accuracy
     return found
-
-
-def _tested(devices: Sequence[Device], model: Model) -> Iterator[tuple[int, int, Evaluation]]:
-    """For each client with test records: its number, the number of these records, and its evaluation."""
-    for client, device in enumerate(devices):
-        if len(device.x):
-            problem, vector = model(client, device.kept)
-            found = evaluate(problem.module(vector), device.x, device.y, problem.kind)
-            yield client, len(device.x), found
 
 
 @dataclass(frozen=True, eq=False)

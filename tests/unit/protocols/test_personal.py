@@ -25,7 +25,7 @@ from securefl.protocols.fedbabu import FedBABU
 from securefl.protocols.fedlog import FedLog
 from securefl.protocols.fedproto import FedProto
 from securefl.protocols.fedrep import FedRep
-from securefl.protocols.personal import accuracies, each_on_its_own
+from securefl.protocols.personal import accuracies, by_model, each_on_its_own
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
@@ -350,6 +350,7 @@ def test_a_client_without_test_records_counts_nowhere() -> None:
     here: World = world(one("fedper"))
     x, y = here.tests[0]
 
+    @by_model
     def model(client: int, kept: Any) -> Any:
         return here.problem, here.problem.initial
 
