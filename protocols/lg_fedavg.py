@@ -1,4 +1,8 @@
-"""LG-FedAvg (Liang et al. 2020): the last layers are averaged, and each client keeps its own body."""
+"""LG-FedAvg (Liang et al. 2020): the last layers are averaged, and each client keeps its own body.
+
+Differences from the paper: the mean over the clients is unweighted, so that no client tells its number of
+records. The authors' code can begin with models that FedAvg trained. Here all begin at the first model.
+"""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ AVERAGING = {
 }
 FEDPROF = "fraction = 1.0\nalpha = 1.0\nclip = { outputs = 20.0, squares = 400.0 }\n"
 CLIENT_LEVEL = {
+    "fedproto": "",
     "fedavg": 'fraction = 1.0\naggregation = "partial"',
     "fedadam": "fraction = 1.0",
     "lg_fedavg": "",
