@@ -52,11 +52,14 @@ def holm(p: Sequence[float]) -> tuple[float, ...]:
     return tuple(map(float, found))
 
 
-def said(label: str, rivals: Sequence[tuple[str, float, float]], unit: str) -> str:
+def said(
+    label: str, rivals: Sequence[tuple[str, float, float]], unit: str, without: Sequence[str] = ()
+) -> str:
     """Who is ahead of whom, in a sentence.
 
     label: the part's own system. rivals: name, lead of the own system over it (above 0 if the own one is
-    better), and adjusted p. unit: follows the leads, such as " rounds".
+    better), and adjusted p. unit: follows the leads, such as " rounds". without: the rivals that lack the
+    figure under a seed.
     """
     ahead = [_one(*rival, unit) for rival in rivals if rival[2] < LEVEL and rival[1] > 0]
     behind = [_one(name, -lead, p, unit) for name, lead, p in rivals if p < LEVEL and lead < 0]
@@ -67,8 +70,9 @@ def said(label: str, rivals: Sequence[tuple[str, float, float]], unit: str) -> s
         *([f"ahead of {_listed(ahead)}"] if ahead else []),
         *([f"behind {_listed(behind)}"] if behind else []),
         *([f"not significant beside {_listed(open_)}"] if open_ else []),
+        *([f"no figure of {_listed(without)}"] if without else []),
     ]
-    return f"{label}: {'; '.join(parts)}."
+    return f"{label}: {'; '.join(parts) or 'no figure of its own'}."
 
 
 def _one(name: str, lead: float, p: float, unit: str) -> str:

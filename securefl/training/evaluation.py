@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, Literal
 
 import numpy as np
@@ -151,16 +151,16 @@ def pooled(evaluations: Sequence[tuple[int, Evaluation]]) -> Evaluation:
     0.8
 
     Args:
-        evaluations: A number of records and an `Evaluation` for each client. The numbers must sum to more
-            than 0.
+        evaluations: A number of records and an `Evaluation` for each client.
 
     Returns:
-        An `Evaluation` that is marked as personal.
+        An `Evaluation` that is marked as personal. Its accuracy and loss are nan if there are no records.
 
-    Raises:
-        ZeroDivisionError: The numbers of records sum to 0.
+    Raises nothing.
     """
     counts = [count for count, _ in evaluations]
+    if not sum(counts):
+        return Evaluation(accuracy=nan, loss=nan, personal=True)
     return Evaluation(
         accuracy=float(np.average([e.accuracy for _, e in evaluations], weights=counts)),
         loss=float(np.average([e.loss for _, e in evaluations], weights=counts)),
