@@ -223,5 +223,6 @@ class ClosedRoster:
         """Return a survivor with too few surviving neighbours, or None if there is none."""
         # The server reconstructs and removes a dropped neighbour's mask. If all neighbours of an input
         # dropped or collude, only its self-mask is secret, and that is opened for every survivor.
+        # Rings can give a member fewer neighbours than others, so a whole roster is asked for one too.
         few = self.graph.neighbours.degrees(survivors) < self.agreement.parameters.least_degree
         return next((one for one, alone in zip(survivors, few.tolist(), strict=True) if alone), None)

@@ -53,7 +53,10 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
     odd = next((member for member, other in entries.items() if not other.well_formed), None)
     if odd is not None:
         raise _unsigned(odd)
-    return ClosedRoster(agreement, entries)
+    closed = ClosedRoster(agreement, entries)
+    if (lonely := closed.lonely(members)) is not None:
+        raise refusal(ADVERTISE, f"Expected enough neighbours for each member, got few of member {lonely}.")
+    return closed
 
 
 def _unsigned(member: int) -> RemoteProtocolError:

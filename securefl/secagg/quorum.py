@@ -8,17 +8,21 @@ cannot know where a forged signature will be looked at.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
+
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from securefl.core.entropy import Random
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Guarded, Signature
 from securefl.secagg.agreement import Channels, ClosedRoster
 from securefl.secagg.checks import CONSISTENCY, ascending, refusal
-from securefl.secagg.graph import Integers
 from securefl.secagg.messages import Quorum
 
 PASSES_UNSEEN_BITS: Final = 56
@@ -145,3 +149,34 @@ def sampled(members: Sequence[int], size: int, random: Random) -> Iterator[int]:
         other = at + stream.below(len(left) - at)
         left[at], left[other] = left[other], left[at]
         yield left[at]
+
+
+_WORDS: Final = 512
+"""How many words of the keystream are drawn at once."""
+
+
+class Integers:
+    """Uniform integers from AES-256-CTR under a 32-byte seed.
+
+    SPEC.md, section 8, fixes every draw for the vectors.
+    """
+
+    def __init__(self, seed: bytes) -> None:
+        self._stream = Cipher(AES(seed), CTR(bytes(16))).encryptor()
+        self._words: Iterator[int] = iter(())
+
+    def _word(self) -> int:
+        word = next(self._words, None)
+        if word is None:
+            self._words = iter(struct.unpack(f"<{_WORDS}Q", self._stream.update(bytes(8 * _WORDS))))
+            word = next(self._words)
+        return word
+
+    def below(self, bound: int) -> int:
+        # A word at or above the largest multiple of the bound is drawn again. Otherwise small remainders
+        # would be more likely.
+        limit = 2**64 - 2**64 % bound
+        while True:
+            word = self._word()
+            if word < limit:
+                return word % bound

@@ -207,6 +207,8 @@ def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
     if len(state.entries) < agreement.parameters.least_survivors:
         return _too_few(agreement, ADVERTISE, "advertised", len(state.entries))
     closed = ClosedRoster(agreement, state.entries)
+    if closed.lonely(closed.members) is not None:
+        return _abort(ADVERTISE, "Expected enough neighbours for each member, got a graph with few of one.")
     entries = [closed.entries[member] for member in closed.members]
     roster = RosterClosed(
         members=closed.members,

@@ -62,7 +62,7 @@ from securefl.secagg.dealing import (
     share_key,
     signed,
 )
-from securefl.secagg.graph import draw, offsets_of
+from securefl.secagg.graph import draw
 from securefl.secagg.masks import apply_masks
 from securefl.secagg.messages import (
     Advertise,
@@ -209,10 +209,6 @@ def first_advertise(given: Given) -> Any:
 
 def first_close(given: Given) -> Any:
     return dealing_state(given, given["own"], raw(given)["entries"])[1].closed.context
-
-
-def first_offsets(given: Given) -> Any:
-    return offsets_of(given["members"], given["neighbours"])
 
 
 def first_graph(given: Given) -> Any:

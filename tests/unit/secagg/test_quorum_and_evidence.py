@@ -128,13 +128,13 @@ def test_who_dropped_is_checked_like_who_survived(
 
 @lru_cache
 def around(victim: int) -> tuple[ClosedRoster, tuple[int, ...]]:
-    """A sparse roster, and its survivors where twenty neighbours of one member dropped."""
-    agreed = agreement(200, corrupt=0.1, dropout=0.1)
+    """A sparse roster, and its survivors where forty neighbours of one member dropped."""
+    agreed = agreement(200, corrupt=0.1, dropout=0.2)
     entries = {
         k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
     }
     closed = ClosedRoster(agreed, entries)
-    dropped = set(closed.graph.neighbours[victim][:20])
+    dropped = set(closed.graph.neighbours[victim][:40])
     return closed, tuple(k for k in range(200) if k not in dropped)
 
 
