@@ -19,6 +19,7 @@ from securefl.core.agreement import Identity, Roster, digest, fields, listed, ta
 from securefl.core.entropy import expanded
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Signature
+from securefl.core.newest import newest
 from securefl.core.signing import AgreementKey
 from securefl.secagg.graph import Graph, draw
 from securefl.secagg.policy import Parameters
@@ -153,17 +154,27 @@ def _advertised(context: bytes, member: int, key: bytes, nonce: bytes) -> bytes:
     return tagged(b"advertise", context, u32(member), key, nonce)
 
 
-# Cached for the same reasons, and since each party needs the same two lists in several texts.
 @lru_cache(maxsize=8)
-def _listed(members: tuple[int, ...]) -> bytes:
+def one_list(members: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the first one of equal lists, so that what follows from it is found by its identity."""
+    return members
+
+
+# Stored by identity: each member needs the same lists in several texts, as a set, and counted.
+@newest
+def _listed(members: Sequence[int]) -> bytes:
     return listed(members)
 
 
-# Cached: the result follows from the arguments alone, and one process may simulate many members.
-@lru_cache(maxsize=4)
-def _closed_context(context: bytes, entries: tuple[tuple[int, Entry], ...]) -> bytes:
-    parts = [fields(u32(member), one.key.raw, one.nonce.raw, one.signature.raw) for member, one in entries]
-    return context + digest(b"roster", context, fields(*parts))
+@newest
+def alive(members: Sequence[int]) -> frozenset[int]:
+    """Return a list of members as a set."""
+    return frozenset(members)
+
+
+@newest
+def _survival(closed: ClosedRoster, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
+    return tagged(b"survivors", closed.context, _listed(dealers), _listed(survivors))
 
 
 @dataclass(frozen=True)
@@ -183,7 +194,12 @@ class ClosedRoster:
 
     @cached_property
     def context(self) -> bytes:
-        return _closed_context(self.agreement.context, tuple(sorted(self.entries.items(), key=itemgetter(0))))
+        context = self.agreement.context
+        ordered = sorted(self.entries.items(), key=itemgetter(0))
+        parts = [
+            fields(u32(member), one.key.raw, one.nonce.raw, one.signature.raw) for member, one in ordered
+        ]
+        return context + digest(b"roster", context, fields(*parts))
 
     @cached_property
     def graph(self) -> Graph:
@@ -209,11 +225,11 @@ class ClosedRoster:
 
     def input_of(self, member: int, dealers: Sequence[int]) -> bytes:
         """Return the bytes that a member signs with its masked input. They name the dealers of its masks."""
-        return tagged(b"input", self.context, u32(member), _listed(tuple(dealers)))
+        return tagged(b"input", self.context, u32(member), _listed(dealers))
 
     def survival(self, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
         """Return the bytes that every member signs in round 3. They name the dealers and the survivors."""
-        return tagged(b"survivors", self.context, _listed(tuple(dealers)), _listed(tuple(survivors)))
+        return _survival(self, dealers, survivors)
 
     def surviving_neighbours(self, member: int, survivors: Set[int]) -> tuple[int, ...]:
         """Return a member's neighbours among the survivors, ascending."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from hmac import compare_digest
 from typing import Final
 
@@ -21,7 +22,8 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from securefl.core.entropy import Random
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Guarded, Signature
-from securefl.secagg.agreement import Channels, ClosedRoster
+from securefl.core.newest import newest
+from securefl.secagg.agreement import Channels, ClosedRoster, alive
 from securefl.secagg.checks import CONSISTENCY, ascending, refusal
 from securefl.secagg.messages import Quorum
 
@@ -47,15 +49,15 @@ class View(Guarded):
     dealers: tuple[int, ...]
     survivors: tuple[int, ...]
 
-    @property
+    @cached_property
     def text(self) -> bytes:
         """The text that every survivor signs."""
         return self.closed.survival(self.dealers, self.survivors)
 
-    @property
+    @cached_property
     def near(self) -> tuple[int, ...]:
         """Our surviving neighbours, ascending."""
-        return self.closed.surviving_neighbours(self.channels.own, set(self.survivors))
+        return self.closed.surviving_neighbours(self.channels.own, alive(self.survivors))
 
     def tags(self) -> tuple[Signature, ...]:
         """Return our tag for each surviving neighbour, in their order."""
@@ -88,10 +90,9 @@ class View(Guarded):
             RemoteProtocolError: the list is too short or malformed, or a signature does not hold. It names
                 the server, which verified each signature before it sent the list.
         """
-        signers = self._listed(came)
-        inputs = dict(zip(came.others, came.inputs, strict=True))
+        signers, inputs = _listed(self.closed, self.survivors, came)
         near = self.near
-        if not set(near) <= {*signers, *inputs}:
+        if not all(member in signers or member in inputs for member in near):
             raise refusal(CONSISTENCY, "Expected a signature of every surviving neighbour, got fewer.")
         for member in near:
             if member in signers and member not in confirmed:
@@ -99,21 +100,13 @@ class View(Guarded):
             elif member not in signers:
                 self._check(member, inputs[member], self.closed.input_of(member, self.dealers))
         # Our own signature and those of our neighbours count. The rest is sampled.
-        rest = [member for member in signers if member not in near and member != self.channels.own]
-        needed = self.closed.agreement.parameters.quorum - (len(signers) - len(rest))
-        for member in sampled(rest, sample_size(len(rest), needed), random):
-            self._check(member, signers[member], self.text)
-
-    def _listed(self, came: Quorum) -> Mapping[int, Signature]:
-        """Return the signatures by signer, if the list has its form and is long enough."""
-        if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
-            raise refusal(CONSISTENCY, "Expected one signature for each member, got more or fewer.")
-        if not ascending(came.signers, self.survivors) or not ascending(came.others, self.survivors):
-            raise refusal(CONSISTENCY, "Expected distinct, ascending survivors as signers, got others.")
-        quorum = self.closed.agreement.parameters.quorum
-        if len(came.signers) < quorum:
-            raise refusal(CONSISTENCY, f"Expected {quorum} signatures on one set, got {len(came.signers)}.")
-        return dict(zip(came.signers, came.signatures, strict=True))
+        counted = {member for member in (*near, self.channels.own) if member in signers}
+        needed = self.closed.agreement.parameters.quorum - len(counted)
+        size = sample_size(len(signers) - len(counted), needed)
+        if size:
+            rest = [member for member in signers if member not in counted]
+            for member in sampled(rest, size, random):
+                self._check(member, signers[member], self.text)
 
     def _check(self, member: int, signature: Signature, text: bytes) -> None:
         try:
@@ -122,6 +115,24 @@ class View(Guarded):
             raise refusal(CONSISTENCY, f"Member {member} did not sign what we were shown.") from None
 
 
+# In a simulation the first member checks the form of the one list for all that were shown the same survivors.
+@newest
+def _listed(
+    closed: ClosedRoster, survivors: Sequence[int], came: Quorum
+) -> tuple[Mapping[int, Signature], Mapping[int, Signature]]:
+    """Return the signatures on the survivors and on inputs, if the list has its form and is long enough."""
+    if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
+        raise refusal(CONSISTENCY, "Expected one signature for each member, got more or fewer.")
+    if not ascending(came.signers, survivors) or not ascending(came.others, survivors):
+        raise refusal(CONSISTENCY, "Expected distinct, ascending survivors as signers, got others.")
+    quorum = closed.agreement.parameters.quorum
+    if len(came.signers) < quorum:
+        raise refusal(CONSISTENCY, f"Expected {quorum} signatures on one set, got {len(came.signers)}.")
+    signed = dict(zip(came.signers, came.signatures, strict=True))
+    return signed, dict(zip(came.others, came.inputs, strict=True))
+
+
+@lru_cache(maxsize=256)
 def sample_size(listed: int, needed: int, bits: int = PASSES_UNSEEN_BITS) -> int:
     """Return the least sample that shows `needed` true signatures among `listed`, except with 2^-bits.
 

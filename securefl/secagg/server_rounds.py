@@ -21,7 +21,7 @@ from securefl.core.keys import SecretKey, Share, Signature
 from securefl.core.machine import Need, Outgoing, Step
 from securefl.core.release import Delivered
 from securefl.core.signing import AgreementKey
-from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, Entry
+from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, Entry, alive
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
 from securefl.secagg.dealing import (
     KEY,
@@ -330,7 +330,7 @@ def signed(agreement: Agreement, state: Agreeing, number: int, said: Consistent)
     """A survivor signed the one set of survivors. Its tags are for its neighbours alone to check."""
     summed = state.summed
     _admit(agreement, number, summed.inputs, CONSISTENCY)
-    near = summed.closed.surviving_neighbours(number, summed.inputs.keys())
+    near = summed.closed.surviving_neighbours(number, alive(summed.survivors))
     if [len(tag.raw) for tag in said.tags] != [TAG_BYTES] * len(near):
         raise CryptoError(f"Expected {len(near)} tags of {TAG_BYTES} bytes, got {len(said.tags)} tags.")
     agreement.check(number, said.signature, summed.survival)
@@ -367,9 +367,9 @@ def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]
 def _by_receiver(state: Agreeing) -> Iterator[tuple[int, tuple[Signature, ...]]]:
     """Yield each signer, with the tags of its surviving neighbours for it. One without has an empty tag."""
     summed = state.summed
-    alive = set(summed.survivors)
-    near = {member: summed.closed.surviving_neighbours(member, alive) for member in alive}
-    found: dict[int, dict[int, Signature]] = {member: {} for member in alive}
+    there = alive(summed.survivors)
+    near = {member: summed.closed.surviving_neighbours(member, there) for member in there}
+    found: dict[int, dict[int, Signature]] = {member: {} for member in there}
     for sender, tags in state.tags.items():
         for receiver, tag in zip(near[sender], tags, strict=True):
             found[receiver][sender] = tag
@@ -403,7 +403,7 @@ def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None
     """Raise CryptoError unless the share matches its dealer's published hash. The holder is then at fault."""
     marks = state.dealt[dealer].marks(holder).raw
     # Of a survivor its self-mask is opened, of a dropped client its mask key. Both would open its input.
-    kind, wanted = (SEED, marks[:32]) if dealer in state.inputs else (KEY, marks[32:])
+    kind, wanted = (SEED, marks[:32]) if dealer in alive(state.survivors) else (KEY, marks[32:])
     # A share of another length has another hash, so the check below would refuse it too. If a dealer
     # published the hash of such a share, opening its secret would name the dealer.
     if len(share.raw) != OPENED_BYTES:
