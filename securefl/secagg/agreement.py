@@ -70,14 +70,13 @@ class Channels:
             self._extracts[other] = SecretKey(hmac.digest(bytes(32), self.secret(other).reveal(), "sha256"))
         return expanded(self._extracts[other].reveal(), purpose)
 
-    def tag(self, context: bytes, sender: int, receiver: int, text: bytes) -> Signature:
+    def tag(self, closed: ClosedRoster, sender: int, receiver: int, text: bytes) -> Signature:
         """Return the tag by which one of the two members shows the other that it confirms a text.
 
         Only the two can compute it. It convinces the receiver and nobody else.
         """
         other = receiver if sender == self.own else sender
-        pair, digested = u32(sender, receiver), hashlib.sha256(text).digest()
-        purpose = tagged(b"confirm", context, pair, digested)
+        purpose = closed.prefix(b"confirm") + u32(sender, receiver) + _hashed(text)
         return Signature(self.derived(other, purpose).reveal()[:TAG_BYTES])
 
 
@@ -167,6 +166,11 @@ def _listed(members: Sequence[int]) -> bytes:
 
 
 @newest
+def _hashed(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()
+
+
+@newest
 def alive(members: Sequence[int]) -> frozenset[int]:
     """Return a list of members as a set."""
     return frozenset(members)
@@ -202,6 +206,16 @@ class ClosedRoster:
         return context + digest(b"roster", context, fields(*parts))
 
     @cached_property
+    def _prefixes(self) -> dict[bytes, bytes]:
+        return {}
+
+    def prefix(self, purpose: bytes) -> bytes:
+        """Return `tagged` for a purpose under this roster: what the bytes of each of its pairs begin with."""
+        if purpose not in self._prefixes:
+            self._prefixes[purpose] = tagged(purpose, self.context)
+        return self._prefixes[purpose]
+
+    @cached_property
     def graph(self) -> Graph:
         # The seed depends on every member's signed nonce. So a server gains nothing by trying many sessions.
         # If it tries many rosters, the parameters have a margin of 60 bits.
@@ -220,7 +234,7 @@ class ClosedRoster:
     def mask_seed(self, own: int, key: AgreementKey, other: int) -> SecretKey:
         """Return the seed of the mask that two members share. Raises CryptoError for a weak key."""
         pair = u32(min(own, other), max(own, other))
-        purpose = tagged(b"mask", self.context, pair)
+        purpose = self.prefix(b"mask") + pair
         return self.agreement.roster.agree(key, self.entries[other].key, purpose)
 
     def input_of(self, member: int, dealers: Sequence[int]) -> bytes:

@@ -62,7 +62,7 @@ class View(Guarded):
     def tags(self) -> tuple[Signature, ...]:
         """Return our tag for each surviving neighbour, in their order."""
         text, own = self.text, self.channels.own
-        return tuple(self.channels.tag(self.closed.context, own, other, text) for other in self.near)
+        return tuple([self.channels.tag(self.closed, own, other, text) for other in self.near])
 
     def confirmed_by(self, tags: Sequence[Signature]) -> frozenset[int]:
         """Return the surviving neighbours whose tag for us holds. A tag is empty where none came."""
@@ -72,7 +72,7 @@ class View(Guarded):
         return frozenset(
             other
             for other, tag in zip(near, tags, strict=True)
-            if compare_digest(tag.raw, self.channels.tag(self.closed.context, other, own, text).raw)
+            if compare_digest(tag.raw, self.channels.tag(self.closed, other, own, text).raw)
         )
 
     def require_quorum(self, came: Quorum, confirmed: frozenset[int], random: Random) -> None:

@@ -413,7 +413,7 @@ def test_a_share_that_is_no_number_of_the_field_proves_its_dealer_bad(pair: Pair
         closed, key = step.state.closed, share_key(step.state.closed, inner.channels, 3, 0)
         lie = replace(
             sent.message,
-            marks=swapped(sent.message.marks, 0, pair.marks(closed.context, 3, 0)),
+            marks=swapped(sent.message.marks, 0, pair.marks(closed, 3, 0)),
             sealed=swapped(sent.message.sealed, 0, _seal(pair, key, closed, 3, 0, entropy("lie"))),
         )
         return replace(step, out=(replace(sent, message=signed_anew(inner, step.state, lie)),))
