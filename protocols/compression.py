@@ -41,6 +41,7 @@ from securefl.algorithm import (
 from securefl.core.sparse import dense, sparse
 from securefl.errors import DataError
 from securefl.protocols.averaging import Uniform, cohort_size, sampling
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import to_fit, update_sends
 from securefl.protocols.local_accuracy import of_common_model
 from securefl.protocols.parts import step_of
@@ -243,11 +244,10 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
         raise DataError(f"Expected {_HEAD} whole numbers and at most {d} others in a broadcast, got another.")
     form, before, version = (int(number) for number in head)
     if form == _MODEL:
-        if len(content) < d:
-            raise DataError(f"Expected a model of {d} values, got {len(content)}.")
+        if len(content) < d or not np.isfinite(content).all():
+            raise DataError(f"Expected a model of {d} finite values, got {len(content)}, or others.")
         return content.copy(), version
-    model = np.array(kept.get("model", problem.initial), dtype=np.float32)
-    own = int(kept.get("version", np.zeros(1))[0])
+    model, own = kept_values(kept, "model", problem.initial), kept_version(kept)
     if form != _CHANGES or not before <= own <= version:
         raise DataError(
             f"Expected the changes since version {own} of the model, got those from {before} to {version}: "
@@ -258,10 +258,24 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
             # all are read, so that the answer does not depend on the version that the client has
             found = _as_floats(dense(change, d))
             if number >= own:
-                model += found
+                with np.errstate(over="ignore"):  # refused below
+                    model += found
     except ValueError as error:
         raise DataError(f"{error} The client abstains.") from None
+    if not np.isfinite(model).all():
+        raise DataError("Expected changes that leave a finite model, got others: the client abstains.")
     return model, version
+
+
+def kept_version(kept: ClientState) -> int:
+    """The version of the model that a client keeps, 0 without one. Raises DataError if it is damaged."""
+    own = kept.get("version", np.zeros(1, np.int64))
+    if own.dtype != np.int64 or own.shape != (1,) or own[0] < 0:
+        raise DataError(
+            f"Expected the client state 'version' to be one whole number from 0, got {own.dtype} of shape "
+            f"{own.shape}: it is damaged. Restore the client's file from a copy, or begin a new run."
+        )
+    return int(own[0])
 
 
 def _changes(words: Float32s, count: int) -> Iterator[bytes]:
@@ -328,7 +342,7 @@ class CompressedUpdate:
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
         model, version = received(self.problem, context.broadcast, context.kept)
-        before = np.array(context.kept.get("residual", np.zeros(len(model), np.float32)))
+        before = kept_values(context.kept, "residual", np.zeros(len(model), np.float32))
         numbers, residual = self._compressed(trained, model, before)
         new_state = {"model": model, "version": np.array([version]), "residual": residual}
         return replace(self.compression.value(numbers), new_state=new_state)

@@ -40,6 +40,7 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, to_fit
 from securefl.protocols.parts import Gathering, Part
 from securefl.protocols.personal import (
@@ -47,12 +48,12 @@ from securefl.protocols.personal import (
     Personal,
     SharedLayers,
     accuracies,
+    by_model,
     each_on_its_own,
-    kept_values,
 )
 from securefl.training import Learnt, Problem
 from securefl.training.fit import Fit, Fitted, fitted, usable
-from securefl.training.heads import last_dense, places
+from securefl.training.heads import last_dense, output_layer, places
 from securefl.training.task import Bodies
 
 TUNED: Final = ValueSpec(
@@ -94,7 +95,7 @@ class FedBABU:
             raise ValueError(f"Expected fine_tune_epochs >= 1, got {self.fine_tune_epochs}.")
 
     def build(self, problem: Problem) -> Algorithm:
-        """Raises ConfigError if private training would change the model's layers."""
+        """Raises ConfigError if private training would change the model's layers, or for another head."""
         if problem.private is not None and problem.changes:
             raise ConfigError(
                 "Expected a model that [dpsgd] trains as it is, since clients fine-tune it without noise, "
@@ -103,6 +104,8 @@ class FedBABU:
         shared = SharedLayers(layers=1, side="body")
         common = Personal(Bodies(problem), shared, under_fixed_head, keeps=False)
         part: Part = common
+        if self.fine_tuned == "head":
+            output_layer(problem.layers, problem.outputs)  # raises the error of another head
         if self.fine_tuned != "never":
             part = FixedHead(common, Tuned(common, self.fine_tuned, self.fine_tune_epochs))
         return Averaging(
@@ -149,9 +152,13 @@ class FixedHead:
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         problem = self.common.bodies.problem
-        found = each_on_its_own(devices, lambda client, kept: (problem, self._own(client, shared, kept)))
-        first = accuracies(devices, lambda client, kept: (problem, self.common.model(client, shared, {})))
-        return replace(found, figures={"global accuracy": first})
+        found = each_on_its_own(
+            devices, by_model(lambda client, kept: (problem, self._own(client, shared, kept)))
+        )
+        first = accuracies(
+            devices, by_model(lambda client, kept: (problem, self.common.model(client, shared, {})))
+        )
+        return replace(found, figures={"global accuracy": first, **found.figures})
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         if client is None:

@@ -51,6 +51,7 @@ from securefl.algorithm import (
 from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import (
     UNSAMPLED,
     Sampling,
@@ -60,11 +61,11 @@ from securefl.protocols.contributions import (
     update_sends,
 )
 from securefl.protocols.parts import Gathering, step_of
-from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
+from securefl.protocols.personal import accuracies, by_model, each_on_its_own
 from securefl.training import Learnt, Problem
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted, fitted, usable
-from securefl.training.heads import last_dense, with_head
+from securefl.training.heads import last_dense, output_layer, with_head
 from securefl.training.models import Architecture
 
 _BOUNDED_BY: Mapping[Unit, str] = {
@@ -107,19 +108,22 @@ class FedDBE:
             raise ValueError(f"Expected mean_bound from 2^-10 to 2^10, got {self.mean_bound}.")
 
     def build(self, problem: Problem) -> Algorithm:
-        """Raises ConfigError for private training, and for a model without a body."""
+        """Raises ConfigError for private training, and for a model that does not end in its head."""
         if problem.private is not None:
             raise ConfigError(
                 "Expected no [dpsgd] with FedDBE, got one: its mean regularisation is of a whole mini-batch, "
                 "so no record's gradient can be clipped alone. Leave [dpsgd] out, or add noise to bounded "
                 'updates (unit = "client", `update_bound`).'
             )
+        output_layer(problem.layers, problem.outputs)
+        part = WithBias(problem, self.kappa, self.momentum, self.mean_bound)
+        last_dense(part.trained.layers)  # raises the error of a model that has no place for the bias
         return Averaging(
             problem=problem,
             selection=Uniform(),
             fraction=self.fraction,
             aggregation="partial",
-            part=WithBias(problem, self.kappa, self.momentum, self.mean_bound),
+            part=part,
         )
 
 
@@ -170,9 +174,11 @@ class WithBias:
         return (step if step.any() or answers.survivors else None), answers
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = each_on_its_own(devices, lambda client, kept: (self.problem, self.model(shared, kept)))
-        common = accuracies(devices, lambda client, kept: (self.problem, self.parts(shared)[0]))
-        return replace(found, figures={"global accuracy": common})
+        found = each_on_its_own(
+            devices, by_model(lambda client, kept: (self.problem, self.model(shared, kept)))
+        )
+        common = accuracies(devices, by_model(lambda client, kept: (self.problem, self.parts(shared)[0])))
+        return replace(found, figures={"global accuracy": common, **found.figures})
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         vector = self.parts(shared)[0] if client is None else self.model(shared, kept)

@@ -13,7 +13,11 @@ Differences from the paper:
 - Eq. 6 divides the weighted mean of a class once more by the number of clients that hold it, and the authors'
   code takes the plain mean of the clients' means. Here it is the mean over all records of the class.
 - The distance is that of each record's features, |phi - c|^2, and its mean over a batch is in the loss. Eq. 7
-  has the distance of the client's own class mean. Before a class has a prototype, its records have no term.
+  has the distance of the client's own class mean. The authors' code takes the mean over the features too, so
+  their lambda is that of here times the number of features. Before a class has a prototype, its records have
+  no term.
+- Class means are those of the trained body in evaluation mode. In the authors' code they are collected during
+  the last epoch of training.
 - Counts travel within the statistic, where noise covers them. The server sends no counts.
 - `clip` bounds features, which the paper leaves as they are. Noise needs it, or `client_bound`.
 
@@ -29,11 +33,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from dp_accounting import DpEvent
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm import (
@@ -54,9 +59,11 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.class_sums import Clipping, Statistic, class_means
-from securefl.training import Learnt, Problem, evaluate, pooled
+from securefl.protocols.client_state import kept_values
+from securefl.protocols.personal import each_on_its_own
+from securefl.training import Learnt, Problem, evaluate
 from securefl.training.fit import Fit, Fitted, usable
-from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
+from securefl.training.heads import Bounded, activated, entries, last_dense, output_layer, with_head
 from securefl.training.task import Bodies
 
 _NEVER: Final = -1e30
@@ -96,7 +103,7 @@ class FedProto:
         # A study may have [dpsgd] for its other arms. Private training has no term for prototypes.
         bodies = Bodies(replace(problem, private=None), self.shorter)
         bodies.of(0)  # raises the error of a body that cannot be shortened
-        width = last_dense(problem.module(problem.initial)).in_features
+        width = output_layer(problem.layers, problem.outputs).in_features
         own = OwnModels(bodies, width, self.clip.activation(), self.lamda)
         statistic = Statistic(
             own, self.clip, problem.outputs, width, problem.clients, self.client_bound, _BOUNDED_BY
@@ -183,7 +190,7 @@ class OwnModels:
 
     def model(self, client: int, kept: ClientState) -> Float32s:
         """The client's model (d,)."""
-        return np.array(kept.get("model", self.bodies.of(client).initial), dtype=np.float32)
+        return kept_values(kept, "model", self.bodies.of(client).initial)
 
     def rows(self, sent: Float32s) -> Float32s:
         """Prototypes as they were broadcast, (C, 1 + width). Raises DataError for other arrays."""
@@ -248,19 +255,13 @@ class Prototypes:
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         # There is no common model to test: each client's own model is tested on records like its own.
-        return pooled(
-            [
-                (len(device.x), self._evaluated(client, state.broadcast, device))
-                for client, device in enumerate(devices)
-                if len(device.x)
-            ]
-        )
+        def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
+            problem, vector = self.own.predicting(client, state.broadcast, kept)
+            module = problem.module(vector)
+            with activated(module, self.own.activation):
+                return evaluate(module, x, y, problem.kind)
 
-    def _evaluated(self, client: int, sent: Float32s, device: Device) -> Evaluation:
-        problem, vector = self.own.predicting(client, sent, device.kept)
-        module = problem.module(vector)
-        with activated(module, self.own.activation):
-            return evaluate(module, device.x, device.y, problem.kind)
+        return each_on_its_own(devices, tested)
 
     def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
         problem, vector = self.own.predicting(client, state.broadcast, kept)

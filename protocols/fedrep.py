@@ -45,6 +45,7 @@ class FedRep:
             raise ValueError(f"Expected a finite head_rate > 0, got {self.head_rate}.")
 
     def build(self, problem: Problem) -> Algorithm:
+        """Raises ConfigError for a model without a head that can be trained alone."""
         private, charged = problem.private, None
         if private is not None:
             charged = replace(problem, private=replace(private, steps=2 * private.steps))

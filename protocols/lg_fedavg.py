@@ -1,4 +1,8 @@
-"""LG-FedAvg (Liang et al. 2020): the last layers are averaged, and each client keeps its own body."""
+"""LG-FedAvg (Liang et al. 2020): the last layers are averaged, and each client keeps its own body.
+
+Differences from the paper: the mean over the clients is unweighted, so that no client tells its number of
+records. The authors' code can begin with models that FedAvg trained. Here all begin at the first model.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +33,14 @@ class LGFedAvg:
         check_layers(self.layers)
 
     def build(self, problem: Problem) -> Algorithm:
+        """Raises ConfigError if the shared layers differ between the bodies of both lengths."""
         shared = SharedLayers(layers=self.layers, side="head")
+        bodies = Bodies(problem, self.shorter)
+        shared.require_alike(bodies)
         return Averaging(
             problem=problem,
             selection=Uniform(),
             fraction=self.fraction,
             aggregation="partial",
-            part=Personal(Bodies(problem, self.shorter), shared),
+            part=Personal(bodies, shared),
         )

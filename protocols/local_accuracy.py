@@ -18,8 +18,8 @@ from securefl.training import Problem, evaluate
 
 LOCAL: Final = "local accuracy"
 """The name of the observer's figure."""
-Tested = Callable[[ClientState, NDArray[Any], NDArray[Any]], Evaluation]
-"""The evaluation, on records (x, y), of the model of a client with this state."""
+Tested = Callable[[int, ClientState, NDArray[Any], NDArray[Any]], Evaluation]
+"""The evaluation, on records (x, y), of the model of a client: by its number and its state."""
 
 
 def local_accuracy(devices: Sequence[Device], tested: Tested) -> dict[str, Floats]:
@@ -32,10 +32,12 @@ def local_accuracy(devices: Sequence[Device], tested: Tested) -> dict[str, Float
     found = np.full(len(devices), np.nan)
     for client, device in enumerate(devices):
         if device.held is not None and len(device.held[0]):
-            found[client] = tested(device.kept, *device.held).accuracy
+            found[client] = tested(client, device.kept, *device.held).accuracy
     return {LOCAL: found}
 
 
 def of_common_model(devices: Sequence[Device], problem: Problem, vector: Float32s) -> dict[str, Floats]:
     """The figure `LOCAL` if all clients use this one model (d,)."""
-    return local_accuracy(devices, lambda kept, x, y: evaluate(problem.to_read(vector), x, y, problem.kind))
+    return local_accuracy(
+        devices, lambda client, kept, x, y: evaluate(problem.to_read(vector), x, y, problem.kind)
+    )

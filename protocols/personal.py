@@ -8,11 +8,11 @@ values of its model that it does not share. They are client state, which never l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,14 @@ from securefl.algorithm import (
     ValueSpec,
 )
 from securefl.errors import ConfigError, DataError
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
+from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Gathering, gather_mean
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted, fitted
-from securefl.training.heads import entries, last_dense, last_layers
+from securefl.training.heads import entries, last_dense, last_layers, output_layer
 from securefl.training.heads import places as places_of
 from securefl.training.task import Bodies
 
@@ -66,7 +68,8 @@ class SharedLayers:
 
         Raises ConfigError if the model has no such layer.
         """
-        module = problem.module(problem.initial)
+        module = problem.layers
+        output_layer(module, problem.outputs, biased=False)
         head = places_of(module, last_layers(module, self.layers))
         if self.side == "head":
             return head
@@ -79,9 +82,24 @@ class SharedLayers:
             )
         return np.flatnonzero(rest)
 
+    def require_alike(self, bodies: Bodies) -> None:
+        """Raises ConfigError unless the last layers have equal shapes in the bodies of both lengths."""
+        if not bodies.shorter:
+            return
+        long, short = (
+            [tuple(layer.weight.shape) for layer in last_layers(problem.layers, self.layers)]
+            for problem in (bodies.problem, bodies.problem.shorter)
+        )
+        if long != short:
+            raise ConfigError(
+                "Expected shared layers of equal shapes in bodies of both lengths, got "
+                f"{', '.join(map(str, long))} and {', '.join(map(str, short))}. Share fewer `layers`, give "
+                "`hidden` equal widths, or leave `shorter` out."
+            )
+
     def names(self, problem: Problem) -> frozenset[str]:
         """The names of the shared values in the model's state dict."""
-        module = problem.module(problem.initial)
+        module = problem.layers
         head = entries(module, last_layers(module, self.layers))
         if self.side == "head":
             return head
@@ -124,7 +142,8 @@ class Personal:
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         # There is no common model to test: each client's own model is tested on records like its own.
         return each_on_its_own(
-            devices, lambda client, kept: (self.bodies.of(client), self.model(client, shared, kept))
+            devices,
+            by_model(lambda client, kept: (self.bodies.of(client), self.model(client, shared, kept))),
         )
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
@@ -141,8 +160,11 @@ class Personal:
         vector = kept_values(kept if self.keeps else {}, "model", problem.initial)
         places = self.shared.places(problem)
         # Bodies differ in length, and their shared layers do not.
-        if shared.shape != places.shape:
-            raise DataError(f"Expected {len(places)} shared values, got the shape {shared.shape}.")
+        if shared.shape != places.shape or not np.isfinite(shared).all():
+            raise DataError(
+                f"Expected {len(places)} finite shared values, got the shape {shared.shape}, or values that "
+                "are not finite."
+            )
         vector[places] = shared
         return vector
 
@@ -177,51 +199,38 @@ class SharedUpdate:
         return self.value(context, fitted(self.fit(context)))
 
 
-def kept_values(kept: ClientState, name: str, initial: Float32s) -> Float32s:
-    """A copy of the values that a client keeps under this name, float32, or of `initial` if it has none.
-
-    Raises DataError if they are damaged: of another type or shape than `initial`, or not finite.
-    """
-    own = kept.get(name)
-    if own is None:
-        return initial.copy()
-    if own.dtype != np.float32 or own.shape != initial.shape or not np.isfinite(own).all():
-        raise DataError(
-            f"Expected the client state {name!r} to be {len(initial)} finite values of float32, got "
-            f"{own.dtype} of shape {own.shape}: it is damaged, or of another model. Restore the client's "
-            "file from a copy, or begin a new run."
-        )
-    return own.copy()
-
-
 Model = Callable[[int, ClientState], tuple[Problem, Float32s]]
 """The problem and the model (d,) of a client with this state."""
 
 
-def each_on_its_own(devices: Sequence[Device], model: Model) -> Evaluation:
+def by_model(model: Model) -> Tested:
+    """The evaluation of each client's model."""
+
+    def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
+        problem, vector = model(client, kept)
+        return evaluate(problem.module(vector), x, y, problem.kind)
+
+    return tested
+
+
+def each_on_its_own(devices: Sequence[Device], tested: Tested) -> Evaluation:
     """The accuracy and loss of each client's model on its test records, all records together.
 
-    A client without test records does not count. All is nan if no client has any.
+    A client without test records does not count. All is nan if no client has any. The figure is that of local
+    accuracy, on each client's own held-out records.
     """
-    found = [(count, own) for _, count, own in _tested(devices, model)]
-    return pooled(found) if found else Evaluation(accuracy=nan, loss=nan, personal=True)
+    there = [(client, own) for client, own in enumerate(devices) if len(own.x)]
+    found = pooled([(len(own.x), tested(client, own.kept, own.x, own.y)) for client, own in there])
+    return replace(found, figures=local_accuracy(devices, tested))
 
 
-def accuracies(devices: Sequence[Device], model: Model) -> Floats:
+def accuracies(devices: Sequence[Device], tested: Tested) -> Floats:
     """Each client's accuracy on its test records, float64 (N,), nan for a client without any."""
     found = np.full(len(devices), nan)
-    for client, _, own in _tested(devices, model):
-        found[client] = own.accuracy
+    for client, own in enumerate(devices):
+        if len(own.x):
+            found[client] = tested(client, own.kept, own.x, own.y).accuracy
     return found
-
-
-def _tested(devices: Sequence[Device], model: Model) -> Iterator[tuple[int, int, Evaluation]]:
-    """For each client with test records: its number, the number of these records, and its evaluation."""
-    for client, device in enumerate(devices):
-        if len(device.x):
-            problem, vector = model(client, device.kept)
-            found = evaluate(problem.module(vector), device.x, device.y, problem.kind)
-            yield client, len(device.x), found
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,11 +239,15 @@ class HeadAlone:
 
     epochs: the passes over the records. Private training has its own number of steps.
     rate: the learning rate, in multiples of the problem's.
+    Raises ConfigError for a model whose head cannot be trained alone.
     """
 
     whole: Problem
     epochs: int
     rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        output_layer(self.whole.layers, self.whole.outputs)
 
     def fit(self, context: ClientContext, start: Float32s) -> Fit:
         """The training that begins at the model `start` (d,). Its result has the head's values alone."""

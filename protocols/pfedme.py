@@ -35,11 +35,11 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Scaled, Uniform, check_fraction
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
-from securefl.protocols.local_accuracy import local_accuracy
 from securefl.protocols.parts import Gathering, gather_mean
-from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
-from securefl.training import Learnt, Problem, evaluate
+from securefl.protocols.personal import accuracies, by_model, each_on_its_own
+from securefl.training import Learnt, Problem
 from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.local import Envelope
 
@@ -123,13 +123,11 @@ class NearGlobal:
         return gather_mean(query, *contributions)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = each_on_its_own(devices, lambda client, kept: (self.problem, personal(shared, kept)))
-        common = accuracies(devices, lambda client, kept: (self.problem, shared))
-        local = local_accuracy(
-            devices,
-            lambda kept, x, y: evaluate(self.problem.module(personal(shared, kept)), x, y, self.problem.kind),
+        found = each_on_its_own(
+            devices, by_model(lambda client, kept: (self.problem, personal(shared, kept)))
         )
-        return replace(found, figures={"global accuracy": common, **local})
+        common = accuracies(devices, by_model(lambda client, kept: (self.problem, shared)))
+        return replace(found, figures={"global accuracy": common, **found.figures})
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         return Learnt(problem=self.problem, vector=shared if client is None else personal(shared, kept))

@@ -20,6 +20,7 @@ import numpy as np
 from securefl.algorithm import ClientContext, Value, ValueSpec
 from securefl.errors import DataError
 from securefl.protocols.averaging import Aggregation
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Part, Whole
 from securefl.training import Problem
@@ -60,7 +61,7 @@ class Change:
         return to_fit(self.problem, context, context.broadcast)
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
-        last = context.kept.get("model", self.problem.initial)
+        last = kept_values(context.kept, "model", self.problem.initial)
         found = bounded(self.problem, last, trained)
         if isinstance(trained, DataError):  # it sends 0, and its last model stays
             return found

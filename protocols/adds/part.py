@@ -106,7 +106,7 @@ class Subnets:
         """A client uses the units of its newest subnet, with the newest values. Without one it uses all."""
         supernet = self.supernet
 
-        def tested(kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
+        def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
             units = kept.get("units", supernet.whole)
             if not units.any():  # its training failed
                 units = supernet.whole

@@ -10,18 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from dp_accounting import DpEvent
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats
 from securefl.errors import DataError
 from securefl.protocols.class_sums import Featurizer, class_means
+from securefl.protocols.client_state import kept_values
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
-from securefl.training import Learnt, Problem, evaluate, pooled
+from securefl.protocols.personal import each_on_its_own
+from securefl.training import Learnt, Problem, evaluate
 from securefl.training.fit import Fit, Fitted, usable
 from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
 from securefl.training.learnt import common
@@ -114,7 +117,7 @@ class Trained:
     ) -> tuple[nn.Module, ClientState | None]:
         problem = self.bodies.of(context.client)
         if trained is None:
-            return problem.module(np.asarray(context.kept.get("model", problem.initial))), None
+            return problem.module(kept_values(context.kept, "model", problem.initial)), None
         # If training diverged, the client keeps its body and answers: silence would tell of the records.
         vector = self._under_head(context) if isinstance(trained, DataError) else trained
         return problem.module(vector), {"model": vector}
@@ -122,7 +125,7 @@ class Trained:
     def _under_head(self, context: ClientContext) -> Float32s:
         """The client's model before training: its own body under the broadcast head."""
         problem = self.bodies.of(context.client)
-        model = problem.module(np.asarray(context.kept.get("model", problem.initial)))
+        model = problem.module(kept_values(context.kept, "model", problem.initial))
         width = last_dense(model).in_features
         if context.broadcast.size != problem.outputs * (1 + width):
             raise DataError(
@@ -142,24 +145,18 @@ class Trained:
         )
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
-        return pooled(
-            [
-                (len(device.x), self._evaluated(client, head, device))
-                for client, device in enumerate(devices)
-                if len(device.x)
-            ]
-        )
+        def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
+            problem = self.bodies.of(client)
+            model = problem.module(kept_values(kept, "model", problem.initial))
+            with_head(model, head)
+            with activated(model, self.activation):
+                return evaluate(model, x, y, problem.kind)
 
-    def _evaluated(self, client: int, head: Floats, device: Device) -> Evaluation:
-        problem = self.bodies.of(client)
-        model = problem.module(np.asarray(device.kept.get("model", problem.initial)))
-        with_head(model, head)
-        with activated(model, self.activation):
-            return evaluate(model, device.x, device.y, problem.kind)
+        return each_on_its_own(devices, tested)
 
     def learnt(self, head: Floats, client: int | None, kept: ClientState) -> Learnt:
         problem = self.bodies.problem if client is None else self.bodies.of(client)
-        model = problem.module(np.asarray(kept.get("model", problem.initial)))
+        model = problem.module(kept_values(kept, "model", problem.initial))
         shared = entries(model, [last_dense(model)]) if client is None else None
         return Learnt(problem=problem, vector=with_head(model, head), shared=shared, features=self.activation)
 

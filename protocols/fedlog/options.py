@@ -31,7 +31,7 @@ from securefl.protocols.fedlog.bodies import Body, Public, Trained
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.parts import absent, including
 from securefl.training import Learnt, Problem
-from securefl.training.heads import last_dense
+from securefl.training.heads import last_dense, output_layer
 from securefl.training.task import Bodies
 
 NOBODY = Answers(survivors=(), totals={}, per_client={})
@@ -175,7 +175,7 @@ class FedLog:
             raise ConfigError(
                 "Expected a data set with classes for FedLog, got numeric targets. Take another protocol."
             )
-        width = last_dense(problem.module(problem.initial)).in_features
+        width = output_layer(problem.layers, problem.outputs).in_features
         body = self._body(problem)
         statistic = Statistic(body, self.clip, problem.outputs, width, problem.clients, self.client_bound)
         return Heads(problem, body, statistic, self.prior)

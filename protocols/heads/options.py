@@ -41,7 +41,7 @@ from securefl.protocols.heads.contribution import Bounding, Statistic
 from securefl.protocols.heads.solvers import Kind, solve
 from securefl.protocols.parts import absent, including
 from securefl.training import Learnt, Problem
-from securefl.training.heads import Bounded, Projection, last_dense, with_head
+from securefl.training.heads import Bounded, Projection, output_layer, with_head
 from securefl.training.learnt import common
 
 _log = logger(__name__)
@@ -273,7 +273,7 @@ class Heads:
             raise ConfigError(
                 "Expected a data set with classes for heads, got numeric targets. Take another protocol."
             )
-        width = last_dense(problem.module(problem.initial)).in_features
+        width = output_layer(problem.layers, problem.outputs).in_features
         chosen = self._choice(problem, width)
         statistic = self._statistic(problem, width, chosen)
         room = statistic.blocks.grid.bound

@@ -126,7 +126,8 @@ _TABLE_1_DIFFERENCES: Final = (
     "The paper's Mb are megabits of one direction: FedAvg's 3.45 Gb on MNIST are 98.7 rounds of 50 models of "
     "21,840 float32. MB are megabytes of both directions, which it does not print.",
     "A run that never reaches the target counts its length; the paper stops at its best round.",
-    "FedRep keeps the last dense layer; the paper's keeps two.",
+    "FedRep keeps the last dense layer; the paper's keeps two. Its head trains for 10 epochs, then its body; "
+    "the authors' code trains the head for 10 epochs before each epoch of the body.",
     "FedBabu's clients do not fine-tune: the published figure, below FedAvg's, is of such models.",
     "CS-FL, FedBabu, FedProto, FedDBE: the protocols' docstrings list differences from their sources. The "
     "paper names no lambda, kappa, momentum or head rate.",

@@ -66,7 +66,7 @@ def _of_run(measure: Measure, run: pd.DataFrame, target: float | None) -> tuple[
     if measure is Measure.BEST:
         return float(run["accuracy"].max()), True
     if measure is Measure.LAST:
-        return float(run["accuracy"].dropna().iloc[-1]), True
+        return _last(run["accuracy"]), True
     if measure in OBSERVED:
         return _last(run[measure.value]), True
     reached = run["accuracy"] if measure.target is None else run[Measure.GLOBAL.value]
@@ -105,9 +105,10 @@ _NAMES, _COLUMN = 24, 20
 class Pair:
     """One figure of a table: the published one, None if the paper prints none, and the measured one.
 
-    p: of Wilcoxon's signed-rank test, seed by seed, against the part's own system; None for that system.
-    adjusted: the same by Holm's method, over the rivals of this part and measure. lead: of the part's own
-    system over this one, above 0 if that is better.
+    p: of Wilcoxon's signed-rank test, seed by seed, against the part's own system; None for that system, and
+    where one of the two lacks the figure under a seed (nan). adjusted: the same by Holm's method, over the
+    rivals of this part and measure that have a p. lead: of the part's own system over this one, above 0 if
+    that is better.
     """
 
     part: str
@@ -136,7 +137,11 @@ def _compared(part: Part, measure: Measure, metrics: pd.DataFrame) -> list[Pair]
     samples = [sample(measure, metrics, row.arm, target) for row in part.rows]
     ours = sample(measure, metrics, part.ours, target)
     rivals = [place for place, row in enumerate(part.rows) if row.arm != part.ours]
-    p = {place: signed_rank(samples[place].values, ours.values) for place in rivals}
+    p = {
+        place: signed_rank(samples[place].values, ours.values)
+        for place in rivals
+        if not isnan(samples[place].mean + ours.mean)
+    }
     adjusted = dict(zip(p, holm(tuple(p.values())), strict=True))
     return [
         Pair(
@@ -159,14 +164,16 @@ def claims(table: Table, pairs: Sequence[Pair]) -> list[str]:
     for part in table.parts:
         label = next((row.label for row in part.rows if row.arm == part.ours), part.ours)
         for measure in table.measures:
-            rivals = [
-                (pair.row.label, pair.lead, pair.adjusted)
+            own = [
+                pair
                 for pair in pairs
-                if pair.part == part.name and pair.measure is measure and pair.adjusted is not None
+                if pair.part == part.name and pair.measure is measure and pair.row.arm != part.ours
             ]
-            if rivals:
-                unit = _unit(measure)
-                found.append(f"{part.name}, {measure}: {said(label, rivals, unit)}")
+            rivals = [(pair.row.label, pair.lead, pair.adjusted) for pair in own if pair.adjusted is not None]
+            without = [pair.row.label for pair in own if isnan(pair.measured.mean)]
+            if own:
+                told = said(label, rivals, _unit(measure), without)
+                found.append(f"{part.name}, {measure}: {told}")
     return found
 
 
@@ -205,8 +212,8 @@ def _of_row(pairs: Sequence[Pair]) -> list[str]:
         _line(pairs[0].row.label, "published", [_published(pair) for pair in pairs]),
         _line("", "measured", [_measured(pair) for pair in pairs]),
     ]
-    compared = [f"{pair.p:.3g}" for pair in pairs if pair.p is not None]
-    return [*lines, _line("", "p", compared)] if compared else lines
+    compared = ["–" if pair.p is None else f"{pair.p:.3g}" for pair in pairs]
+    return [*lines, _line("", "p", compared)] if any(pair.p is not None for pair in pairs) else lines
 
 
 def _head(measure: Measure, target: float | None) -> str:
@@ -236,6 +243,8 @@ def _padded(number: float, digits: int) -> str:
 
 def _measured(pair: Pair) -> str:
     digits, own = pair.measure.digits, pair.measured
+    if isnan(own.mean):
+        return "–"
     deviation = "" if isnan(own.deviation) else f" ± {own.deviation:.{digits}f}"
     return f"{'≥ ' if own.bounded else ''}{own.mean:.{digits}f}{deviation}"
 
@@ -249,8 +258,8 @@ def as_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
             "measure": pair.measure.value,
             "published": pair.published and pair.published.mean,
             "published_deviation": pair.published and pair.published.deviation,
-            "measured": round(pair.measured.mean, 5),
-            "deviation": None if isnan(pair.measured.deviation) else round(pair.measured.deviation, 5),
+            "measured": _known(pair.measured.mean),
+            "deviation": _known(pair.measured.deviation),
             "seeds": len(pair.measured.values),
             "reached": pair.measured.reached,
             "p": None if pair.p is None else round(pair.p, 5),
@@ -258,6 +267,10 @@ def as_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
         }
         for pair in pairs
     ]
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else round(value, 5)
 
 
 def write(path: Path, command: str, table: Table, pairs: Sequence[Pair]) -> None:

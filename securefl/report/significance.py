@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy.stats import PermutationMethod, wilcoxon
 
 LEVEL: Final = 0.05
 """Adjusted p-values below it are called significant."""
@@ -28,6 +27,8 @@ def signed_rank(one: Sequence[float], other: Sequence[float]) -> float:
     differences = differences[differences != 0]
     if len(differences) < 2:
         return 1.0
+    from scipy.stats import PermutationMethod, wilcoxon  # late: it takes longer to load than all else here
+
     # Above twenty pairs the patterns are drawn, always the same ones.
     every = PermutationMethod(n_resamples=_ALL_SIGNS, rng=np.random.default_rng(0))
     return float(wilcoxon(differences, method=every).pvalue)
@@ -51,11 +52,14 @@ def holm(p: Sequence[float]) -> tuple[float, ...]:
     return tuple(map(float, found))
 
 
-def said(label: str, rivals: Sequence[tuple[str, float, float]], unit: str) -> str:
+def said(
+    label: str, rivals: Sequence[tuple[str, float, float]], unit: str, without: Sequence[str] = ()
+) -> str:
     """Who is ahead of whom, in a sentence.
 
     label: the part's own system. rivals: name, lead of the own system over it (above 0 if the own one is
-    better), and adjusted p. unit: follows the leads, such as " rounds".
+    better), and adjusted p. unit: follows the leads, such as " rounds". without: the rivals that lack the
+    figure under a seed.
     """
     ahead = [_one(*rival, unit) for rival in rivals if rival[2] < LEVEL and rival[1] > 0]
     behind = [_one(name, -lead, p, unit) for name, lead, p in rivals if p < LEVEL and lead < 0]
@@ -66,8 +70,9 @@ def said(label: str, rivals: Sequence[tuple[str, float, float]], unit: str) -> s
         *([f"ahead of {_listed(ahead)}"] if ahead else []),
         *([f"behind {_listed(behind)}"] if behind else []),
         *([f"not significant beside {_listed(open_)}"] if open_ else []),
+        *([f"no figure of {_listed(without)}"] if without else []),
     ]
-    return f"{label}: {'; '.join(parts)}."
+    return f"{label}: {'; '.join(parts) or 'no figure of its own'}."
 
 
 def _one(name: str, lead: float, p: float, unit: str) -> str:

@@ -19,6 +19,7 @@ from securefl.algorithm.clients import Algorithm, Device, RoundResult, State, ru
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery
 from securefl.algorithm.weighing import admits
+from securefl.core.memory import full_searches_apart
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.streams import stream
@@ -70,7 +71,8 @@ def run_arm(
     algorithm, plan = composition(study, arm, world)
     home = made_folder(folder, arm, world.seed)
     bounds = allotted(study, arm, world.seed, (algorithm, plan), "").charges
-    with opened(study, arm, world, plan, home, None if study.privacy.ledger is None else bounds) as saved:
+    shared = None if study.privacy.ledger is None else bounds
+    with opened(study, arm, world, plan, home, shared) as saved, full_searches_apart():
         ledger, checkpoint, journal, records = saved.ledger, saved.checkpoint, saved.journal, saved.records
         for record in records:
             tell(record)
@@ -253,8 +255,8 @@ class Turn:
         """Seconds and watt-hours of the round by the cost model, summed over its exchanges."""
         exchanges = [self._client_costs(query, log) for query, log in self._logs]
         return (
-            sum(cost.round_seconds(costs, range(len(costs.train))) for costs in exchanges),
-            sum(cost.round_watt_hours(costs, range(len(costs.train))) for costs in exchanges),
+            sum(cost.round_seconds(costs) for costs in exchanges),
+            sum(cost.round_watt_hours(costs) for costs in exchanges),
         )
 
     def _client_costs(self, query: CohortQuery, log: Log) -> cost.ClientCosts:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite
+from collections.abc import Sequence
+from math import isfinite, nan
 from typing import Any, Literal
 
 import numpy as np
@@ -21,31 +20,6 @@ from securefl.training.losses import Loss, criterion_of, records
 Task = Literal["classification", "regression"]
 """The kind of a learning problem. It decides the loss and the accuracy."""
 
-
-@dataclass(frozen=True)
-class Measure:
-    """The definition of "accuracy": a phrase that follows "it is", a label for an axis, and the least value.
-
-    The largest value is 1.
-    """
-
-    words: str
-    axis: str
-    least: float
-
-
-MEASURES: Mapping[Task, Measure] = {
-    "classification": Measure(
-        "the share of test records whose class is right", "accuracy (share, 0 to 1)", 0.0
-    ),
-    "regression": Measure(
-        "the mean of 1 − |y − ŷ| / max(y, ŷ) over test records and targets, which are scaled to [0, 1] "
-        "(FedProf's accuracy of a regression)",
-        "accuracy, mean of 1 − |y − ŷ| / max(y, ŷ)",
-        -inf,
-    ),
-}
-"""The accuracy that `evaluate` computes, by kind of problem."""
 
 # The last bits may depend on the batch, since no noise is added to these results. For noised losses use
 # `record_losses`.
@@ -177,16 +151,16 @@ def pooled(evaluations: Sequence[tuple[int, Evaluation]]) -> Evaluation:
     0.8
 
     Args:
-        evaluations: A number of records and an `Evaluation` for each client. The numbers must sum to more
-            than 0.
+        evaluations: A number of records and an `Evaluation` for each client.
 
     Returns:
-        An `Evaluation` that is marked as personal.
+        An `Evaluation` that is marked as personal. Its accuracy and loss are nan if there are no records.
 
-    Raises:
-        ZeroDivisionError: The numbers of records sum to 0.
+    Raises nothing.
     """
     counts = [count for count, _ in evaluations]
+    if not sum(counts):
+        return Evaluation(accuracy=nan, loss=nan, personal=True)
     return Evaluation(
         accuracy=float(np.average([e.accuracy for _, e in evaluations], weights=counts)),
         loss=float(np.average([e.loss for _, e in evaluations], weights=counts)),

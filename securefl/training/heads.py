@@ -113,6 +113,22 @@ def last_dense(model: nn.Module) -> nn.Linear:
     return head
 
 
+def output_layer(model: nn.Module, outputs: int, *, biased: bool = True) -> nn.Linear:
+    """The head, if it has the model's outputs and, where `biased`, a bias.
+
+    Raises ConfigError for another last dense layer.
+    """
+    head = last_dense(model)
+    if head.out_features != outputs or (biased and head.bias is None):
+        wanted = f"{outputs} outputs{' and a bias' if biased else ''}"
+        raise ConfigError(
+            f"Expected a model whose last dense layer has {wanted}, got one with {head.out_features} outputs "
+            f"and {'no' if head.bias is None else 'a'} bias. The last one is the one that the model lists "
+            "last: list the head behind the body, or take another model."
+        )
+    return head
+
+
 def last_layers(model: nn.Module, count: int) -> Sequence[nn.Linear]:
     """The last `count` dense layers. Raises ConfigError if the model has fewer."""
     dense = [module for module in model.modules() if isinstance(module, nn.Linear)]

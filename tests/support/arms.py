@@ -12,7 +12,7 @@ OPTIONS = {
     "adds": ["fraction = 1.0\nfewest = 6"],
     # one round of warm-up, and a trial in round 3
     "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
-    "cs_fl": ["fraction = 1.0\nsparsity = 0.02", "fraction = 1.0\nsigns = true"],
+    "cs_fl": ["fraction = 1.0\nsparsity = 0.01", "fraction = 1.0\nsigns = true"],
     "fedavg_rp": ["fraction = 1.0", SCHEME_I],
     "fedbabu": ['fraction = 1.0\nfine_tuned = "head"\nfine_tune_epochs = 1'],
     "feddbe": ["fraction = 1.0\nmean_bound = 4.0"],

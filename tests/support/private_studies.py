@@ -23,10 +23,11 @@ AVERAGING = {
     "fedper": "",
     "fedbabu": "fine_tune_epochs = 1",
     "stc": "fraction = 1.0\np = 0.1",
-    "cs_fl": "fraction = 1.0\nsparsity = 0.02",
+    "cs_fl": "fraction = 1.0\nsparsity = 0.01",
 }
 FEDPROF = "fraction = 1.0\nalpha = 1.0\nclip = { outputs = 20.0, squares = 400.0 }\n"
 CLIENT_LEVEL = {
+    "fedproto": "",
     "fedavg": 'fraction = 1.0\naggregation = "partial"',
     "fedadam": "fraction = 1.0",
     "lg_fedavg": "",

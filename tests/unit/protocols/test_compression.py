@@ -24,7 +24,7 @@ from securefl.training.task import Problem
 
 OPTIONS = {
     "stc": "p = 0.05",
-    "cs_fl": "sparsity = 0.02",
+    "cs_fl": "sparsity = 0.01",
     "cs_fl signs": "sparsity = 0.01\nmeasurements = 0.3\nsigns = true",
 }
 LOSSES = "[network]\ndropout = 0.3\n"
@@ -117,7 +117,7 @@ def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:
 
 
 def test_a_zero_below_zero_moves_server_and_client_alike() -> None:
-    own = CSFL(fraction=1.0, sparsity=0.02).build(problem())
+    own = CSFL(fraction=1.0, sparsity=0.01).build(problem())
     assert isinstance(own, CompressedAveraging)
     zeros = np.full(len(own.problem.initial), -0.0, np.float32)
     before = State(zeros, own.start().memory)
@@ -227,6 +227,8 @@ def test_a_change_by_hand() -> None:
 
 
 GOOD = change(D, ONE)
+MOST = change(D, int(np.float32(3e38).view(np.int32)))
+"""Twice it, a value is infinite."""
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,10 @@ GOOD = change(D, ONE)
         ([0, 0, 1, *words(length(GOOD), bytes([GOOD[0] ^ 16]) + GOOD[1:])], "Expected"),
         ([0, 0, 1, *words(length(change(D, NAN)), change(D, NAN))], "finite values"),
         ([0, 0, 0, *[0.0] * (D + 1)], "at most 610 others"),
-        ([1, 0, 1, *[0.0] * (D - 1)], "a model of 610 values"),
+        ([1, 0, 1, *[0.0] * (D - 1)], "a model of 610 finite values"),
+        ([1, 0, 1, *[0.0] * (D - 1), np.nan], "a model of 610 finite values"),
+        ([1, 0, 1, *[0.0] * (D - 1), -np.inf], "a model of 610 finite values"),
+        ([0, 0, 2, *words(length(MOST), length(MOST), MOST, MOST)], "leave a finite model"),
     ],
 )
 def test_a_broadcast_that_no_server_makes_is_refused(sent: list[float], said: str) -> None:

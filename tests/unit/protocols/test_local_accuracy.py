@@ -13,6 +13,11 @@ from support.tiny_study import study
 
 from securefl.algorithm.clients import Device
 from securefl.protocols.adds import Adds, FedDrop
+from securefl.protocols.fedbabu import FedBABU
+from securefl.protocols.fedlog import FedLog
+from securefl.protocols.fedper import FedPer
+from securefl.protocols.fedproto import FedProto
+from securefl.protocols.fedrep import FedRep
 from securefl.protocols.local_accuracy import LOCAL, of_common_model
 from securefl.protocols.pfedme import PFedMe
 from securefl.study.config import Study, parse
@@ -96,6 +101,22 @@ def test_a_client_of_pfedme_uses_its_theta() -> None:
     assert found == pytest.approx(right(PROBLEM.module(theta), one))
 
 
+@pytest.mark.parametrize("options", [FedPer(), FedRep(), FedBABU(), FedProto(), FedLog(body="private")])
+def test_a_client_with_a_model_of_its_own_uses_it(options: Any) -> None:
+    """The model that the client would export, which is whole."""
+    algorithm = options.build(PROBLEM)
+    state = algorithm.start()
+    key = "tuned" if isinstance(options, FedBABU) else "model"
+    devices = [device(client, **{key: random_model() * (client + 1)}) for client in (0, 1)]
+    found = algorithm.evaluate(state, devices).figures[LOCAL]
+    for client, one in enumerate(devices):
+        assert one.held is not None
+        module = algorithm.learnt(state, client, one.kept).module()
+        with torch.no_grad():
+            guessed = module(torch.from_numpy(one.held[0])).argmax(1).numpy()
+        assert found[client] == pytest.approx(np.mean(guessed == one.held[1]))
+
+
 def test_a_client_without_held_out_records_is_left_out() -> None:
     found = subnets().evaluate(random_model(), [device(), device(1, records=0)]).figures[LOCAL]
     assert np.isnan(found).tolist() == [False, True]
@@ -109,19 +130,23 @@ def test_without_a_hold_out_there_is_no_figure() -> None:
 
 
 def held_out(arm: str) -> Study:
-    made = study(arm, clients=3, rounds=2)
+    made = study(arm, clients=3, rounds=2, non_private='["update", "map", "consensus", "statistic"]')
     return parse(made.text.replace("[data]\n", "[data]\nholdout = 0.3\n"))
 
 
-@pytest.mark.parametrize("protocol", ["fedavg", "adds", "feddrop", "stc", "pfedme"])
+PERSONAL = ("fedper", "fedrep", "fedbabu", "feddbe", "lg_fedavg", "pfedme", "fedproto", "fedlog")
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "adds", "feddrop", "stc", *PERSONAL])
 def test_a_run_tests_on_the_records_that_it_holds_out(protocol: str, tmp_path: Path) -> None:
     options = {
         "fedavg": 'aggregation = "partial"',
         "stc": "p = 0.25",
         "pfedme": "lamda = 5.0\neta = 0.1",
+        "fedlog": 'body = "private"',
     }
-    more = options.get(protocol, "")
-    own = held_out(f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\nfraction = 1.0\n{more}\n')
+    more = options.get(protocol, "") + ("" if protocol in ("fedproto", "fedlog") else "\nfraction = 1.0")
+    own = held_out(f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{more}\n')
     world = build(own, 3)
     assert world.held is not None
     finished = run_arm(own, own.arms[0], world, tmp_path, lambda record: None)

@@ -22,8 +22,10 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.protocols.fedbabu import FedBABU
+from securefl.protocols.fedlog import FedLog
+from securefl.protocols.fedproto import FedProto
 from securefl.protocols.fedrep import FedRep
-from securefl.protocols.personal import accuracies, each_on_its_own, kept_values
+from securefl.protocols.personal import accuracies, by_model, each_on_its_own
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
@@ -289,6 +291,16 @@ def test_fine_tuning_tells_nothing_of_the_records(spoilt: str, which: str) -> No
     np.testing.assert_array_equal(value.new_state["tuned"], here.initial)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_server_that_sends_a_broken_body_leaves_no_broken_model_behind(value: float) -> None:
+    """The client kept it as its fine-tuned model, and was then told that its own file is damaged."""
+    _, tuned = FedBABU(fine_tune_epochs=1).build(problem()).contributions
+    body = problem().initial[:56].copy()
+    body[3] = value
+    with pytest.raises(DataError, match="56 finite shared values"):
+        tuned.compute(context(body))
+
+
 # Client state -------------------------------------------------------------------------------------
 
 KEEPING = {
@@ -311,19 +323,6 @@ def test_a_run_that_was_cut_off_ends_in_the_same_client_states(name: str, tmp_pa
     assert whole.keys() == parts.keys() != set()
     for client, own in whole.items():
         assert {k: v.tobytes() for k, v in own.items()} == {k: v.tobytes() for k, v in parts[client].items()}
-
-
-def test_damaged_client_state_is_named() -> None:
-    initial = np.zeros(5, np.float32)
-    assert kept_values({}, "model", initial) is not initial
-    for bad in (
-        np.zeros(4, np.float32),
-        np.zeros(5),
-        np.full(5, np.nan, np.float32),
-        np.zeros((1, 5), np.float32),
-    ):
-        with pytest.raises(DataError, match="client state 'model' to be 5 finite values"):
-            kept_values({"model": bad}, "model", initial)
 
 
 def test_a_head_of_another_shape_is_refused_by_its_client_and_by_its_test() -> None:
@@ -351,6 +350,7 @@ def test_a_client_without_test_records_counts_nowhere() -> None:
     here: World = world(one("fedper"))
     x, y = here.tests[0]
 
+    @by_model
     def model(client: int, kept: Any) -> Any:
         return here.problem, here.problem.initial
 
@@ -358,6 +358,9 @@ def test_a_client_without_test_records_counts_nowhere() -> None:
     found = accuracies(devices, model)
     assert np.isnan(found[0])
     assert each_on_its_own(devices, model).accuracy == found[1]
+    for options in (FedProto(), FedLog(body="private"), FedRep()):
+        algorithm = options.build(here.problem)
+        assert np.isnan(algorithm.evaluate(algorithm.start(), devices[:1]).accuracy)
     nobody = each_on_its_own(devices[:1], model)
     assert np.isnan(nobody.accuracy)
     assert nobody.personal

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import isnan, nan
 from pathlib import Path
 
 import pandas as pd
-from support.tiny_table import TABLE, metrics
+from support.tiny_table import ROWS, TABLE, metrics, part, table
 
 from securefl.published import beside
+from securefl.published.table import Measure
 
 RUNS = {"one": metrics(FedAvg=[[0.1, 0.1], [0.1, 0.3]], FedProf=[[0.2, 0.4], [0.1, 0.5]])}
 PAIRS = beside.beside(TABLE, RUNS)
@@ -47,6 +50,45 @@ def test_a_file_says_what_it_is_and_every_difference(tmp_path: Path) -> None:
     found = beside.read(path, TABLE)
     pd.testing.assert_frame_equal(found, pd.DataFrame(beside.as_rows(PAIRS)), check_dtype=False)
     assert found["reached"].tolist() == [2, 2, 1, 2]
+
+
+LOCAL = table(
+    replace(part(), rows=(*ROWS, replace(ROWS[0], label="None", arm="FedAvg"))),
+    measures=(Measure.LAST, Measure.LOCAL),
+)
+
+
+def test_a_system_without_a_figure_is_named_and_compared_with_nobody() -> None:
+    """It was in no sentence ("Ours: ."), and its p counted among those that are adjusted."""
+    runs = metrics(FedAvg=[[0.1], [0.2]], FedProf=[[0.5], [0.6]])
+    runs["local accuracy"] = [nan, nan, 0.5, 0.6]
+    pairs = beside.beside(LOCAL, {"one": runs})
+    local = [pair for pair in pairs if pair.measure is Measure.LOCAL]
+    assert [pair.adjusted for pair in local] == [None, None, None]
+    assert beside.claims(LOCAL, pairs)[1] == "one, local accuracy: Ours: no figure of Avg and None."
+    lines = beside.sentences(LOCAL, pairs)
+    assert "             measured   0.150 ± 0.071       –" in lines
+    assert "             p          0.5                 –" in lines
+    assert [row["measured"] for row in beside.as_rows(pairs)][3:] == [None, 0.55, None]
+
+
+def test_a_run_that_diverged_has_no_last_accuracy_and_ends_no_table() -> None:
+    """Its accuracies are all unknown. The table of a whole night stopped with an IndexError."""
+    runs = metrics(FedAvg=[[nan, nan], [0.2, 0.3]], FedProf=[[0.5, 0.5], [0.6, 0.6]])
+    pairs = beside.beside(
+        replace(TABLE, measures=(Measure.LAST, Measure.BEST, Measure.ROUNDS)), {"one": runs}
+    )
+    assert [isnan(pair.measured.mean) for pair in pairs] == [True, False, True, False, False, False]
+    assert "NaN" not in json.dumps(beside.as_rows(pairs))
+    assert "one, last accuracy: Ours: no figure of Avg." in beside.claims(
+        replace(TABLE, measures=(Measure.LAST,)), pairs
+    )
+
+
+def test_if_the_own_system_has_no_figure_nobody_is_compared() -> None:
+    runs = metrics(FedAvg=[[0.2], [0.3]], FedProf=[[nan], [0.6]])
+    pairs = beside.beside(TABLE, {"one": runs})
+    assert beside.claims(TABLE, pairs)[0] == "one, best accuracy: Ours: no figure of its own."
 
 
 def test_json_has_no_nan() -> None:
