@@ -70,13 +70,15 @@ class Channels:
             self._extracts[other] = SecretKey(hmac.digest(bytes(32), self.secret(other).reveal(), "sha256"))
         return expanded(self._extracts[other].reveal(), purpose)
 
-    def tag(self, closed: ClosedRoster, sender: int, receiver: int, text: bytes) -> Signature:
+    def tag(self, closed: ClosedRoster, sender: int, receiver: int, digested: bytes) -> Signature:
         """Return the tag by which one of the two members shows the other that it confirms a text.
+
+        digested: the text's SHA-256.
 
         Only the two can compute it. It convinces the receiver and nobody else.
         """
         other = receiver if sender == self.own else sender
-        purpose = closed.prefix(b"confirm") + u32(sender, receiver) + _hashed(text)
+        purpose = closed.prefix(b"confirm") + u32(sender, receiver) + digested
         return Signature(self.derived(other, purpose).reveal()[:TAG_BYTES])
 
 
@@ -166,7 +168,8 @@ def _listed(members: Sequence[int]) -> bytes:
 
 
 @newest
-def _hashed(text: bytes) -> bytes:
+def hashed(text: bytes) -> bytes:
+    """Return the SHA-256 of a text that all members sign."""
     return hashlib.sha256(text).digest()
 
 

@@ -23,7 +23,7 @@ from securefl.core.entropy import Random
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Guarded, Signature
 from securefl.core.newest import newest
-from securefl.secagg.agreement import Channels, ClosedRoster, alive
+from securefl.secagg.agreement import Channels, ClosedRoster, alive, hashed
 from securefl.secagg.checks import CONSISTENCY, ascending, refusal
 from securefl.secagg.messages import Quorum
 
@@ -61,12 +61,12 @@ class View(Guarded):
 
     def tags(self) -> tuple[Signature, ...]:
         """Return our tag for each surviving neighbour, in their order."""
-        text, own = self.text, self.channels.own
+        text, own = hashed(self.text), self.channels.own
         return tuple([self.channels.tag(self.closed, own, other, text) for other in self.near])
 
     def confirmed_by(self, tags: Sequence[Signature]) -> frozenset[int]:
         """Return the surviving neighbours whose tag for us holds. A tag is empty where none came."""
-        text, own, near = self.text, self.channels.own, self.near
+        text, own, near = hashed(self.text), self.channels.own, self.near
         if len(tags) != len(near):
             raise refusal(CONSISTENCY, f"Expected a tag of each of {len(near)} neighbours, got {len(tags)}.")
         return frozenset(
