@@ -1,10 +1,13 @@
-"""Figures 5 and 8 of ADDS from a finished run folder, and the numbers behind its claims.
+"""Figures 5 and 8 of ADDS and the density of Figure 4 from a finished run folder, and their numbers.
 
     python benchmarks/adds_figures.py RUN [--out FOLDER]
 
 Writes `rates.png` (each layer's sampling rate, round by round) and `compression.png` (parameters of each
 client's subnet against the skew of its labels), and prints a line for each arm. A client counts in a round if
 it trained then and the round was evaluated. An arm without subnets counts as whole.
+
+If clients hold records out, it writes `local.png` too: the accuracy of each client at the end on records of
+its own, by the model that it would use.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
+from scipy.stats import gaussian_kde, spearmanr
 
-from securefl.report.style import blank, legend, light_frame, looks
+from securefl.report.style import NARROW, blank, legend, light_frame, looks
 from securefl.report.tables import write_png
 
 RATE = "rate of "
@@ -68,6 +71,40 @@ def compression(figures: pd.DataFrame) -> Figure:
     return figure
 
 
+def density(figures: pd.DataFrame) -> Figure:
+    """Figure 4: the local accuracy of every client at the end, by arm, of all seeds together.
+
+    Lines at the foot are clients, and bars count them. The curve is a Gaussian kernel density, in clients a
+    bar. The dashed line is the mean.
+    """
+    last = local(figures)
+    arms = list(last["arm"].unique())
+    edges = np.linspace(0, 1, 21)
+    figure = blank(height=0.8 + 1.15 * len(arms), width=NARROW)
+    panels = figure.subplots(len(arms), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    for axes, (arm, worn) in zip(panels, looks(arms).items(), strict=True):
+        light_frame(axes)
+        own = last.loc[last["arm"] == arm, "value"].to_numpy()
+        axes.hist(own, bins=edges, color=worn.colour, alpha=0.35)
+        axes.vlines(own, 0, 0.1, color=worn.colour, linewidth=0.6, transform=axes.get_xaxis_transform())
+        if np.ptp(own) > 0:
+            across = np.linspace(0, 1, 200)
+            axes.plot(across, gaussian_kde(own)(across) * len(own) * edges[1], color=worn.colour)
+        axes.axvline(own.mean(), color=worn.colour, linestyle="--", linewidth=1)
+        axes.set_title(f"{arm}: {own.mean():.3f} ± {own.std():.3f}", fontsize=9, loc="left")
+        axes.set_ylabel("clients", fontsize=9)
+    low = min(last["value"].min(), 0.95)
+    panels[-1].set_xlim(max(0, np.floor(20 * low) / 20 - 0.05), 1)
+    panels[-1].set_xlabel("accuracy on the client's own held-out records")
+    return figure
+
+
+def local(figures: pd.DataFrame) -> pd.DataFrame:
+    """The last local accuracy of each client, seed and arm: columns arm, seed, client, value."""
+    own = figures[figures["figure"] == "local accuracy"].sort_values("round")
+    return own.groupby(["arm", "seed", "client"], sort=False)["value"].last().reset_index()
+
+
 def by_client(figures: pd.DataFrame) -> pd.DataFrame:
     """Skew and mean share of parameters of each client that has both: a row a client, seed and arm."""
     wanted = figures[figures["figure"].isin(["skew", "parameters"])]
@@ -98,12 +135,15 @@ def summary(run: Path) -> list[dict[str, Any]]:
             values = own.loc[own["figure"] == name, "value"]
             row[name] = 1.0 if values.empty else values.mean()
         row["spearman"] = correlation(own)
+        clients = local(own)["value"]
+        if len(clients):
+            row |= {"local": clients.mean(), "local_deviation": clients.std(ddof=0)}
         found.append(row)
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="ADDS's figures 5 and 8 from a finished run folder.")
+    parser = argparse.ArgumentParser(description="ADDS's figures 4, 5 and 8 from a finished run folder.")
     parser.add_argument("run", type=Path)
     parser.add_argument("--out", type=Path, help="where to write them, by default the run folder")
     options = parser.parse_args()
@@ -112,6 +152,8 @@ def main() -> None:
     figures = figures_of(options.run)
     write_png(folder / "rates.png", rates(figures))
     write_png(folder / "compression.png", compression(figures))
+    if len(local(figures)):
+        write_png(folder / "local.png", density(figures))
     for row in summary(options.run):
         print(json.dumps(row))
 

@@ -21,11 +21,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from securefl.report import client_plots, plots
+from securefl.report.accuracy import MEASURES
 from securefl.report.style import blank, legend, light_frame, look, plain_logarithmic
 from securefl.report.tables import write_png
 from securefl.sweep.tradeoff import Series
 from securefl.sweep.tradeoff_plots import Drawing, accuracy_against_epsilon, add_legend
-from securefl.training.evaluation import MEASURES
 
 HERE = Path(__file__).parent
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"

@@ -131,7 +131,7 @@ class Apart:
         self.provide("sign", True)
         text = closed.survival(dealers, survivors)
         near = closed.surviving_neighbours(0, set(survivors))
-        tags = tuple(self.channels(other).tag(closed.context, other, 0, text) for other in near)
+        tags = tuple(self.channels(other).tag(closed, other, 0, text) for other in near)
         self.receive(Confirmed(tags=tags))
         signatures = tuple(owners[number].signing.sign(text) for number in survivors)
         self.receive(Quorum(signers=survivors, signatures=signatures, others=(), inputs=()))

@@ -129,7 +129,7 @@ CASES: Final = (
     command("run study.toml --out OUT", "torch", "pandas", "dp_accounting"),
     command("plan study.toml", "torch", "pandas", "dp_accounting"),
     command("report runs/a --out OUT", "torch", "pandas", "dp_accounting"),
-    command("compare runs/a runs/b", "torch", "pandas", "dp_accounting"),
+    command("compare runs/a runs/b", "pandas"),
     command("export runs/a --out OUT.safetensors", "torch", "dp_accounting"),
     command("calibrate --epsilon 1 --delta 1e-5 --sensitivity 1", "dp_accounting"),
     command("ledger show runs/a/private/arms/fedavg/seed-0/ledger.sqlite", "dp_accounting"),

@@ -186,7 +186,10 @@ class Replace:
     """
 
     def apply(self, state: State, step: Floats) -> State:
-        return State((state.broadcast + step).astype(np.float32), state.memory)
+        # In float64, as `step` is, and rounded once.
+        moved = np.empty_like(state.broadcast)
+        np.add(state.broadcast, step, out=moved, dtype=np.float64, casting="same_kind")
+        return State(moved, state.memory)
 
 
 def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> ByDraws | ByCount | None:

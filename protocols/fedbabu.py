@@ -11,7 +11,7 @@ Differences from the paper: the mean over the clients is unweighted. The head is
 The end is one more query of the last round. It carries the new body to all clients, and each answers 1,
 whatever its records are. So their sum is the number of clients that fine-tuned, and it costs no privacy. The
 fine-tuned model stays with its client, so it is trained without noise even beside [dpsgd]. A run that ends
-early, as by a budget, is not fine-tuned. `securefl plan` does not count the bytes of this query.
+early, as by a budget, is not fine-tuned.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ TUNED: Final = ValueSpec(
     reduction="sum",
     reveals="a 1, which says that it fine-tuned its model",
     depends_on="model",
+    period=0,
+    extra_queries=1,
     once=True,
     sensitivity={
         ("record", "add-remove"): 0.0,
@@ -145,7 +147,7 @@ class FixedHead:
         if population.last:
             body = query.broadcast if step is None else (query.broadcast + step).astype(np.float32)
             everyone = population.everyone()
-            yield CohortQuery(cohort=everyone, broadcast=body, sums=(Sum(self.tuned.spec, 1),))
+            yield CohortQuery(cohort=everyone, broadcast=body, number=1, sums=(Sum(self.tuned.spec, 1),))
         return step, answers
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:

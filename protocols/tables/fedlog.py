@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from securefl.protocols.tables.studies import arm, packaged, study_of
+from securefl.protocols.tables.studies import SCALING, arm, packaged, study_of
 from securefl.published.table import Figure, Measure, Part, Row, Table
 
 OURS: Final = "FedLog-C"
@@ -115,11 +115,6 @@ _CIFAR100: Final[Mapping[str, Any]] = {
     "local.epochs": 3,
 }
 """The paper's settings, by dotted key."""
-_SCALING: Final[Mapping[str, Mapping[str, list[float]]]] = {
-    "mnist": {"mean": [0.1307], "deviation": [0.3081]},
-    "cifar10": {"mean": [0.4914, 0.4822, 0.4465], "deviation": [0.247, 0.2435, 0.2616]},
-}
-"""Public means and deviations of each channel, of pixels from 0 to 1."""
 _DIFFERENCES: Final = (
     "The authors' networks train with dropout; these have none.",
     "The paper's ± is a standard error over 10 seeds; here it is a standard deviation, 3.2 times as much.",
@@ -162,7 +157,7 @@ def _part(
         "privacy.non_private": sorted({value for _, _, sends in own.values() for value in sends}),
         **changes,
     }
-    here["data.scaling"] = _SCALING[here["data.source"]]
+    here["data.scaling"] = SCALING[here["data.source"]]
     rows = tuple(
         Row(
             label=label,

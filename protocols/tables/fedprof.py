@@ -12,28 +12,25 @@ Group = Literal["full", "partial"]
 Printed = Mapping[str, Mapping[Measure, Figure]]
 """Figures by the paper's word for the system, "Ours" for FedProf."""
 OURS: Final = "FedProf"
-ARMS: Final[Mapping[Group, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
+RIVALS: Final[Mapping[Group, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
     "full": {
         "FedAvg": ("fedavg", {"aggregation": "full"}),
         "CFCFM": ("cfcfm", {}),
-        OURS: ("fedprof", {"aggregation": "full", "alpha": 10.0}),
     },
     "partial": {
         "FedAvg-RP": ("fedavg_rp", {}),
         "FedProx": ("fedprox", {"scheme": "I"}),
         "FedADAM": ("fedadam", {}),
         "AFL": ("active_fl", {"momentum": 0.9}),
-        OURS: ("fedprof", {"aggregation": "partial", "alpha": 10.0}),
     },
 }
-"""The systems of both groups (v2, Table 1): name of the arm to protocol and options."""
+"""The systems beside FedProf in both groups (v2, Table 1): name of the arm to protocol and options."""
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "FedAvg-RP": {"scheme": "II"},
     "FedProx": {"mu": 0.1, "scheme": "I"},
     "AFL": {"excluded": 0.75, "temperature": 0.01, "explored": 0.1, "momentum": "some, of no stated size"},
-    OURS: {"alpha": 10.0},
 }
-"""The systems' options according to the papers, or to the papers that they cite."""
+"""Their options according to the papers, or to the papers that they cite."""
 TUNES: Final[Mapping[str, tuple[str, tuple[float, float]]]] = {
     "FedProx": ("mu", (0.01, 0.1)),
     "FedADAM": ("learning_rate", (1e-3, 1e-2)),
@@ -84,6 +81,7 @@ def part(
     setting: Mapping[str, Any],
     changes: Mapping[str, Any],
     named: str = "",
+    alpha: float = 10.0,
 ) -> Part:
     """A group of a FedProf table at one C.
 
@@ -91,11 +89,13 @@ def part(
     printed: the paper's figures at this C, by system.
     setting: the paper's setting, by dotted key.
     named: a text behind the group in the part's name.
+    alpha: FedProf's penalty factor, as published.
     """
-    arms = ARMS[group]
+    arms = {**RIVALS[group], OURS: ("fedprof", {"aggregation": group, "alpha": alpha})}
+    options = {**OPTIONS, OURS: {"alpha": alpha}}
     text = study_of(
         packaged(study),
-        [arm(name, protocol, fraction=fraction, **options) for name, (protocol, options) in arms.items()],
+        [arm(name, protocol, fraction=fraction, **own) for name, (protocol, own) in arms.items()],
         {
             "study.seeds": list(seeds),
             "privacy.non_private": ["update", *(["loss"] if group == "partial" else []), "profile"],
@@ -107,7 +107,7 @@ def part(
             label="Ours" if name == OURS else name,
             arm=name,
             figures=printed.get("Ours" if name == OURS else name, {}),
-            options=OPTIONS.get(name, {}),
+            options=options.get(name, {}),
             tunes=TUNES.get(name),
             sends=("update", *SENDS.get(name, ())),
         )

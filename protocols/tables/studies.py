@@ -20,6 +20,12 @@ _IN_THE_CLEAR: Final[Mapping[str, Any]] = {
     "privacy.max_client_weight": 0.5,
 }
 
+SCALING: Final[Mapping[str, Mapping[str, list[float]]]] = {
+    "mnist": {"mean": [0.1307], "deviation": [0.3081]},
+    "cifar10": {"mean": [0.4914, 0.4822, 0.4465], "deviation": [0.247, 0.2435, 0.2616]},
+}
+"""Public means and deviations of each channel, of pixels from 0 to 1."""
+
 
 def arm(name: str, protocol: str, **options: Any) -> dict[str, Any]:
     """The TOML table [[arm]] of an arm."""

@@ -382,7 +382,7 @@ class CohortQuery:
             weight = self.weights.whole_weight(survivors, question.spec)
         elif self.weights is not None:
             weight = np.nan  # each client used its own n_k, which the server does not know
-        return Total(integers.astype(np.float64) * question.spec.grid.step, weight)
+        return Total(np.multiply(integers, question.spec.grid.step, dtype=np.float64), weight)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import sys
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -23,12 +22,9 @@ from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import SENTENCE, Help, echo
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.installed import entry_points
-from securefl.core.memory import keep_freed_memory
+from securefl.core.memory import FULL_SEARCHES_APART, keep_freed_memory
 from securefl.core.reading import near
 from securefl.core.text_safety import escaped
-
-_FULL_SEARCHES_APART: Final = 100
-"""Searches of the middle generation between two full ones; Python's own number is 10."""
 
 
 class _Context(click.Context):
@@ -121,7 +117,7 @@ def main() -> None:
     keep_freed_memory()
     # A full search for reference cycles looks through all loaded modules. Python makes five of them while
     # torch and the accountant load, and finds nothing. Searches among newer objects stay as they are.
-    gc.set_threshold(*gc.get_threshold()[:2], _FULL_SEARCHES_APART)
+    gc.set_threshold(*gc.get_threshold()[:2], FULL_SEARCHES_APART)
     try:
         _require_folder()
         # In standalone mode click would end the process, and this package's errors would be tracebacks.

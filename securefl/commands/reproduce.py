@@ -65,8 +65,12 @@ def reproduce(
     its state: not begun, n of m cells, or done. A cell is one system under one seed.
 
     The table's folder gets a run folder for each part, with a report, and table.csv with every figure and
-    every difference of data and scale. After an interruption, run the same command again: each cell resumes
-    after its last finished round. The exit code is 4 if an arm learnt nothing (see `securefl run --help`).
+    every difference of data and scale. Pictures such as traces-rounds.png have the accuracy of all systems
+    over the rounds, time or energy that the table counts, with the paper's figures beside.
+
+    After an interruption, run the same command again: each cell resumes after its last finished round. For a
+    finished table it renews table.csv and the pictures. The exit code is 4 if an arm learnt nothing (see
+    `securefl run --help`).
 
     With --tuned every system has the same number of candidates. It takes some three times as long, in the
     folder TABLE-tuned.
@@ -211,15 +215,18 @@ def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[st
 
 
 def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: Any) -> None:
-    from securefl.published import beside
+    from securefl.published import beside, traces
     from securefl.published.differences import differences
 
     pairs = beside.beside(table, metrics)
     path = asked.folder / beside.CSV
     beside.write(path, asked.command, table, pairs)
+    drawn = traces.write(asked.folder, table, metrics)
     if not asked.json:
         echo("\n".join(beside.sentences(table, pairs)))
         echo(f"Table: {path}")
+        for picture in drawn:
+            echo(f"Traces: {picture}")
         return
     told = {
         "table": asked.name,
@@ -229,6 +236,7 @@ def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: 
         "warnings": {part: [vars(alarm) for alarm in own.alarms] for part, own in results.items()},
         "differences": differences(table),
         "csv": str(path),
+        "traces": [str(picture) for picture in drawn],
         "reports": sorted(str(page) for page in asked.folder.glob("**/report.html")),
     }
     click.echo(json.dumps(told, indent=2))

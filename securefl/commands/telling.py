@@ -86,8 +86,8 @@ def run_and_tell(
     callbacks: Sequence[Callback] = (),
 ) -> None:
     """Run a study with progress on the terminal, then print the three sentences, or JSON."""
+    from securefl.storage.private_folder import CONFIG
     from securefl.study import session
-    from securefl.study.folder import CONFIG
     from securefl.study.round_events import calling
 
     fresh = calling(callbacks, study.study.rounds)
@@ -113,9 +113,10 @@ def play_and_tell(
     """
     from rich.console import Console
 
+    from securefl.storage.private_folder import CONFIG
     from securefl.study import run_report
     from securefl.study.arm import ARMS
-    from securefl.study.folder import CONFIG, as_begun, require_own
+    from securefl.study.folder import as_begun, require_own
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own_code import told
     from securefl.study.progress import Bars

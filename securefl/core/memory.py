@@ -1,11 +1,16 @@
-"""Keeping freed memory in the process: a round allocates vectors of the same sizes as the round before it."""
+"""Memory of a process that plays rounds: it keeps what is freed, and rarely looks for cycles in all of it."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 _LARGEST: Final = 31 * 2**20
 """Below 32 MB, the largest block that glibc takes from the memory that a process keeps."""
+FULL_SEARCHES_APART: Final = 100
+"""Searches of the middle generation between two full ones; Python's own number is 10."""
 
 
 def keep_freed_memory() -> None:
@@ -21,3 +26,18 @@ def keep_freed_memory() -> None:
     # it.
     # Zeroed by the system, the block's own pages are never touched, so it takes neither memory nor time.
     bytes(_LARGEST)
+
+
+@contextmanager
+def full_searches_apart() -> Iterator[None]:
+    """Make full searches for reference cycles rare, as each command does for its whole process.
+
+    A full search looks through all loaded modules and all clients' data. A round's own objects refer to each
+    other in no cycle: they are freed as the round ends.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(*usual[:2], max(usual[2], FULL_SEARCHES_APART))
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)

@@ -68,6 +68,21 @@ def has_small_order(public: PublicKey) -> bool:
     return y % _PRIME in _SMALL_ORDER
 
 
+# u coordinates of all points on X25519's curve and its twist whose order divides 8, as libsodium lists them
+_WEAK_8: Final = 0x00B8495F16056286FDB1329CEB8D09DA6AC49FF1FAE35616AEB8413B7C7AEBE0
+_WEAK_8_TOO: Final = 0x57119FD0DD4E22D8868E1C58C45C44045BEF839C55B1D0B1248C50A3BC959C5F
+_WEAK: Final = {0, 1, _PRIME - 1, _WEAK_8, _WEAK_8_TOO}
+
+
+def cannot_agree(public: PublicKey) -> bool:
+    """Whether no key agrees with this X25519 key: it is a point of small order, in any of its encodings.
+
+    `AgreementKey.agree` raises for exactly these keys.
+    """
+    # X25519 ignores the top bit, and reduces modulo the prime (RFC 7748, section 5)
+    return (int.from_bytes(public.raw, "little") & ~(1 << 255)) % _PRIME in _WEAK
+
+
 def verify(public: PublicKey, signature: Signature, message: bytes) -> None:
     """Raise CryptoError unless the owner of `public` signed this message.
 

@@ -66,7 +66,7 @@ class Once:
     """A cache of one exchange: messages, checked signatures and agreed keys that several parties need."""
 
     def __init__(self) -> None:
-        self._messages: dict[tuple[Any, ...], Any] = {}
+        self._messages: dict[tuple[bytes, Header], tuple[Mapping[Any, Limit], Any]] = {}
         self._signed: set[tuple[bytes, bytes, bytes]] = set()
         self._agreed: dict[tuple[frozenset[bytes], bytes], SecretKey] = {}
 
@@ -79,14 +79,16 @@ class Once:
         known: Sequence[Any] = [kind for kind in kinds if wire.begins_as(data, header, kind)]
         if not any(map(_unchanging, known)):
             return wire.decode(data, header, kinds, sender)
-        key = (data, header, *kinds.items())
-        found: T | None = self._messages.get(key)
-        if found is None:
-            found = wire.decode(data, header, kinds, sender)
-            if _unchanging(type(found)):  # type: ignore[arg-type]  # a class is hashable
-                if len(self._messages) >= MOST_MESSAGES:
-                    del self._messages[next(iter(self._messages))]  # the oldest
-                self._messages[key] = found
+        stored = self._messages.get((data, header))
+        # Machines under one agreement have one table of limits, which is then equal by its identity.
+        if stored is not None and stored[0] == kinds:
+            same: T = stored[1]
+            return same
+        found: T = wire.decode(data, header, kinds, sender)
+        if _unchanging(type(found)):  # type: ignore[arg-type]  # a class is hashable
+            if len(self._messages) >= MOST_MESSAGES:
+                del self._messages[next(iter(self._messages))]  # the oldest
+            self._messages[data, header] = kinds, found
         return found
 
     def verify(self, public: PublicKey, signature: Signature, message: bytes) -> None:

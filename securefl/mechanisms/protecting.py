@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Floats, Value, ValueSpec, undeclared
 from securefl.core.abstaining import Abstains, Reason
-from securefl.core.entropy import derived, fingerprint
+from securefl.core.entropy import derived, long_fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.hiding import Conceal, Concealed, ConcealVector
 from securefl.core.keys import SecretKey
@@ -225,7 +225,8 @@ def _content(
     # The ledger compares fingerprints and sends one version only.
     if secret is None or (not plan.hidden and not mechanism_of(plan, spec).noised and spec.training is None):
         return b""
-    return fingerprint(secret, b"content" + _place(key), np.ascontiguousarray(numbers).tobytes())
+    flat = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
+    return long_fingerprint(secret, b"content" + _place(key), flat.data)
 
 
 def _noised_sum(

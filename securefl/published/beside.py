@@ -73,7 +73,7 @@ def _of_run(measure: Measure, run: pd.DataFrame, target: float | None) -> tuple[
     target = target if measure.target is None else measure.target
     hits = run.loc[reached >= (nan if target is None else target), "round"]
     until = run if hits.empty else run[run["round"] <= hits.iloc[0]]
-    return _spent(measure, until), not hits.empty
+    return float(costs(measure, until).sum()), not hits.empty
 
 
 def _last(values: pd.Series) -> float:
@@ -81,19 +81,20 @@ def _last(values: pd.Series) -> float:
     return float(known.iloc[-1]) if len(known) else nan
 
 
-def _spent(measure: Measure, rounds: pd.DataFrame) -> float:
+def costs(measure: Measure, run: pd.DataFrame) -> pd.Series:
+    """What each round of a run adds to a measure that counts, as its figures count it."""
     match measure:
         case Measure.SECONDS:
-            return float(rounds["seconds"].sum())
+            return run["seconds"]
         case Measure.MINUTES:
-            return float(rounds["seconds"].sum()) / 60
+            return run["seconds"] / 60
         case Measure.WATT_HOURS:
-            return float(rounds["watt_hours"].sum())
+            return run["watt_hours"]
         case Measure.MEGABYTES:
-            return float(rounds["megabytes"].sum())
+            return run["megabytes"]
         case Measure.MEGABITS_UP:
-            return float(rounds["bytes_up"].sum()) * 8 / 1e6
-    return float(rounds["round"].iloc[-1])
+            return run["bytes_up"] * 8 / 1e6
+    return pd.Series(1.0, index=run.index)
 
 
 _NAMES, _COLUMN = 24, 20

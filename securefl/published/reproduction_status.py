@@ -8,11 +8,12 @@ from pathlib import Path
 
 from securefl.core.errors import ConfigError
 from securefl.published.table import Part, Table
+from securefl.storage.private_folder import CONFIG
 from securefl.storage.texts import read_text
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import rounds_in
-from securefl.study.config import in_older_words, slug
-from securefl.study.folder import CONFIG
+from securefl.study.config import slug
+from securefl.study.older_words import in_older_words
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy.stats import PermutationMethod, wilcoxon
 
 LEVEL: Final = 0.05
 """Adjusted p-values below it are called significant."""
@@ -28,6 +27,8 @@ def signed_rank(one: Sequence[float], other: Sequence[float]) -> float:
     differences = differences[differences != 0]
     if len(differences) < 2:
         return 1.0
+    from scipy.stats import PermutationMethod, wilcoxon  # late: it takes longer to load than all else here
+
     # Above twenty pairs the patterns are drawn, always the same ones.
     every = PermutationMethod(n_resamples=_ALL_SIGNS, rng=np.random.default_rng(0))
     return float(wilcoxon(differences, method=every).pvalue)

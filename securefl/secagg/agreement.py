@@ -19,6 +19,7 @@ from securefl.core.agreement import Identity, Roster, digest, fields, listed, ta
 from securefl.core.entropy import expanded
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Signature
+from securefl.core.newest import newest
 from securefl.core.signing import AgreementKey
 from securefl.secagg.graph import Graph, draw
 from securefl.secagg.policy import Parameters
@@ -69,14 +70,13 @@ class Channels:
             self._extracts[other] = SecretKey(hmac.digest(bytes(32), self.secret(other).reveal(), "sha256"))
         return expanded(self._extracts[other].reveal(), purpose)
 
-    def tag(self, context: bytes, sender: int, receiver: int, text: bytes) -> Signature:
+    def tag(self, closed: ClosedRoster, sender: int, receiver: int, text: bytes) -> Signature:
         """Return the tag by which one of the two members shows the other that it confirms a text.
 
         Only the two can compute it. It convinces the receiver and nobody else.
         """
         other = receiver if sender == self.own else sender
-        pair, digested = u32(sender, receiver), hashlib.sha256(text).digest()
-        purpose = tagged(b"confirm", context, pair, digested)
+        purpose = closed.prefix(b"confirm") + u32(sender, receiver) + _hashed(text)
         return Signature(self.derived(other, purpose).reveal()[:TAG_BYTES])
 
 
@@ -153,17 +153,32 @@ def _advertised(context: bytes, member: int, key: bytes, nonce: bytes) -> bytes:
     return tagged(b"advertise", context, u32(member), key, nonce)
 
 
-# Cached for the same reasons, and since each party needs the same two lists in several texts.
 @lru_cache(maxsize=8)
-def _listed(members: tuple[int, ...]) -> bytes:
+def one_list(members: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the first one of equal lists, so that what follows from it is found by its identity."""
+    return members
+
+
+# Stored by identity: each member needs the same lists in several texts, as a set, and counted.
+@newest
+def _listed(members: Sequence[int]) -> bytes:
     return listed(members)
 
 
-# Cached: the result follows from the arguments alone, and one process may simulate many members.
-@lru_cache(maxsize=4)
-def _closed_context(context: bytes, entries: tuple[tuple[int, Entry], ...]) -> bytes:
-    parts = [fields(u32(member), one.key.raw, one.nonce.raw, one.signature.raw) for member, one in entries]
-    return context + digest(b"roster", context, fields(*parts))
+@newest
+def _hashed(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()
+
+
+@newest
+def alive(members: Sequence[int]) -> frozenset[int]:
+    """Return a list of members as a set."""
+    return frozenset(members)
+
+
+@newest
+def _survival(closed: ClosedRoster, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
+    return tagged(b"survivors", closed.context, _listed(dealers), _listed(survivors))
 
 
 @dataclass(frozen=True)
@@ -183,7 +198,22 @@ class ClosedRoster:
 
     @cached_property
     def context(self) -> bytes:
-        return _closed_context(self.agreement.context, tuple(sorted(self.entries.items(), key=itemgetter(0))))
+        context = self.agreement.context
+        ordered = sorted(self.entries.items(), key=itemgetter(0))
+        parts = [
+            fields(u32(member), one.key.raw, one.nonce.raw, one.signature.raw) for member, one in ordered
+        ]
+        return context + digest(b"roster", context, fields(*parts))
+
+    @cached_property
+    def _prefixes(self) -> dict[bytes, bytes]:
+        return {}
+
+    def prefix(self, purpose: bytes) -> bytes:
+        """Return `tagged` for a purpose under this roster: what the bytes of each of its pairs begin with."""
+        if purpose not in self._prefixes:
+            self._prefixes[purpose] = tagged(purpose, self.context)
+        return self._prefixes[purpose]
 
     @cached_property
     def graph(self) -> Graph:
@@ -204,16 +234,16 @@ class ClosedRoster:
     def mask_seed(self, own: int, key: AgreementKey, other: int) -> SecretKey:
         """Return the seed of the mask that two members share. Raises CryptoError for a weak key."""
         pair = u32(min(own, other), max(own, other))
-        purpose = tagged(b"mask", self.context, pair)
+        purpose = self.prefix(b"mask") + pair
         return self.agreement.roster.agree(key, self.entries[other].key, purpose)
 
     def input_of(self, member: int, dealers: Sequence[int]) -> bytes:
         """Return the bytes that a member signs with its masked input. They name the dealers of its masks."""
-        return tagged(b"input", self.context, u32(member), _listed(tuple(dealers)))
+        return tagged(b"input", self.context, u32(member), _listed(dealers))
 
     def survival(self, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
         """Return the bytes that every member signs in round 3. They name the dealers and the survivors."""
-        return tagged(b"survivors", self.context, _listed(tuple(dealers)), _listed(tuple(survivors)))
+        return _survival(self, dealers, survivors)
 
     def surviving_neighbours(self, member: int, survivors: Set[int]) -> tuple[int, ...]:
         """Return a member's neighbours among the survivors, ascending."""
@@ -223,5 +253,6 @@ class ClosedRoster:
         """Return a survivor with too few surviving neighbours, or None if there is none."""
         # The server reconstructs and removes a dropped neighbour's mask. If all neighbours of an input
         # dropped or collude, only its self-mask is secret, and that is opened for every survivor.
+        # Rings can give a member fewer neighbours than others, so a whole roster is asked for one too.
         few = self.graph.neighbours.degrees(survivors) < self.agreement.parameters.least_degree
         return next((one for one, alone in zip(survivors, few.tolist(), strict=True) if alone), None)

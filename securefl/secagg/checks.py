@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from securefl.core.agreement import u32
 from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.keys import Share
+from securefl.core.newest import newest
 from securefl.core.release import SERVER
-from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry
+from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, alive, one_list
 from securefl.secagg.dealing import Pair, check_evidence, check_pair, share_key, unseal
 from securefl.secagg.messages import Dealt, RosterClosed, Survivors
 
@@ -31,6 +32,20 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
     The others' signatures are not verified here. A neighbour's box opens only if that neighbour saw the same
     roster, with its own entry in it, so `read_dealt` vouches for each entry on which this client depends.
     """
+    closed = _closed(agreement, roster)
+    # Each member checks its own entry. The neighbours that seal boxes under this roster rely on it.
+    if closed.entries.get(own) != entry:
+        raise refusal(
+            ADVERTISE,
+            "Expected our own key, nonce and signature in the roster, got a roster without them.",
+        )
+    return closed
+
+
+# What the checks marked so find follows from what all members are shown. In a simulation the first member
+# makes them, for those that are shown the very same objects under the very same agreement.
+@newest
+def _closed(agreement: Agreement, roster: RosterClosed) -> ClosedRoster:
     members = roster.members
     if len({len(members), len(roster.keys), len(roster.nonces), len(roster.signatures)}) > 1:
         raise refusal(
@@ -44,16 +59,13 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
             f"Expected at least {agreement.parameters.least_survivors} members, got {len(members)}.",
         )
     entries = roster.entries
-    # Each member checks its own entry. The neighbours that seal boxes under this roster rely on it.
-    if entries.get(own) != entry:
-        raise refusal(
-            ADVERTISE,
-            "Expected our own key, nonce and signature in the roster, got a roster without them.",
-        )
     odd = next((member for member, other in entries.items() if not other.well_formed), None)
     if odd is not None:
         raise _unsigned(odd)
-    return ClosedRoster(agreement, entries)
+    closed = ClosedRoster(agreement, entries)
+    if (lonely := closed.lonely(members)) is not None:
+        raise refusal(ADVERTISE, f"Expected enough neighbours for each member, got few of member {lonely}.")
+    return closed
 
 
 def _unsigned(member: int) -> RemoteProtocolError:
@@ -73,14 +85,13 @@ class Opened:
 
 def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened:
     """Open the shares from this client's neighbours, and check each against its published hash."""
-    own, dealers = channels.own, dealt.dealers
-    least = closed.agreement.parameters.least_survivors
-    if not ascending(dealers, closed.members) or own not in dealers or len(dealers) < least:
+    own, dealers = channels.own, one_list(dealt.dealers)
+    dealt_by, least = alive(dealers), closed.agreement.parameters.least_survivors
+    if not _ascend(dealers, closed.members) or own not in dealt_by or len(dealers) < least:
         raise refusal(
             SHARE,
             f"Expected {least} or more ascending dealers of the roster, us among them, got others.",
         )
-    dealt_by = set(dealers)
     near = [member for member in closed.graph.neighbours[own] if member in dealt_by]
     if any(len(part) != len(near) for part in (dealt.sealed, dealt.marks, dealt.evidence)):
         raise refusal(SHARE, f"Expected the shares of our {len(near)} neighbours, got {len(dealt.sealed)}.")
@@ -117,6 +128,16 @@ def read_survivors(
     closed: ClosedRoster, own: int, dealers: Sequence[int], came: Survivors
 ) -> tuple[int, ...]:
     """Check that survivors and dropped partition the dealers, that enough survive, and none is isolated."""
+    survivors = _survivors(closed, dealers, came)
+    if own not in alive(survivors):
+        raise refusal(
+            UNMASK, "Expected us as a survivor, since our input is sent: we are not among the survivors."
+        )
+    return survivors
+
+
+@newest
+def _survivors(closed: ClosedRoster, dealers: Sequence[int], came: Survivors) -> tuple[int, ...]:
     # For a survivor the seed is opened, for a dropped client the mask key. Both together open a client's
     # input. So the sets must be disjoint, and complete: the server could put an omitted client into either.
     survivors, dropped = came.survivors, came.dropped
@@ -130,10 +151,6 @@ def read_survivors(
             f"Expected {len(dealers)} dealers as survivors or dropped, got {len(survivors) + len(dropped)}: "
             "somebody is missing.",
         )
-    if own not in survivors:
-        raise refusal(
-            UNMASK, "Expected us as a survivor, since our input is sent: we are not among the survivors."
-        )
     least = closed.agreement.parameters.least_survivors
     if len(survivors) < least:
         raise refusal(UNMASK, f"Expected at least {least} survivors, got {len(survivors)}.")
@@ -145,6 +162,11 @@ def read_survivors(
             "input could be inferred.",
         )
     return survivors
+
+
+@newest
+def _ascend(numbers: Sequence[int], allowed: Sequence[int]) -> bool:
+    return ascending(numbers, allowed)
 
 
 def ascending(numbers: Sequence[int], allowed: Iterable[int]) -> bool:

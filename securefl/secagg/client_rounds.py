@@ -25,7 +25,7 @@ from securefl.core.machine import Need, Outgoing, Step
 from securefl.core.release import SERVER, Release
 from securefl.core.signing import AgreementKey
 from securefl.secagg import checks
-from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, advertised
+from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, advertised, alive
 from securefl.secagg.dealing import Pair, deal
 from securefl.secagg.messages import (
     Advertise,
@@ -288,9 +288,9 @@ class Rounds:
         """Return a share for every dealer: of its seed if it survived, of its key if it dropped."""
         # Never both: a client's key and seed together open its input. After a restart, the survivors on
         # record still decide which of the two is opened.
-        alive = set(state.survivors)
+        survived = alive(state.survivors)
         return tuple(
-            Share(pair.seed if dealer in alive else pair.key)
+            Share(pair.seed if dealer in survived else pair.key)
             for dealer, pair in sorted(state.held.pairs.items())
         )
 

@@ -8,6 +8,7 @@ hashes to its sealed bytes. So a holder can prove that its dealer signed wrong s
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +29,7 @@ _NONCE_BYTES: Final = 12
 MARKS_BYTES: Final = 64
 SEALED_BYTES: Final = _NONCE_BYTES + 2 * OPENED_BYTES + 16
 
+_PAIR: Final = struct.Struct("<II").pack
 _EMPTY_LEAF: Final = bytes(32)
 _LEAF: Final = LABEL + b"leaf|" + u32(4)
 _NODE: Final = LABEL + b"node|"
@@ -42,15 +44,15 @@ class Pair(Guarded):
     seed: bytes
     key: bytes
 
-    def marks(self, context: bytes, dealer: int, holder: int) -> Commitment:
+    def marks(self, closed: ClosedRoster, dealer: int, holder: int) -> Commitment:
         """The two salted hashes that the dealer published for this holder: 64 bytes."""
-        seed = mark(SEED, context, dealer, holder, self.seed)
-        return Commitment(seed + mark(KEY, context, dealer, holder, self.key))
+        seed = mark(SEED, closed, dealer, holder, self.seed)
+        return Commitment(seed + mark(KEY, closed, dealer, holder, self.key))
 
 
-def mark(kind: bytes, context: bytes, dealer: int, holder: int, opened: bytes) -> bytes:
+def mark(kind: bytes, closed: ClosedRoster, dealer: int, holder: int, opened: bytes) -> bytes:
     """The salted hash of one share. `opened` is salt and share."""
-    return digest(kind, context, u32(dealer, holder), opened)
+    return hashlib.sha256(closed.prefix(kind) + _PAIR(dealer, holder) + opened).digest()
 
 
 def seed_mark(context: bytes, dealer: int, seed: bytes) -> Commitment:
@@ -89,16 +91,16 @@ def deal(
         holder: Pair(random(SALT_BYTES) + one, random(SALT_BYTES) + other)
         for holder, one, other in zip(holders, seeds, keys, strict=True)
     }
-    sealed = {
-        holder: _seal(pair, share_key(closed, channels, own, holder), closed, own, holder, random)
+    sealed = [
+        _seal(pair, share_key(closed, channels, own, holder), closed, own, holder, random)
         for holder, pair in pairs.items()
         if holder != own
-    }
-    marks = tuple(pairs[holder].marks(closed.context, own, holder) for holder in holders)
+    ]
+    marks = tuple([pair.marks(closed, own, holder) for holder, pair in pairs.items()])
     hashed = seed_mark(closed.context, own, seed.reveal())
-    tree = Tree.of(leaves(holders, own, marks, list(sealed.values())))
+    tree = Tree.of(leaves(holders, own, marks, sealed))
     signature = channels.identity.signing.sign(signed(closed, own, hashed, tree.root))
-    return Dealing(hashed, marks, tuple(sealed.values()), signature), pairs[own]
+    return Dealing(hashed, marks, tuple(sealed), signature), pairs[own]
 
 
 def share_key(closed: ClosedRoster, channels: Channels, dealer: int, holder: int) -> SecretKey:
@@ -109,11 +111,11 @@ def share_key(closed: ClosedRoster, channels: Channels, dealer: int, holder: int
 
 def unseal(sealed: Share, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int) -> Pair:
     """Open one sealed pair. Raises CryptoError unless it was sealed under this key for this place."""
-    nonce, rest = sealed.raw[:_NONCE_BYTES], sealed.raw[_NONCE_BYTES:]
-    if len(sealed.raw) != SEALED_BYTES:
-        raise CryptoError(f"Expected {SEALED_BYTES} sealed bytes, got {len(sealed.raw)}.")
+    raw, aad = sealed.raw, _bound(closed, dealer, holder)
+    if len(raw) != SEALED_BYTES:
+        raise CryptoError(f"Expected {SEALED_BYTES} sealed bytes, got {len(raw)}.")
     try:
-        plain = ChaCha20Poly1305(key.reveal()).decrypt(nonce, rest, _bound(closed, dealer, holder))
+        plain = ChaCha20Poly1305(key.reveal()).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], aad)
     except InvalidTag:
         raise CryptoError("Expected shares sealed under this key for this place, got others.") from None
     return Pair(plain[:OPENED_BYTES], plain[OPENED_BYTES:])
@@ -123,7 +125,7 @@ def check_pair(pair: Pair, marks: Commitment, closed: ClosedRoster, dealer: int,
     """Raise CryptoError unless both shares are field elements and match the published hashes."""
     parse(pair.seed[SALT_BYTES:])
     parse(pair.key[SALT_BYTES:])
-    if pair.marks(closed.context, dealer, holder) != marks:
+    if pair.marks(closed, dealer, holder) != marks:
         raise CryptoError("Expected shares that match their published hashes, got others.")
 
 
@@ -138,7 +140,7 @@ def _seal(
 
 
 def _bound(closed: ClosedRoster, dealer: int, holder: int) -> bytes:
-    return tagged(b"share", closed.context, u32(dealer, holder))
+    return closed.prefix(b"share") + _PAIR(dealer, holder)
 
 
 def signed(closed: ClosedRoster, dealer: int, seed: Commitment, root: bytes) -> bytes:

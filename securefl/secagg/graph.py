@@ -1,20 +1,17 @@
 """The masking graph: the neighbours with which each client masks, derived from the closed, signed roster.
 
-The graph is complete for small cohorts. For larger ones it is circulant: position p is joined to p + o and
-p - o for each of k/2 offsets. A permutation from the public seed assigns the positions to the members, after
-Bell et al. 2020, section 4. Their Harary graph is a ring with the offsets 1 .. k/2. A lying server can cut
-it in two: it drops two arcs of k/2 members each. Here the offsets are drawn from all distances. The graph
-then has a spectral gap, which `spectral_ratio` measures and on which `policy` relies.
+The graph is complete for small cohorts. For larger ones it is the union of independent random rings: each
+ring puts all members into a random circular order, and joins those beside each other. Bell et al. 2020,
+section 4, take one ring and join each member to the k/2 next ones on both sides. A lying server can cut that
+graph in two: it drops two arcs of k/2 members each. Random rings have no such place (`rings`, SPEC.md,
+section 5).
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
+from functools import cached_property, lru_cache
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -24,20 +21,19 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import LocalProtocolError
 
-_LABEL: Final = b"securefl/secagg/3|offsets|"
-
 
 class Rows(Mapping[int, tuple[int, ...]]):
-    """The neighbours of each member, computed when they are looked up. A client needs a few rows only.
+    """The neighbours of each member, made into a tuple when they are looked up. A client needs few of them.
 
     Args:
-        seats: the members, in the order of their positions.
-        offsets: the distances between neighbours. None for the complete graph.
+        members: the members, ascending.
+        orders: (rings, members), the places of members in the order of each ring. None for the complete
+            graph.
     """
 
-    def __init__(self, seats: Sequence[int], offsets: Sequence[int] | None) -> None:
-        self._seats, self._offsets = seats, offsets
-        self._places = {member: at for at, member in enumerate(seats)}
+    def __init__(self, members: Sequence[int], orders: NDArray[np.intp] | None) -> None:
+        self._members, self._orders = members, orders
+        self._places = {member: at for at, member in enumerate(members)}
         self._known: dict[int, tuple[int, ...]] = {}
 
     def __getitem__(self, member: int) -> tuple[int, ...]:
@@ -46,11 +42,24 @@ class Rows(Mapping[int, tuple[int, ...]]):
         return self._known[member]
 
     def _row(self, at: int) -> tuple[int, ...]:
-        seats, offsets = self._seats, self._offsets
-        if offsets is None:
-            return tuple(sorted((*seats[:at], *seats[at + 1 :])))
-        count = len(seats)
-        return tuple(sorted([seats[(at + o) % count] for offset in offsets for o in (offset, -offset)]))
+        members = self._members
+        if self._orders is None:
+            return (*members[:at], *members[at + 1 :])
+        beside, first = self._beside
+        return tuple([members[other] for other in beside[at, first[at]].tolist()])
+
+    @cached_property
+    def _beside(self) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """The places beside each member in all rings, ascending, and which of them stand there first."""
+        assert self._orders is not None
+        beside = np.empty((len(self._members), 2 * len(self._orders)), np.intp)
+        for number, order in enumerate(self._orders):
+            beside[order, 2 * number] = np.roll(order, 1)
+            beside[order, 2 * number + 1] = np.roll(order, -1)
+        beside.sort(axis=1)
+        first = np.ones(beside.shape, np.bool_)
+        first[:, 1:] = beside[:, 1:] != beside[:, :-1]
+        return beside, first
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._places)
@@ -60,18 +69,14 @@ class Rows(Mapping[int, tuple[int, ...]]):
 
     def degrees(self, alive: Sequence[int]) -> NDArray[np.int64]:
         """Return how many neighbours each member of `alive` has in `alive`, in the order of `alive`."""
-        if self._offsets is None:
+        if self._orders is None:
             return np.full(len(alive), len(alive) - 1)
-        there = np.zeros(len(self._seats), np.int32)
+        # every member at once: a row by row count in Python would be most of a client's time
+        there = np.zeros(len(self._members), np.bool_)
         places = np.array([self._places[member] for member in alive], np.intp)
-        there[places] = 1
-        # every position at once: a row by row count in Python would be most of a client's time
-        around = np.concatenate([there, there])
-        count, total = len(there), np.zeros(len(there), np.int64)
-        for offset in self._offsets:
-            total += around[offset : offset + count]
-            total += around[count - offset : 2 * count - offset]
-        return total[places]
+        there[places] = True
+        beside, first = self._beside
+        return np.asarray((there[beside[places]] & first[places]).sum(axis=1))
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,8 @@ class Graph:
 def draw(members: Sequence[int], degree: int, seed: bytes) -> Graph:
     """The graph over `members` (ascending numbers) from a 32-byte seed.
 
-    It is complete if `degree` is at least the number of other members. Otherwise every member has `degree`
-    neighbours, an even number.
+    It is complete if `degree` is at least the number of other members. Otherwise it has degree/2 rings: every
+    member has at most `degree` neighbours, fewer if another one is beside it in two rings.
     """
     return Graph(_rows(tuple(members), degree, seed))
 
@@ -100,68 +105,13 @@ def _rows(members: tuple[int, ...], degree: int, seed: bytes) -> Rows:
     count = len(members)
     if degree >= count - 1:
         return Rows(members, None)
-    offsets = offsets_of(count, degree)
-    stream = Integers(seed)
-    seats = list(members)
-    for last in range(count - 1, 0, -1):  # Fisher-Yates
-        other = stream.below(last + 1)
-        seats[last], seats[other] = seats[other], seats[last]
-    return Rows(seats, offsets)
-
-
-@lru_cache(maxsize=4096)
-def offsets_of(count: int, degree: int) -> tuple[int, ...]:
-    """degree/2 distinct offsets of the circulant graph on `count` positions, the same in all sessions."""
-    # The offsets are fixed, so that the spectral gap is known when the parameters are chosen.
-    choices = list(range(1, (count - 1) // 2 + 1))
-    if degree % 2 or not 0 < degree // 2 <= len(choices):
+    if degree % 2 or degree < 2:
         raise LocalProtocolError(
-            f"Expected an even degree from 2 to {count - 1} for {count} positions, got {degree}. Take the "
-            "degree that `policy.parameters` returns."
+            f"Expected an even degree of 2 or more for a sparse graph, got {degree}. Take the degree that "
+            "`policy.parameters` returns."
         )
-    stream = Integers(hashlib.sha256(_LABEL + struct.pack("<II", count, degree)).digest())
-    for at in range(degree // 2):
-        other = at + stream.below(len(choices) - at)
-        choices[at], choices[other] = choices[other], choices[at]
-    return tuple(sorted(choices[: degree // 2]))
-
-
-@lru_cache(maxsize=4096)
-def spectral_ratio(count: int, degree: int) -> float:
-    """The second largest absolute eigenvalue over the degree. If it is small, many edges cross every cut."""
-    # the eigenvalues of a circulant matrix are the Fourier transform of its first row
-    row = np.zeros(count)
-    for offset in offsets_of(count, degree):
-        row[offset] = row[-offset] = 1
-    return float(np.abs(np.fft.rfft(row).real[1:]).max() / degree)
-
-
-_WORDS: Final = 512
-"""How many words of the keystream are drawn at once."""
-
-
-class Integers:
-    """Uniform integers from AES-256-CTR under a 32-byte seed.
-
-    SPEC.md fixes every draw, so that all parties get the same graph.
-    """
-
-    def __init__(self, seed: bytes) -> None:
-        self._stream = Cipher(AES(seed), CTR(bytes(16))).encryptor()
-        self._words: Iterator[int] = iter(())
-
-    def _word(self) -> int:
-        word = next(self._words, None)
-        if word is None:
-            self._words = iter(struct.unpack(f"<{_WORDS}Q", self._stream.update(bytes(8 * _WORDS))))
-            word = next(self._words)
-        return word
-
-    def below(self, bound: int) -> int:
-        # A word at or above the largest multiple of the bound is drawn again. Otherwise small remainders
-        # would be more likely.
-        limit = 2**64 - 2**64 % bound
-        while True:
-            word = self._word()
-            if word < limit:
-                return word % bound
+    stream = Cipher(AES(seed), CTR(bytes(16))).encryptor()
+    words = np.frombuffer(stream.update(bytes(8 * count * (degree // 2))), "<u8")
+    # Equal words keep the members' order. That happens to one ring in 2^64 / count^2, and makes no order
+    # likelier than a uniform one by more than that (SPEC.md, section 5).
+    return Rows(members, np.argsort(words.reshape(-1, count), axis=1, kind="stable"))

@@ -19,6 +19,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
+from securefl.core.newest import newest
 from securefl.core.release import Release
 from securefl.core.wire import Limit, message
 from securefl.secagg.agreement import TAG_BYTES, Agreement, Entry
@@ -149,6 +150,7 @@ _OVERHEAD = 1024
 _LENGTH = 4  # bytes in front of every key, share, hash and signature
 
 
+@newest
 def from_clients(agreement: Agreement) -> dict[type[object], Limit]:
     """The largest size and element count of each message of a client."""
     # Computed from the agreement before anything is decoded: a peer cannot make the server allocate more.
@@ -165,6 +167,7 @@ def from_clients(agreement: Agreement) -> dict[type[object], Limit]:
     }
 
 
+@newest
 def from_server(agreement: Agreement) -> dict[type[object], Limit]:
     """The largest size and element count of each message of the server."""
     clients, holders = agreement.parameters.clients, agreement.parameters.neighbours + 1

@@ -174,7 +174,8 @@ CLIENT: Final = Table((
         checked="The record forbids to enter."),
     Row(Advertised, RosterClosed, Rounds.shown_roster, follows=Advertised, asks="deal",
         checked="The roster has at least the least survivors, all pinned. Keys, nonces and signatures "
-                "have their lengths. Its own entry is unchanged."),
+                "have their lengths. Its own entry is unchanged. The graph gives each member "
+                "the least degree."),
     Row(Advertised, "deal", Rounds.deal, follows=Dealing, spec=(Shares, TO_SERVER),
         checked="The record holds this roster."),
     Row(Advertised, "deal", Rounds.deal, follows=Finished, result="refused",
@@ -229,7 +230,9 @@ SERVER: Final = Table((
         follows=Sharing, spec=(RosterClosed, Advertise),
         checked="Everybody advertised; at the deadline, at least the least survivors did."),
     Row(Advertising, DEADLINE, server.close_roster, follows=Closing, result="aborted",
-        checked="Fewer advertised."),
+        checked="Fewer advertised, or the graph gives a member a lower degree than the least."),
+    Row(Advertising, Advertise, server.advertised, follows=Closing, result="aborted",
+        checked="Everybody advertised, and the graph gives a member a lower degree than the least."),
     Row(Sharing, Shares, server.shared, follows=Sharing,
         checked="It is in the closed roster. Hashes and boxes have their number and lengths. It signed "
                 "the root of their tree."),

@@ -8,16 +8,16 @@ may drop. t is the threshold and T the quorum (`Parameters`):
 - *complete graph*: semi-honest t > max(n/2, c); active 2t > n + c, and the quorum T = t.
 - *sparse graph*: three conditions hold.
   The threshold t exceeds the number of corrupt neighbours of every client, except with probability
-  2^-(security + grinding) (a hypergeometric tail, summed over all clients).
-  A survivor with fewer than `least_degree` surviving neighbours is refused. By the spectral gap of the
-  graph, no group of honest survivors then stands apart (below).
+  2^-(security + grinding + 1) (`rings.Met`, summed over all clients).
+  A survivor with fewer than `least_degree` surviving neighbours is refused. Then no group of honest survivors
+  stands apart, except with the same probability (below).
   In active mode 2T > n + c signatures of the whole cohort make the set of survivors unique.
 
-*No group stands apart.* If honest survivors X had no edge to the other honest survivors Y, the server could
+*No group stands apart.* If honest survivors X had no edge to the other honest survivors, the server could
 open the sum over X alone. Each member of X has at most t - 1 corrupt neighbours, so it has at least
-least_degree - t + 1 neighbours in X. Haemers' bound (1995, lemma 6.1) says |X| |Y| <= r^2 (m - |X|)(m - |Y|)
-on m members with spectral ratio r. The calculator checks that this inequality fails for every size that X can
-have and for every m to which a roster can shrink.
+least_degree - t + 1 neighbours in X. `rings.log2_apart` bounds the probability that random rings have such a
+set X, whatever members the server drops. Bell et al. 2020 bound it for members that drop before the graph is
+known. The degree grows with the logarithm of n.
 
 *Attempts.* A question is one value that may be opened as one sum (`core.agreement.Question`). After a client
 has helped to open one attempt of a question, it enters no later attempt. So each opened sum of a question has
@@ -36,16 +36,15 @@ from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import hypergeom
 
 from securefl.core.cohort import colluding, dropping
 from securefl.core.errors import ConfigError
-from securefl.secagg.graph import spectral_ratio
+from securefl.secagg.rings import Met, log2_apart
 
 Mode = Literal["active", "semi-honest"]
 MODES: Final = ("active", "semi-honest")
-_LABEL: Final = b"securefl/secagg/3|parameters|"
+_LABEL: Final = b"securefl/secagg/3|parameters, rings|"
+"""It names the kind of graph: a party that draws another one has other parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ class Parameters:
         clients: n, the size of the pinned cohort of this attempt.
         corrupt: the number of clients of the ordered cohort that may collude with the server. All of them may
             be in this attempt.
-        neighbours: k, the degree of the graph; n - 1 means the complete graph.
+        neighbours: k, the most neighbours of a client; n - 1 means the complete graph.
         threshold: t, the number of shares that open a secret.
         quorum: T, the number of signatures on one set of survivors; 0 in semi-honest mode.
         least_survivors: if fewer clients survive, no sum is opened.
@@ -237,21 +236,28 @@ def _sparse(
     # more would not help a sparse graph: each of two honest survivors has at most one honest neighbour.
     if survivors < max(quorum, corrupt + 2):
         return None
-    # even degrees only, since each offset of a circulant graph gives two neighbours
+    # The largest share of corrupt clients: all clients that drop do so before the roster closes. And the
+    # fewest neighbours that survive: all of them drop afterwards.
+    colludes, stays = Met(survivors - 1, corrupt), Met(clients - 1, survivors - 1)
+    colludes.turn()
+    stays.turn()
+    # from two rings on: one is cut by any two members
     for degree in range(4, survivors - 1, 2):
-        # The largest share of corrupt clients: all clients that drop do so before the roster closes.
-        corrupted = _log2_tail(survivors - 1, corrupt, degree) + math.log2(clients)
-        dropped = _log2_tail(clients - 1, clients - survivors, degree) + math.log2(clients)
-        threshold = max(2, int(np.argmax(corrupted <= -bits)))
-        # With a probability of at most `failure`, some client loses `lost` or more of its neighbours.
-        lost = int(np.argmax(dropped <= math.log2(failure)))
-        least = degree - lost + 1
-        # This only saves time: with so small a degree one honest client can stand apart, which `_falls_apart`
-        # refuses too. A threshold is at most the degree, so it never exceeds the number of survivors.
+        colludes.turn()
+        stays.turn()
+        # half of what may fail is left for the groups
+        corrupted = clients * colludes.at_least
+        threshold = max(2, int(np.argmax(corrupted <= 2.0 ** -(bits + 1))))
+        lonely = clients * stays.at_most
+        least = int(np.argmax(lonely > failure))
+        # This only saves time: with so small a degree one honest client can stand apart, which `log2_apart`
+        # finds too. A threshold is at most the degree, so it never exceeds the number of survivors.
         if least < threshold:
             continue
-        if _falls_apart(clients, survivors, corrupt, degree, least - threshold + 2):
+        apart = log2_apart(clients, survivors, corrupt, degree // 2, least - threshold + 1)
+        if apart > -(bits + 1):
             continue
+        fails = float(corrupted[threshold] + 2.0**apart)
         return Parameters(
             mode=mode,
             ordered=ordered,
@@ -262,33 +268,10 @@ def _sparse(
             quorum=quorum,
             least_survivors=survivors,
             least_degree=least,
-            failure=float(2.0 ** dropped[lost]),
-            security=float(-corrupted[threshold] - grinding),
+            failure=float(lonely[least - 1]),
+            security=-math.log2(fails) - grinding if fails else math.inf,
         )
     return None
-
-
-def _log2_tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
-    """log2 P[at least i marked among `drawn` of `population`], for i = 0 .. drawn + 1."""
-    with np.errstate(divide="ignore"):
-        logs = hypergeom.logpmf(np.arange(drawn + 1), population, marked, drawn)
-    # Summed in logarithms from the far end: as 1 minus the rest, a tail of 2^-100 would round to 0.
-    tail = np.logaddexp.accumulate(np.append(logs, -np.inf)[::-1])[::-1]
-    return np.asarray(tail / math.log(2))
-
-
-def _falls_apart(clients: int, survivors: int, corrupt: int, degree: int, group: int) -> bool:
-    """Whether a group of `group` or more honest survivors might stand apart from the others."""
-    honest = survivors - corrupt
-    size = np.arange(group, honest // 2 + 1, dtype=np.float64)
-    if not len(size):
-        return False
-    # The roster may close with any number of members from the least survivors up to all clients.
-    for members in range(survivors, clients + 1):
-        squared = spectral_ratio(members, degree) ** 2
-        if (size * (honest - size) <= squared * (members - size) * (members - honest + size)).any():
-            return True
-    return False
 
 
 @dataclass(frozen=True, kw_only=True)

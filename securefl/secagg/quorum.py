@@ -8,17 +8,23 @@ cannot know where a forged signature will be looked at.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from hmac import compare_digest
 from typing import Final
+
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from securefl.core.entropy import Random
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Guarded, Signature
-from securefl.secagg.agreement import Channels, ClosedRoster
+from securefl.core.newest import newest
+from securefl.secagg.agreement import Channels, ClosedRoster, alive
 from securefl.secagg.checks import CONSISTENCY, ascending, refusal
-from securefl.secagg.graph import Integers
 from securefl.secagg.messages import Quorum
 
 PASSES_UNSEEN_BITS: Final = 56
@@ -43,20 +49,20 @@ class View(Guarded):
     dealers: tuple[int, ...]
     survivors: tuple[int, ...]
 
-    @property
+    @cached_property
     def text(self) -> bytes:
         """The text that every survivor signs."""
         return self.closed.survival(self.dealers, self.survivors)
 
-    @property
+    @cached_property
     def near(self) -> tuple[int, ...]:
         """Our surviving neighbours, ascending."""
-        return self.closed.surviving_neighbours(self.channels.own, set(self.survivors))
+        return self.closed.surviving_neighbours(self.channels.own, alive(self.survivors))
 
     def tags(self) -> tuple[Signature, ...]:
         """Return our tag for each surviving neighbour, in their order."""
         text, own = self.text, self.channels.own
-        return tuple(self.channels.tag(self.closed.context, own, other, text) for other in self.near)
+        return tuple([self.channels.tag(self.closed, own, other, text) for other in self.near])
 
     def confirmed_by(self, tags: Sequence[Signature]) -> frozenset[int]:
         """Return the surviving neighbours whose tag for us holds. A tag is empty where none came."""
@@ -66,7 +72,7 @@ class View(Guarded):
         return frozenset(
             other
             for other, tag in zip(near, tags, strict=True)
-            if compare_digest(tag.raw, self.channels.tag(self.closed.context, other, own, text).raw)
+            if compare_digest(tag.raw, self.channels.tag(self.closed, other, own, text).raw)
         )
 
     def require_quorum(self, came: Quorum, confirmed: frozenset[int], random: Random) -> None:
@@ -84,10 +90,9 @@ class View(Guarded):
             RemoteProtocolError: the list is too short or malformed, or a signature does not hold. It names
                 the server, which verified each signature before it sent the list.
         """
-        signers = self._listed(came)
-        inputs = dict(zip(came.others, came.inputs, strict=True))
+        signers, inputs = _listed(self.closed, self.survivors, came)
         near = self.near
-        if not set(near) <= {*signers, *inputs}:
+        if not all(member in signers or member in inputs for member in near):
             raise refusal(CONSISTENCY, "Expected a signature of every surviving neighbour, got fewer.")
         for member in near:
             if member in signers and member not in confirmed:
@@ -95,21 +100,13 @@ class View(Guarded):
             elif member not in signers:
                 self._check(member, inputs[member], self.closed.input_of(member, self.dealers))
         # Our own signature and those of our neighbours count. The rest is sampled.
-        rest = [member for member in signers if member not in near and member != self.channels.own]
-        needed = self.closed.agreement.parameters.quorum - (len(signers) - len(rest))
-        for member in sampled(rest, sample_size(len(rest), needed), random):
-            self._check(member, signers[member], self.text)
-
-    def _listed(self, came: Quorum) -> Mapping[int, Signature]:
-        """Return the signatures by signer, if the list has its form and is long enough."""
-        if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
-            raise refusal(CONSISTENCY, "Expected one signature for each member, got more or fewer.")
-        if not ascending(came.signers, self.survivors) or not ascending(came.others, self.survivors):
-            raise refusal(CONSISTENCY, "Expected distinct, ascending survivors as signers, got others.")
-        quorum = self.closed.agreement.parameters.quorum
-        if len(came.signers) < quorum:
-            raise refusal(CONSISTENCY, f"Expected {quorum} signatures on one set, got {len(came.signers)}.")
-        return dict(zip(came.signers, came.signatures, strict=True))
+        counted = {member for member in (*near, self.channels.own) if member in signers}
+        needed = self.closed.agreement.parameters.quorum - len(counted)
+        size = sample_size(len(signers) - len(counted), needed)
+        if size:
+            rest = [member for member in signers if member not in counted]
+            for member in sampled(rest, size, random):
+                self._check(member, signers[member], self.text)
 
     def _check(self, member: int, signature: Signature, text: bytes) -> None:
         try:
@@ -118,6 +115,24 @@ class View(Guarded):
             raise refusal(CONSISTENCY, f"Member {member} did not sign what we were shown.") from None
 
 
+# In a simulation the first member checks the form of the one list for all that were shown the same survivors.
+@newest
+def _listed(
+    closed: ClosedRoster, survivors: Sequence[int], came: Quorum
+) -> tuple[Mapping[int, Signature], Mapping[int, Signature]]:
+    """Return the signatures on the survivors and on inputs, if the list has its form and is long enough."""
+    if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
+        raise refusal(CONSISTENCY, "Expected one signature for each member, got more or fewer.")
+    if not ascending(came.signers, survivors) or not ascending(came.others, survivors):
+        raise refusal(CONSISTENCY, "Expected distinct, ascending survivors as signers, got others.")
+    quorum = closed.agreement.parameters.quorum
+    if len(came.signers) < quorum:
+        raise refusal(CONSISTENCY, f"Expected {quorum} signatures on one set, got {len(came.signers)}.")
+    signed = dict(zip(came.signers, came.signatures, strict=True))
+    return signed, dict(zip(came.others, came.inputs, strict=True))
+
+
+@lru_cache(maxsize=256)
 def sample_size(listed: int, needed: int, bits: int = PASSES_UNSEEN_BITS) -> int:
     """Return the least sample that shows `needed` true signatures among `listed`, except with 2^-bits.
 
@@ -145,3 +160,34 @@ def sampled(members: Sequence[int], size: int, random: Random) -> Iterator[int]:
         other = at + stream.below(len(left) - at)
         left[at], left[other] = left[other], left[at]
         yield left[at]
+
+
+_WORDS: Final = 512
+"""How many words of the keystream are drawn at once."""
+
+
+class Integers:
+    """Uniform integers from AES-256-CTR under a 32-byte seed.
+
+    SPEC.md, section 8, fixes every draw for the vectors.
+    """
+
+    def __init__(self, seed: bytes) -> None:
+        self._stream = Cipher(AES(seed), CTR(bytes(16))).encryptor()
+        self._words: Iterator[int] = iter(())
+
+    def _word(self) -> int:
+        word = next(self._words, None)
+        if word is None:
+            self._words = iter(struct.unpack(f"<{_WORDS}Q", self._stream.update(bytes(8 * _WORDS))))
+            word = next(self._words)
+        return word
+
+    def below(self, bound: int) -> int:
+        # A word at or above the largest multiple of the bound is drawn again. Otherwise small remainders
+        # would be more likely.
+        limit = 2**64 - 2**64 % bound
+        while True:
+            word = self._word()
+            if word < limit:
+                return word % bound

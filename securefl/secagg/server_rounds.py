@@ -17,11 +17,11 @@ import numpy as np
 
 from securefl.core.append_map import AppendMap
 from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.keys import SecretKey, Share, Signature
+from securefl.core.keys import Share, Signature
 from securefl.core.machine import Need, Outgoing, Step
 from securefl.core.release import Delivered
-from securefl.core.signing import AgreementKey
-from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, Entry
+from securefl.core.signing import cannot_agree
+from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, Entry, alive
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
 from securefl.secagg.dealing import (
     KEY,
@@ -50,9 +50,6 @@ from securefl.secagg.messages import (
 )
 from securefl.secagg.packing import unpack, word
 from securefl.secagg.unmasking import Aborted, Summed, Unmasking
-
-_PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))
-"""A key of no party. Key agreement with any key fails if the other key is weak (of small order)."""
 
 _NO_TAG: Final = Signature(b"")
 
@@ -196,7 +193,8 @@ def advertised(agreement: Agreement, state: Advertising, number: int, said: Adve
     entry = Entry(said.key, said.nonce, said.signature)
     entry.check(agreement, number)
     # Checked here, so that a weak key excludes only its sender. Later it would stop each of its neighbours.
-    _PROBE.agree(said.key, b"probe")
+    if cannot_agree(said.key):
+        raise CryptoError("The other key cannot be agreed with.")
     state = replace(state, entries=state.entries.having(number, entry))
     everybody = len(state.entries) == agreement.parameters.clients
     return close_roster(agreement, state) if everybody else Step(state)
@@ -207,6 +205,8 @@ def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
     if len(state.entries) < agreement.parameters.least_survivors:
         return _too_few(agreement, ADVERTISE, "advertised", len(state.entries))
     closed = ClosedRoster(agreement, state.entries)
+    if closed.lonely(closed.members) is not None:
+        return _abort(ADVERTISE, "Expected enough neighbours for each member, got a graph with few of one.")
     entries = [closed.entries[member] for member in closed.members]
     roster = RosterClosed(
         members=closed.members,
@@ -328,7 +328,7 @@ def signed(agreement: Agreement, state: Agreeing, number: int, said: Consistent)
     """A survivor signed the one set of survivors. Its tags are for its neighbours alone to check."""
     summed = state.summed
     _admit(agreement, number, summed.inputs, CONSISTENCY)
-    near = summed.closed.surviving_neighbours(number, summed.inputs.keys())
+    near = summed.closed.surviving_neighbours(number, alive(summed.survivors))
     if [len(tag.raw) for tag in said.tags] != [TAG_BYTES] * len(near):
         raise CryptoError(f"Expected {len(near)} tags of {TAG_BYTES} bytes, got {len(said.tags)} tags.")
     agreement.check(number, said.signature, summed.survival)
@@ -365,9 +365,9 @@ def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]
 def _by_receiver(state: Agreeing) -> Iterator[tuple[int, tuple[Signature, ...]]]:
     """Yield each signer, with the tags of its surviving neighbours for it. One without has an empty tag."""
     summed = state.summed
-    alive = set(summed.survivors)
-    near = {member: summed.closed.surviving_neighbours(member, alive) for member in alive}
-    found: dict[int, dict[int, Signature]] = {member: {} for member in alive}
+    there = alive(summed.survivors)
+    near = {member: summed.closed.surviving_neighbours(member, there) for member in there}
+    found: dict[int, dict[int, Signature]] = {member: {} for member in there}
     for sender, tags in state.tags.items():
         for receiver, tag in zip(near[sender], tags, strict=True):
             found[receiver][sender] = tag
@@ -390,23 +390,24 @@ def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> S
     held = [dealer for dealer in summed.closed.graph.holders(number) if dealer in summed.dealt]
     if len(said.shares) != len(held):
         raise CryptoError(f"Expected {len(held)} shares, got {len(said.shares)}.")
+    there = alive(summed.survivors)
     for dealer, share in zip(held, said.shares, strict=True):
-        _check_share(summed, dealer, number, share)
+        _check_share(summed, dealer, number, share, survived=dealer in there)
     shares = {dealer: share.raw[SALT_BYTES:] for dealer, share in zip(held, said.shares, strict=True)}
     state = replace(state, answers=state.answers.having(number, shares))
     return close_shares(agreement, state) if len(state.answers) == len(state.asked) else Step(state)
 
 
-def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None:
+def _check_share(state: Summing, dealer: int, holder: int, share: Share, *, survived: bool) -> None:
     """Raise CryptoError unless the share matches its dealer's published hash. The holder is then at fault."""
     marks = state.dealt[dealer].marks(holder).raw
     # Of a survivor its self-mask is opened, of a dropped client its mask key. Both would open its input.
-    kind, wanted = (SEED, marks[:32]) if dealer in state.inputs else (KEY, marks[32:])
+    kind, wanted = (SEED, marks[:32]) if survived else (KEY, marks[32:])
     # A share of another length has another hash, so the check below would refuse it too. If a dealer
     # published the hash of such a share, opening its secret would name the dealer.
     if len(share.raw) != OPENED_BYTES:
         raise CryptoError(f"Expected {OPENED_BYTES} bytes of salt and share, got {len(share.raw)}.")
-    if mark(kind, state.closed.context, dealer, holder, share.raw) != wanted:
+    if mark(kind, state.closed, dealer, holder, share.raw) != wanted:
         raise CryptoError(f"Expected a share of {dealer} whose hash its dealer published, got another.")
 
 

@@ -21,6 +21,8 @@ from securefl.core.errors import ConfigError
 from securefl.storage.files import subfolder, write
 
 PRIVATE: Final = "private"
+CONFIG: Final = "study.toml"
+"""The file of a run folder with its study. It is outside of the private folder."""
 NOTICE: Final = (
     "Not for publication: no epsilon covers what is in this file. It is for the person at this machine."
 )

@@ -26,10 +26,9 @@ from securefl.core.text_safety import uncell
 from securefl.data import NAMES
 from securefl.report.significance import LEVEL, holm, signed_rank
 from securefl.storage.inputs import content
-from securefl.storage.private_folder import PRIVATE
+from securefl.storage.private_folder import CONFIG, PRIVATE
 from securefl.storage.texts import read_text, toml
-from securefl.study.config import with_new_names
-from securefl.study.folder import CONFIG
+from securefl.study.older_words import with_new_names
 from securefl.study.publication import PERSONAL
 
 _TABLE_BYTES: Final = 2**28

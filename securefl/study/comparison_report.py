@@ -11,6 +11,7 @@ import numpy as np
 
 from securefl.accounting.figures import plain
 from securefl.report import compare_page, plots
+from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.compare_page import ComparePage, Row
 from securefl.report.pages import Picture, number_text
 from securefl.report.run_page import TESTED
@@ -18,7 +19,6 @@ from securefl.report.style import looks
 from securefl.storage.files import write
 from securefl.study.comparison import NOT_SET, Comparison, Gap, Series
 from securefl.study.publication import PERSONAL
-from securefl.training.evaluation import MEASURES, Measure
 
 _MOST_NAMED = 3
 """The most differences that a sentence names."""

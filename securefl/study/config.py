@@ -16,7 +16,7 @@ from securefl.algorithm.clients import Algorithm, Contribution
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import convert, near
-from securefl.core.renamed import new_name, with_new_words
+from securefl.core.renamed import new_name
 from securefl.core.text_safety import require_legible
 from securefl.data import Corruption
 from securefl.engine.network import Faults
@@ -27,6 +27,7 @@ from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import read_text, toml
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
+from securefl.study.older_words import with_new_names
 from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import Batched, slots_for
@@ -396,23 +397,6 @@ def _require_one_target(privacy: PrivacySection, training: DPSGDSection | None) 
             f"[dpsgd] Expected epsilon of at most {privacy.budget:g}, the `budget` in [privacy], got "
             f"{target:g}: clients would stop before the last round. Ask for less, or raise the budget."
         )
-
-
-def with_new_names(table: dict[str, Any]) -> dict[str, Any]:
-    """A study's table with the new name of each older word."""
-    return {
-        name: with_new_words(_SECTIONS[name], own) if name in _SECTIONS and isinstance(own, dict) else own
-        for name, own in table.items()
-    }
-
-
-def in_older_words(text: str, other: str) -> bool:
-    """Whether the first text is the second one, a study or a sweep, in older words.
-
-    Two texts of one table that differ otherwise, such as in a comment, are not: files are bound to the text.
-    """
-    stored, now = toml(text), toml(other)
-    return stored != now and with_new_names(stored) == now
 
 
 def _require_at_home(name: str, section: Any, kinds: Mapping[str, type[Any]]) -> None:

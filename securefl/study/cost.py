@@ -235,20 +235,26 @@ def client_costs(
     )
 
 
-def round_seconds(costs: ClientCosts, selected: ArrayLike) -> float:
+def round_seconds(costs: ClientCosts, selected: ArrayLike | None = None) -> float:
     """T_round, Eq. 9: the seconds of the slowest selected client. 0 if no client was selected.
 
-    selected: client indices. A client drawn twice (selection with replacement) trains and sends once.
+    selected: client indices; by default all clients of `costs`. A client drawn twice (selection with
+    replacement) trains and sends once.
     """
     return float(np.max(costs.seconds[_cohort(selected, len(costs.train))], initial=0.0))
 
 
-def round_watt_hours(costs: ClientCosts, selected: ArrayLike) -> float:
-    """Energy of the selected clients' devices in Wh (J / 3600). A client drawn twice counts once."""
+def round_watt_hours(costs: ClientCosts, selected: ArrayLike | None = None) -> float:
+    """Energy of the selected clients' devices in Wh (J / 3600). A client drawn twice counts once.
+
+    selected: as for `round_seconds`.
+    """
     return float(np.sum(costs.joules[_cohort(selected, len(costs.train))]) / JOULES_PER_WATT_HOUR)
 
 
-def _cohort(selected: ArrayLike, clients: int) -> NDArray[np.int64]:
+def _cohort(selected: ArrayLike | None, clients: int) -> NDArray[np.int64] | slice:
+    if selected is None:
+        return slice(clients)
     indices = np.asarray(selected)
     if indices.size == 0:
         return np.zeros(0, dtype=np.int64)
@@ -266,9 +272,10 @@ def _per_client(name: str, values: ArrayLike, devices: Devices) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if array.shape not in ((), devices.ghz.shape):
         raise ConfigError(f"Expected {name} as one number or {devices.ghz.shape}, got shape {array.shape}.")
-    if not np.all(np.isfinite(array) & (array >= 0)):
+    # If a value is nan, minimum and maximum are nan, and both comparisons are false.
+    if not (array.min(initial=0) >= 0 and array.max(initial=0) < np.inf):
         raise ConfigError(f"Expected {name} finite and >= 0, got a value that is not.")
-    return np.broadcast_to(array, devices.ghz.shape)
+    return array if array.ndim else np.full(devices.ghz.shape, array)
 
 
 PresetName = Literal["gas_turbine_v1", "gas_turbine_v2", "emnist_v1", "emnist_v2", "cifar10_v2"]

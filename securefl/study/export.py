@@ -16,12 +16,13 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
+from securefl.storage.private_folder import CONFIG
 from securefl.study import split_key, world
 from securefl.study.accounted import sentence
 from securefl.study.arm import Saved, arm_folder, checkpoint_file, is_personal, opened
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
-from securefl.study.folder import CONFIG, private_copy
+from securefl.study.folder import private_copy
 from securefl.study.run_report import versions
 from securefl.study.seeded import World
 from securefl.training.devices import Hardware

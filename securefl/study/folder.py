@@ -23,13 +23,13 @@ from typing import Final
 from securefl.core.errors import ConfigError
 from securefl.storage.files import write
 from securefl.storage.folder_lock import require_idle
-from securefl.storage.private_folder import require_layout
+from securefl.storage.private_folder import CONFIG, require_layout
 from securefl.storage.texts import read_text
-from securefl.study.config import Brought, Study, home_of, in_older_words, note_home, parse
+from securefl.study.config import Brought, Study, home_of, note_home, parse
+from securefl.study.older_words import in_older_words
 from securefl.study.split_key import Keeper
 from securefl.training.devices import Gpu, Hardware, chosen
 
-CONFIG = "study.toml"
 DEVICE_NOTE: Final = "device.txt"
 """The file with the devices of a run, a line each. A run that was never on a GPU has none."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
@@ -52,6 +52,18 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
+class End:
+    """What the last round costs beyond a later one, for an algorithm with a query at the end of a run.
+
+    bytes_up, bytes_down: of all clients. seconds: on this machine.
+    """
+
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
     """The forecast of one arm, for a client that takes part in every round.
 
@@ -66,6 +78,7 @@ class Forecast:
         bytes_up, bytes_down: of all clients, in the first and in a later round, from a rehearsal of two
             rounds whose results are discarded.
         seconds: of the same two rounds, on this machine.
+        end: None if the last round is like a later one.
         changes: the changes that private training makes in the model.
         alone: the reason why clients train one by one. Empty if they train in batches.
         apart: how private training keeps records apart, and its cost. Empty without private training.
@@ -82,6 +95,7 @@ class Forecast:
     bytes_down: tuple[int, int]
     seconds: tuple[float, float]
     changes: tuple[str, ...]
+    end: End | None = None
     by_round: dict[int, float] = field(default_factory=dict)
     takes: tuple[Part, ...] = ()
     noise: str = ""
@@ -90,7 +104,8 @@ class Forecast:
     encryption: tuple[float, float] | None = None
 
     def total_seconds(self, rounds: int, seeds: int) -> float:
-        return seeds * (self.seconds[0] + (rounds - 1) * self.seconds[1])
+        end = 0.0 if self.end is None else self.end.seconds
+        return seeds * (self.seconds[0] + (rounds - 1) * self.seconds[1] + end)
 
 
 def forecasts(
@@ -113,7 +128,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     """Forecast one arm. Raises ConfigError if the study could not run."""
     algorithm, plan = composition(study, arm, world)
     sent = [contribution.spec for contribution in algorithm.contributions]
-    first, later = _rehearsed(study, arm, world)
+    first, later, *last = _rehearsed(study, arm, world, sent)
     return Forecast(
         arm=arm.name,
         clients=world.problem.clients,
@@ -128,6 +143,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         bytes_up=(first["bytes_up"], later["bytes_up"]),
         bytes_down=(first["bytes_down"], later["bytes_down"]),
         seconds=(first["wall_seconds"], later["wall_seconds"]),
+        end=_end(later, last[0]) if last else None,
         changes=world.problem.changes,
         alone=_alone(study, world),
         apart=_apart(world.problem),
@@ -243,17 +259,43 @@ def affordable_rounds(plan: Plan, sent: Sequence[ValueSpec]) -> int | None:
     return most_rounds(bears, plan.max_rounds)
 
 
-def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The records of the first round and of a later one, from a run in a temporary folder."""
-    # Two rounds: only the first one has initial queries and key exchanges.
-    two = min(2, study.study.rounds)
+def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> list[dict[str, Any]]:
+    """The records of the first round and of a later one, from a run in a temporary folder.
+
+    If the algorithm has a query at the end of a run, a third record is that of the last round.
+    """
+    # Only the first round has initial queries and key exchanges.
+    rounds = min(2, study.study.rounds)
+    if ends := study.study.rounds > 2 and any(_at_end(spec) for spec in sent):
+        rounds = 3
     # With a lane's share of the workers, as in the run.
     study = replace(study, runtime=study.runtime.lane(lanes(study)))
     # The rehearsal releases nothing, so a shared ledger does not count it.
     study = replace(study, privacy=replace(study.privacy, ledger=None))
     with tempfile.TemporaryDirectory() as folder:
-        records = run_arm(study, arm, world, Path(folder), lambda record: None, rounds=two).records
-    return records[0], records[-1]
+        records = run_arm(
+            study,
+            arm,
+            world,
+            Path(folder),
+            lambda record: None,
+            rounds=rounds,
+            last=rounds if ends else None,
+        ).records
+    return [records[0], records[min(1, len(records) - 1)], *records[2:]]
+
+
+def _at_end(spec: ValueSpec) -> bool:
+    """Whether a value's one query is none of a regular round, and no initial one."""
+    return spec.once and not (spec.period or spec.initial_queries)
+
+
+def _end(later: Mapping[str, Any], last: Mapping[str, Any]) -> End:
+    return End(
+        bytes_up=last["bytes_up"] - later["bytes_up"],
+        bytes_down=last["bytes_down"] - later["bytes_down"],
+        seconds=max(0.0, last["wall_seconds"] - later["wall_seconds"]),
+    )
 
 
 def lanes(study: Study) -> int:
@@ -281,6 +323,7 @@ def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:
         "arms": [
             {
                 **vars(own),
+                "end": None if own.end is None else vars(own.end),
                 "epsilon": {p: plain(e) for p, e in own.epsilon.items()},
                 "by_round": {str(number): plain(e) for number, e in own.by_round.items()},
                 "takes": [{**vars(part), "epsilon": plain(part.epsilon)} for part in own.takes],
@@ -312,9 +355,7 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
                 f"  a budget of {privacy.budget:g} buys {own.affordable} of {study.study.rounds} rounds "
                 f"against {' and '.join(privacy.adversaries)}"
             )
-        for name, (first, later) in (("up", own.bytes_up), ("down", own.bytes_down)):
-            once, again = first / clients, later / clients
-            yield f"  bytes {name:5} a client: {once:,.0f} in round 1, then {again:,.0f} a round"
+        yield from _bytes(own)
         if own.alone:
             yield f"  clients train one by one: {own.alone}"
         if own.apart:
@@ -331,6 +372,14 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
     seeds, workers = _many(len(study.study.seeds), "seed"), _many(study.runtime.processes, "worker")
     yield ""
     yield f"About {duration(total_seconds(study, forecasts))} on this machine with {workers}, for {seeds}."
+
+
+def _bytes(own: Forecast) -> Iterator[str]:
+    ends = (None, None) if own.end is None else (own.end.bytes_up, own.end.bytes_down)
+    for name, (first, later), end in zip(("up", "down"), (own.bytes_up, own.bytes_down), ends, strict=True):
+        once, again = first / own.clients, later / own.clients
+        line = f"  bytes {name:5} a client: {once:,.0f} in round 1, then {again:,.0f} a round"
+        yield line if end is None else f"{line}, and {end / own.clients:,.0f} more in the last one"
 
 
 def _spending(privacy: PrivacySection, own: Forecast) -> Iterator[str]:

@@ -19,6 +19,7 @@ from securefl.algorithm.clients import Algorithm, Device, RoundResult, State, ru
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery
 from securefl.algorithm.weighing import admits
+from securefl.core.memory import full_searches_apart
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.streams import stream
@@ -49,6 +50,7 @@ def run_arm(
     tell: Tell,
     *,
     rounds: int | None = None,
+    last: int | None = None,
     stop: Stop | None = None,
     backend: Backend | None = None,
     reserved: bool = False,
@@ -56,6 +58,7 @@ def run_arm(
     """Run one arm to its last round, from its last finished one. `tell` gets every round's record.
 
     rounds: the number of the round to end with, by default the study's last one.
+    last: the number of the round that the algorithm takes for the run's last, by default the study's.
     stop: asked between rounds; it raises `Interrupted` if a request to stop came.
     backend: the backend that runs the arm's parties, by default all of them in this process.
     reserved: whether the caller has reserved the run in the study's shared ledger already, as a machine must
@@ -68,7 +71,8 @@ def run_arm(
     algorithm, plan = composition(study, arm, world)
     home = made_folder(folder, arm, world.seed)
     bounds = allotted(study, arm, world.seed, (algorithm, plan), "").charges
-    with opened(study, arm, world, plan, home, None if study.privacy.ledger is None else bounds) as saved:
+    shared = None if study.privacy.ledger is None else bounds
+    with opened(study, arm, world, plan, home, shared) as saved, full_searches_apart():
         ledger, checkpoint, journal, records = saved.ledger, saved.checkpoint, saved.journal, saved.records
         for record in records:
             tell(record)
@@ -76,7 +80,10 @@ def run_arm(
         if going_on and not reserved:
             own = allotted(study, arm, world.seed, (algorithm, plan), ledger.identity)
             reserve(study, plan, world.marks.records, [own])
-        turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands, backend)
+        last = last or study.study.rounds
+        turn = Turn(
+            study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands, backend, last
+        )
         state = saved.state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
@@ -110,8 +117,9 @@ class Turn:
         journal: Journal,
         stands: Sequence[Stands],
         backend: Backend,
+        last: int,
     ) -> None:
-        self._study, self._arm, self._world = study, arm, world
+        self._study, self._arm, self._world, self._last = study, arm, world, last
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
         self._population = world.population()
         self._saved = checkpoint.kept()
@@ -160,7 +168,7 @@ class Turn:
             fewest=partial(fewest_behind_an_entry, self._plan),
             fixed_batch=self._plan.fixed_batch or 1,
             admits=partial(admits, self._plan),
-            last=number == study.study.rounds,
+            last=number == self._last,
         )
         rng = stream(world.seed, "selection", number)
         played = run_round(self._algorithm, state, population, number, rng, query)
@@ -247,8 +255,8 @@ class Turn:
         """Seconds and watt-hours of the round by the cost model, summed over its exchanges."""
         exchanges = [self._client_costs(query, log) for query, log in self._logs]
         return (
-            sum(cost.round_seconds(costs, range(len(costs.train))) for costs in exchanges),
-            sum(cost.round_watt_hours(costs, range(len(costs.train))) for costs in exchanges),
+            sum(cost.round_seconds(costs) for costs in exchanges),
+            sum(cost.round_watt_hours(costs) for costs in exchanges),
         )
 
     def _client_costs(self, query: CohortQuery, log: Log) -> cost.ClientCosts:

@@ -19,6 +19,7 @@ from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.report import client_plots, measure_plots, plots, privacy_plots, run_page
 from securefl.report import sentences as wording
+from securefl.report.accuracy import MEASURES
 from securefl.report.client_plots import embedding
 from securefl.report.pages import Picture
 from securefl.report.run_page import TESTED
@@ -30,7 +31,6 @@ from securefl.study.config import Study
 from securefl.study.observed import WHOSE
 from securefl.study.publication import PERSONAL, public, publishable
 from securefl.study.results import Results
-from securefl.training.evaluation import MEASURES
 
 if TYPE_CHECKING:
     import pandas as pd

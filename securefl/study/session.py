@@ -13,7 +13,7 @@ from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, WorkerDied
 from securefl.core.logs import logger, to_stderr
 from securefl.storage.folder_lock import alone
-from securefl.storage.private_folder import require_layout
+from securefl.storage.private_folder import CONFIG, require_layout
 from securefl.study import observed, results, run_report, split_key, world
 from securefl.study.accounted import require_room, reserve_all, sentence
 from securefl.study.arm import ARMS, ArmRun, made_folder
@@ -21,7 +21,6 @@ from securefl.study.backends import Backend
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Arm, Brought, Study
 from securefl.study.folder import (
-    CONFIG,
     as_begun,
     claim,
     devices,

@@ -30,7 +30,8 @@ from securefl.core.reading import convert, near
 from securefl.dp.choice import Trials
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
-from securefl.study.config import Arm, Brought, RuntimeBackend, Study, in_older_words, note_home, parse, slug
+from securefl.study.config import Arm, Brought, RuntimeBackend, Study, note_home, parse, slug
+from securefl.study.older_words import in_older_words
 
 CONFIG = "sweep.toml"
 _LONGEST = 100

@@ -15,11 +15,12 @@ from typing import Protocol
 
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.storage.folder_lock import alone
+from securefl.storage.private_folder import CONFIG
 from securefl.study import split_key, world
 from securefl.study.accounted import reserve_all
 from securefl.study.arm import made_folder
 from securefl.study.config import RuntimeSection
-from securefl.study.folder import CONFIG, claim
+from securefl.study.folder import claim
 from securefl.study.interruption import Stop
 from securefl.study.lanes import Crew, Lane, Record, side_by_side
 from securefl.study.results import finished_rounds

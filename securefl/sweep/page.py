@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from securefl.accounting.figures import asked_for, says_infinite, short, with_reason
 from securefl.report import pages, run_page, style
+from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.inline import inline_svg
 from securefl.report.pages import APART, number_text
 from securefl.storage.files import write as write_file
@@ -31,7 +32,6 @@ from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.tradeoff import Series, done, filters, student
 from securefl.sweep.tradeoff_plots import Drawing, Ink, drawings
-from securefl.training.evaluation import MEASURES, Measure
 
 _TEMPLATE = "sweep.html.j2"
 _COLUMNS: Final = (

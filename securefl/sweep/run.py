@@ -15,12 +15,11 @@ from typing import Any, Protocol
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
 from securefl.mechanisms.charges import endless
 from securefl.storage.files import write
-from securefl.storage.private_folder import NOTICE, PRIVATE, json_text, private_folder
+from securefl.storage.private_folder import CONFIG, NOTICE, PRIVATE, json_text, private_folder
 from securefl.storage.processes import Ended, Line, Supervisor, for_workers
 from securefl.study import run_report, split_key, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
-from securefl.study.folder import CONFIG
 from securefl.study.interruption import Interrupted, Interruption, Stop, Told
 from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.plots import draw_floor
 from securefl.report.style import FEW_SEEDS, NARROW, WIDE, light_frame, look, plain_logarithmic
 from securefl.sweep.tradeoff import Point, Series
-from securefl.training.evaluation import MEASURES, Measure
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite, nan
+from collections.abc import Sequence
+from math import isfinite, nan
 from typing import Any, Literal
 
 import numpy as np
@@ -21,31 +20,6 @@ from securefl.training.losses import Loss, criterion_of, records
 Task = Literal["classification", "regression"]
 """The kind of a learning problem. It decides the loss and the accuracy."""
 
-
-@dataclass(frozen=True)
-class Measure:
-    """The definition of "accuracy": a phrase that follows "it is", a label for an axis, and the least value.
-
-    The largest value is 1.
-    """
-
-    words: str
-    axis: str
-    least: float
-
-
-MEASURES: Mapping[Task, Measure] = {
-    "classification": Measure(
-        "the share of test records whose class is right", "accuracy (share, 0 to 1)", 0.0
-    ),
-    "regression": Measure(
-        "the mean of 1 − |y − ŷ| / max(y, ŷ) over test records and targets, which are scaled to [0, 1] "
-        "(FedProf's accuracy of a regression)",
-        "accuracy, mean of 1 − |y − ŷ| / max(y, ŷ)",
-        -inf,
-    ),
-}
-"""The accuracy that `evaluate` computes, by kind of problem."""
 
 # The last bits may depend on the batch, since no noise is added to these results. For noised losses use
 # `record_losses`.

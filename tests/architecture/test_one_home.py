@@ -57,6 +57,8 @@ ALONE = {
     "securefl.mechanisms.local": "one mechanism with its proof",
     "securefl.mechanisms.outside": "what a mechanism of another distribution is held to",
     "securefl.protocols.fedlog.bodies": "FedLog's bodies and FedLog-C's penalty, apart from the head",
+    "securefl.secagg.graph": "who masks with whom, as SPEC.md draws it, apart from what is agreed",
+    "securefl.secagg.rings": "probabilities that SPEC.md proves; `policy` chooses parameters by them",
     "securefl.secagg.quorum": "one check with its bound, as SPEC.md proves it",
     "securefl.study.alarms": "warnings about a finished run, apart from the tables that `results` makes",
     "securefl.report.margins": "it imports matplotlib, which `style` imports where a figure is made",

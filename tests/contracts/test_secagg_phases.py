@@ -218,7 +218,8 @@ def wrong_box() -> Any:
 
 @pytest.fixture(scope="module")
 def runs() -> list[Watched]:
-    """Honest runs in both modes, complaints, a bad box, doubled messages, an abstention, too few answers.
+    """Honest runs in both modes, complaints, a bad box, doubled messages, an abstention, too few answers or
+    neighbours.
 
     And from every state that was reached in one of them: deadlines, and a host that refuses.
     """
@@ -232,6 +233,8 @@ def runs() -> list[Watched]:
     everybody = agreement(CLIENTS, dropout=0.0).parameters
     strict = agreement(CLIENTS, chosen=replace(everybody, threshold=CLIENTS))
     found += watched(strict, tamper=silent(b"secagg-consistent", 2))
+    lonely = replace(everybody, neighbours=2, threshold=2, least_degree=3)
+    found += watched(agreement(CLIENTS, chosen=lonely))
     return [*found, *(one for run in found for walk in (deadlines, refusals) for one in walk(run))]
 
 

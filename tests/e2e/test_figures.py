@@ -243,6 +243,7 @@ def printed(row: pd.Series[Any], form: str) -> str:
         ("FedProf's Table 3", "fedprof_v2_table_3.csv", TABLE_3),
         ("FedProf's Table 4", "fedprof_v2_table_4_twin.csv", TABLE_4_TWIN),
         ("FedProf v1's Table 2", "fedprof_v1_table_2.csv", fedprof_v1.TABLE_2),
+        ("FedProf v1's Table 2, tuned", "fedprof_v1_table_2_tuned.csv", fedprof_v1.TABLE_2),
         ("FedProf v1's Table 3", "fedprof_v1_table_3_twin.csv", fedprof_v1.TABLE_3_TWIN),
     ],
 )

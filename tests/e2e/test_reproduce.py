@@ -42,7 +42,9 @@ def test_a_table_from_the_list_to_its_csv(
     assert "Ours         published  0.600               N/A" in printed
     assert "- study.rounds = 2; published is 500." in printed
     path = tmp_path / "digits" / "table.csv"
-    assert printed.endswith(f"Table: {path}\n")
+    traces = tmp_path / "digits" / "traces-rounds.png"
+    assert printed.endswith(f"Table: {path}\nTraces: {traces}\n")
+    assert traces.is_file()
     assert len(beside.read(path, TABLE)) == 4
 
     assert listed(capfd, tmp_path)["digits"]["state"] == "done"
@@ -50,6 +52,7 @@ def test_a_table_from_the_list_to_its_csv(
     told = json.loads(printed)
     assert code == 0
     assert (told["version"], len(told["figures"]), told["csv"]) == (TABLE.version, 4, str(path))
+    assert told["traces"] == [str(traces)]
     code, printed, _ = securefl(capfd, "reproduce", "--out", tmp_path)
     assert code == 0
     assert "digits        1 min  done            Digits (Nobody, Table 1)" in printed

@@ -182,7 +182,9 @@ class Agreed:
     def parameter_digest(self) -> bytes:
         sizes = (self.ordered, len(self.members), self.corrupt, self.neighbours, self.threshold, self.quorum)
         mode = 0 if self.active else 1
-        return sha256(text("parameters", b"", u32(mode, *sizes, self.least_survivors, self.least_degree)))
+        return sha256(
+            text("parameters, rings", b"", u32(mode, *sizes, self.least_survivors, self.least_degree))
+        )
 
     def context(self) -> bytes:
         return self.context_under(self.parameter_digest())
@@ -264,29 +266,24 @@ class Below:
                 return word % bound
 
 
-def graph_offsets(m: int, k: int) -> list[int]:
-    below = Below(sha256(LABEL + b"offsets|" + u32(m, k)))
-    choices = list(range(1, (m - 1) // 2 + 1))
-    for i in range(k // 2):
-        j = i + below.draw(len(choices) - i)
-        choices[i], choices[j] = choices[j], choices[i]
-    return choices[: k // 2]
+def rings(CONTEXT: bytes, members: Sequence[int], neighbours: int) -> list[list[int]]:
+    stream = Cipher(algorithms.AES(digest("graph", CONTEXT, b"")), modes.CTR(bytes(16))).encryptor()
+    found = []
+    for _ in range(neighbours // 2):
+        words = [int.from_bytes(stream.update(bytes(8)), "little") for _ in members]
+        found.append([member for _, member in sorted(zip(words, members, strict=True))])
+    return found
 
 
 def graph(CONTEXT: bytes, members: Sequence[int], neighbours: int) -> dict[int, list[int]]:
     """The neighbours of every member, ascending."""
-    m = len(members)
-    if neighbours >= m - 1:
+    if neighbours >= len(members) - 1:
         return {a: [b for b in members if b != a] for a in members}
-    below = Below(digest("graph", CONTEXT, b""))
-    seats = list(members)
-    for i in range(m - 1, 0, -1):
-        j = below.draw(i + 1)
-        seats[i], seats[j] = seats[j], seats[i]
     joined: dict[int, set[int]] = {member: set() for member in members}
-    for p, member in enumerate(seats):
-        for o in graph_offsets(m, neighbours):
-            joined[member] |= {seats[(p + o) % m], seats[(p - o) % m]}
+    for ring in rings(CONTEXT, members, neighbours):
+        for before, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            joined[before].add(after)
+            joined[after].add(before)
     return {member: sorted(others) for member, others in joined.items()}
 
 

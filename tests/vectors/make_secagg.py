@@ -75,7 +75,7 @@ COHORTS = {
     ),
     "sparse": cohort(
         "sparse", 12, closed=[0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11], active=True, ordered=12, corrupt=1,
-        neighbours=6, threshold=4, quorum=7, least_survivors=8, least_degree=4,
+        neighbours=8, threshold=2, quorum=7, least_survivors=8, least_degree=3,
     ),
     "curious": cohort(
         "curious", 4, closed=range(4), active=False, ordered=5, corrupt=0, neighbours=3,
@@ -171,10 +171,6 @@ def close(given: Given) -> Any:
     one.advertise()
     one.deal([Entry(**entry) for entry in raw(given)["entries"]])
     return one.CONTEXT
-
-
-def offsets(given: Given) -> Any:
-    return sorted(second.graph_offsets(given["members"], given["neighbours"]))
 
 
 def graph(given: Given) -> Any:
@@ -298,7 +294,7 @@ def aggregate(given: Given) -> Any:
 SECOND: dict[str, Callable[[Given], Any]] = {
     of.__name__: of
     for of in (
-        agreement, channel, advertise, close, offsets, graph, split, combine, marks, seal, leaf, dealing,
+        agreement, channel, advertise, close, graph, split, combine, marks, seal, leaf, dealing,
         receive, judge, encrypted, keystream, pack, unpack, pair, masked, survivors, quorum, sample,
         aggregate,
     )
@@ -325,10 +321,9 @@ def derivations() -> list[Given]:
         case("channel secret of the other", "channel", cohort="five", own=3, other=1),
         *[case(f"advertise of {name}", "advertise", cohort=name, own=1) for name in COHORTS],
         *[case(f"close {n}", "close", cohort=n, own=2, entries=entries({"cohort": n})) for n in COHORTS],
-        case("offsets", "offsets", members=40, neighbours=12),
-        case("offsets, all", "offsets", members=9, neighbours=8),
         case("graph, complete", "graph", CONTEXT=context, members=[0, 2, 3, 7], neighbours=3),
         case("graph, sparse", "graph", CONTEXT=context, members=[*range(3), *range(4, 16)], neighbours=6),
+        case("graph, one ring", "graph", CONTEXT=context, members=[1, 2, 5, 7], neighbours=2),
         case("split", "split", secret=secret, holders=[0, 2, 3, 9], coefficients=coefficients[:2]),
         case(
             "split, highest",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -32,7 +33,7 @@ from vectors.make_secagg import (
 )
 
 from securefl.core import agreement
-from securefl.core.agreement import digest
+from securefl.core.agreement import digest, tagged
 from securefl.core.entropy import Random
 from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signature
@@ -62,7 +63,7 @@ from securefl.secagg.dealing import (
     share_key,
     signed,
 )
-from securefl.secagg.graph import draw, offsets_of
+from securefl.secagg.graph import draw
 from securefl.secagg.masks import apply_masks
 from securefl.secagg.messages import (
     Advertise,
@@ -211,10 +212,6 @@ def first_close(given: Given) -> Any:
     return dealing_state(given, given["own"], raw(given)["entries"])[1].closed.context
 
 
-def first_offsets(given: Given) -> Any:
-    return offsets_of(given["members"], given["neighbours"])
-
-
 def first_graph(given: Given) -> Any:
     seed = digest(b"graph", raw(given)["CONTEXT"])
     return dict(draw(given["members"], given["neighbours"], seed).neighbours)
@@ -234,9 +231,14 @@ def first_combine(given: Given) -> Any:
     return combine(shares, given["threshold"])
 
 
+def under(context: bytes) -> Any:
+    """All that marks take of a closed roster."""
+    return SimpleNamespace(prefix=lambda purpose: tagged(purpose, context))
+
+
 def first_marks(given: Given) -> Any:
     of = raw(given)
-    marks = Pair(*of["opened"]).marks(of["CONTEXT"], of["dealer"], of["holder"])
+    marks = Pair(*of["opened"]).marks(under(of["CONTEXT"]), of["dealer"], of["holder"])
     return {"marks": marks.raw, "seed mark": seed_mark(of["CONTEXT"], of["dealer"], of["seed"]).raw}
 
 

@@ -39,6 +39,7 @@ STEPS: Sequence[tuple[str, set[str]]] = (
     ("cli(['data', 'list'], standalone_mode=False)", set()),
     # Who only reads keys and plans does not wait for the accountant.
     ("from securefl.deployment import keys, pinning, status", set()),
+    ("from securefl.study import comparison, comparison_report", {"pandas"}),
     ("cli('calibrate --epsilon 1 --delta 1e-5 --sensitivity 1'.split(), standalone_mode=False)", ACCOUNTANT),
     ("import securefl; securefl.run, securefl.forecast", {"torch", "pandas"}),
     # The study's own net.py loads scikit-learn. No picture is drawn, and nothing encrypted.

@@ -32,6 +32,7 @@ from securefl.secagg.messages import (
     Survivors,
     Unmask,
 )
+from securefl.secagg.policy import parameters
 from securefl.secagg.server_rounds import Summing
 
 
@@ -265,20 +266,51 @@ def test_shares_that_their_dealer_did_not_send_are_refused_without_a_word(lie: s
 
 @lru_cache
 def sparse() -> tuple[Agreement, Recording, Recording]:
-    """A run of 60 clients that are not all neighbours, and two of them."""
+    """A run of 60 clients that are not all neighbours, and two of them with as many neighbours."""
     agreed = agreement(60, corrupt=0.05, dropout=0.1)
-    one, other = Recording(client(0, agreed)), Recording(client(1, agreed))
-    assert_exact(agreed, aggregate(agreed, machines={client_name(0): one, client_name(1): other}).server)
-    return agreed, one, other
+    every = [Recording(client(k, agreed)) for k in range(60)]
+    machines = {client_name(k): one for k, one in enumerate(every)}
+    assert_exact(agreed, aggregate(agreed, machines=machines).server)
+    count = [len(one.at(Dealt)[1].sealed) for one in every]
+    return agreed, every[0], every[count.index(count[0], 1)]
 
 
 def test_a_neighbourhood_that_was_not_derived_is_refused() -> None:
     agreed, machine, other = sparse()
     state, dealt, _ = machine.at(Dealt)
     theirs = other.at(Dealt)[1]
-    assert len(dealt.sealed) == len(theirs.sealed) == agreed.parameters.neighbours
+    assert len(dealt.sealed) == len(theirs.sealed) <= agreed.parameters.neighbours < 59
     refused(machine.inner, state, theirs, "did not sign these shares")
     refused(machine.inner, state, replace(dealt, dealers=dealt.dealers[:54]), "neighbours")
+
+
+def around_few() -> Agreement:
+    """Three rings of 12, where some member has fewer than 6 neighbours, and a plan that asks for 6."""
+    chosen = replace(
+        parameters(12, 0.0, 0.1, "active"), neighbours=6, threshold=2, least_degree=6, failure=0.5
+    )
+    return agreement(12, corrupt=0.0, dropout=0.1, chosen=chosen)
+
+
+def test_a_roster_whose_graph_leaves_a_member_with_few_neighbours_is_refused_by_server_and_client() -> None:
+    """A server may try rosters until one has a graph that suits it."""
+    agreed = around_few()
+    outcome = aggregate(agreed)
+    assert isinstance(outcome.server, Aborted)
+    assert (outcome.server.phase, outcome.server.culprit) == ("advertise", None)
+    assert "enough neighbours" in outcome.server.reason
+    one = client(0, agreed)
+    state = one.provide(one.begin().state, SecretKey(bytes(32))).state
+    keys = [AgreementKey(SecretKey(bytes(31) + bytes([k + 1]))).public for k in range(12)]
+    entries = {k: Entry(keys[k], Commitment(bytes([k] * 32)), Signature(bytes(64))) for k in range(12)}
+    entries[0] = state.entry
+    roster = RosterClosed(
+        members=tuple(entries),
+        keys=tuple(entry.key for entry in entries.values()),
+        nonces=tuple(entry.nonce for entry in entries.values()),
+        signatures=tuple(entry.signature for entry in entries.values()),
+    )
+    refused(one, state, roster, "enough neighbours for each member")
 
 
 # A server that lies about survivors -------------------------------------------------------------------
@@ -307,15 +339,15 @@ def test_survivors_that_do_not_add_up_are_refused(lie: str, mode: str) -> None:
 
 @lru_cache
 def around_seven() -> tuple[ClosedRoster, dict[bool, tuple[int, ...]]]:
-    """A closed sparse roster, and the tenth of it that drops: around member 7 (True), or anywhere (False)."""
-    agreed = agreement(200, corrupt=0.1, dropout=0.1)
+    """A closed sparse roster, and the fifth of it that drops: around member 7 (True), or anywhere (False)."""
+    agreed = agreement(200, corrupt=0.1, dropout=0.2)
     entries = {
         k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
     }
     closed = ClosedRoster(agreed, entries)
     near = closed.graph.neighbours[7]
     far = [k for k in range(200) if k not in near and k not in (0, 7)]
-    return closed, {True: near[:20], False: (*near[:5], *far[-15:])}
+    return closed, {True: near[:40], False: (*near[:5], *far[-35:])}
 
 
 @pytest.mark.parametrize("lonely", [True, False])
@@ -333,7 +365,7 @@ def test_the_server_opens_nobody_whose_neighbours_dropped(lonely: bool) -> None:
 
 
 def test_a_victim_whose_neighbours_are_all_called_dropped_is_not_opened() -> None:
-    """A lying server may drop a tenth of a sparse cohort: not those who stand around one client."""
+    """A lying server may drop a fifth of a sparse cohort: not those who stand around one client."""
     closed, drops = around_seven()
     agreed, near = closed.agreement, closed.graph.neighbours[7]
     own = next(k for k in range(200) if k not in near and k != 7)

@@ -128,13 +128,13 @@ def test_who_dropped_is_checked_like_who_survived(
 
 @lru_cache
 def around(victim: int) -> tuple[ClosedRoster, tuple[int, ...]]:
-    """A sparse roster, and its survivors where twenty neighbours of one member dropped."""
-    agreed = agreement(200, corrupt=0.1, dropout=0.1)
+    """A sparse roster, and its survivors where forty neighbours of one member dropped."""
+    agreed = agreement(200, corrupt=0.1, dropout=0.2)
     entries = {
         k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
     }
     closed = ClosedRoster(agreed, entries)
-    dropped = set(closed.graph.neighbours[victim][:20])
+    dropped = set(closed.graph.neighbours[victim][:40])
     return closed, tuple(k for k in range(200) if k not in dropped)
 
 
@@ -413,7 +413,7 @@ def test_a_share_that_is_no_number_of_the_field_proves_its_dealer_bad(pair: Pair
         closed, key = step.state.closed, share_key(step.state.closed, inner.channels, 3, 0)
         lie = replace(
             sent.message,
-            marks=swapped(sent.message.marks, 0, pair.marks(closed.context, 3, 0)),
+            marks=swapped(sent.message.marks, 0, pair.marks(closed, 3, 0)),
             sealed=swapped(sent.message.sealed, 0, _seal(pair, key, closed, 3, 0, entropy("lie"))),
         )
         return replace(step, out=(replace(sent, message=signed_anew(inner, step.state, lie)),))

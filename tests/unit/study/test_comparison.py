@@ -16,9 +16,9 @@ from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
+from securefl.report.accuracy import MEASURES
 from securefl.study.comparison import Comparison, compared, least_pairs
 from securefl.study.comparison_report import answer, as_json, differing, gap_words, page, untested
-from securefl.training.evaluation import MEASURES
 
 WORDS = MEASURES["classification"].words
 

@@ -14,11 +14,11 @@ from support.tiny_study import FEDAVG, text
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.folder_lock import alone
+from securefl.storage.private_folder import CONFIG
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
 from securefl.study.export import taken
-from securefl.study.folder import CONFIG
 from securefl.study.run import run_arm
 from securefl.study.world import build
 from securefl.training.trained import load

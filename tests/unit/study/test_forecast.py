@@ -39,6 +39,33 @@ def test_epsilon_and_bytes_are_those_of_the_run(name: str, tmp_path: Path) -> No
     assert found.affordable is None
 
 
+BABU = '[[arm]]\nname = "x"\nprotocol = "fedbabu"\nfine_tune_epochs = 1\n'
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_the_query_at_the_end_of_fedbabu_is_counted(rounds: int, tmp_path: Path) -> None:
+    """All rounds together cost as many bytes as said, whether the last one is among the rehearsed or not."""
+    of = study(BABU, rounds=rounds)
+    here = world(of)
+    found = forecast(of, of.arms[0], here)
+    records = run(of, tmp_path, here=here).records
+    assert (found.end is None) == (rounds == 2)
+    for name, (first, later) in (("bytes_up", found.bytes_up), ("bytes_down", found.bytes_down)):
+        end = 0 if found.end is None else getattr(found.end, name)
+        assert first + (rounds - 1) * later + end == sum(record[name] for record in records)
+    if found.end is not None:
+        assert found.end.bytes_down > 6 * 4 * (64 + 1) * 8, "the new body, of one layer, to each client"
+        assert found.total_seconds(rounds, 2) > 2 * (found.seconds[0] + 3 * found.seconds[1])
+
+
+def test_the_end_of_fedbabu_is_told() -> None:
+    of = study(BABU, rounds=3)
+    said = [line for line in lines(of, [forecast(of, of.arms[0], world(of))]) if "  bytes " in line]
+    assert [line.endswith(" more in the last one") for line in said] == [True, True]
+    never = study(BABU + 'fine_tuned = "never"\n', rounds=3)
+    assert forecast(never, never.arms[0], world(never)).end is None
+
+
 def test_epsilon_counts_rounds_without_a_profile() -> None:
     of = noised_fedprof("refresh = 2\n", rounds=3)
     assert forecast(of, of.arms[0], world(of)).epsilon["server"] == pytest.approx(8.0, rel=1e-3)

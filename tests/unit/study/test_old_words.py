@@ -12,14 +12,21 @@ from securefl import Plan
 from securefl.accounting.store import Terms, written
 from securefl.core.errors import ConfigError
 from securefl.core.renamed import first_words, renamed
-from securefl.study.config import parse, read
+from securefl.study.config import _SECTIONS, parse, read
 from securefl.study.data_section import DataSection
+from securefl.study.older_words import KINDS
 from securefl.study.privacy import PrivacySection
 from securefl.study.session import reopen, run_study
 
 FOLDERS = Path(__file__).parents[2] / "vectors" / "folders"
 OLD = (FOLDERS / "study.toml").read_text(encoding="utf-8")
 PLAIN = Plan(delta=1e-5, max_rounds=1)
+
+
+def test_a_reader_of_finished_runs_knows_every_older_word() -> None:
+    for name, kind in _SECTIONS.items():
+        known = renamed(KINDS[name]).items() if name in KINDS else ()
+        assert renamed(kind).items() <= set(known), name
 
 
 def modern(text: str) -> str:

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep
 
+from securefl.report.accuracy import MEASURES
 from securefl.sweep.best import means, sentences
 from securefl.sweep.cells import parse_sweep
 from securefl.sweep.page import render
 from securefl.sweep.tradeoff import Series, results_table, series_of, summary_table
 from securefl.sweep.tradeoff_plots import drawings
-from securefl.training.evaluation import MEASURES
 
 PANELS = f"""[sweep]
 panels = ["data.clients", "privacy.calibration"]

@@ -39,6 +39,8 @@ TABLES = {
     "fedprof_v2_table_3_twin": fedprof_v2.TABLE_3_TWIN,
     "fedprof_v2_table_4": fedprof_v2.TABLE_4,
     "fedprof_v2_table_4_twin": fedprof_v2.TABLE_4_TWIN,
+    "fedprof_v2_table_5": fedprof_v2.TABLE_5,
+    "fedprof_v2_table_5_twin": fedprof_v2.TABLE_5_TWIN,
 }
 
 
@@ -124,13 +126,18 @@ def printed(part: Part, measures: tuple[Measure, ...], label: str) -> list[Figur
             4,
             {"full aggregation, C 0.05": "EMNIST (full", "partial aggregation, C 0.05": "EMNIST (part"},
         ),
+        (
+            fedprof_v2.TABLE_5,
+            5,
+            {"full aggregation": "CIFAR (full", "partial aggregation": "CIFAR (part"},
+        ),
     ],
-    ids=["table 3", "table 4"],
+    ids=["table 3", "table 4", "table 5"],
 )
 def test_figures_of_fedprof_v2(table: Table, number: int, heads: dict[str, str]) -> None:
-    """Rows such as `Ours 0.832±plus-or-minus\\pm0.005 38±plus-or-minus\\pm23`; some have +- there."""
+    """Rows such as `Ours 0.832±plus-or-minus\\pm0.005 38±plus-or-minus\\pm23`; some have +- there, or a -."""
     whole = paper("fedprof-v2-arxiv.txt")
-    block = whole[whole.index(f"Table {number}: Summary") : whole.index(f"Table {number + 1}: Summary")]
+    block = whole[whole.index(f"Table {number}: Summary") :].partition("\nTable ")[0]
     read = 0
     for part in table.parts:
         if part.name not in heads:
@@ -140,8 +147,10 @@ def test_figures_of_fedprof_v2(table: Table, number: int, heads: dict[str, str])
         for row in part.rows:
             line = next(line for line in lines if line.startswith(f"{row.label} "))
             found = [
-                Figure(mean=float(mean), deviation=float(deviation))
-                for mean, deviation in re.findall(r"([\d.]+)(?:±plus-or-minus\\pm|\+-)([\d.]+)", line)
+                Figure(mean=float(mean), deviation=float(deviation)) if mean else Figure(mean=None)
+                for mean, deviation in re.findall(
+                    r"([\d.]+)(?:±plus-or-minus\\pm|\+-)([\d.]+)|(?<= )-(?= |$)", line
+                )
             ]
             assert printed(part, table.measures, row.label) == found, row.label
             read += len(found)

@@ -1,0 +1,37 @@
+"""The definition of accuracy in words, for axes and sentences. `training.evaluation` computes it.
+
+It is apart from the computation, so that a reader of finished runs does not load torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The definition of "accuracy": a phrase that follows "it is", a label for an axis, and the least value.
+
+    The largest value is 1.
+    """
+
+    words: str
+    axis: str
+    least: float
+
+
+MEASURES: Final[Mapping[str, Measure]] = {
+    "classification": Measure(
+        "the share of test records whose class is right", "accuracy (share, 0 to 1)", 0.0
+    ),
+    "regression": Measure(
+        "the mean of 1 − |y − ŷ| / max(y, ŷ) over test records and targets, which are scaled to [0, 1] "
+        "(FedProf's accuracy of a regression)",
+        "accuracy, mean of 1 − |y − ŷ| / max(y, ŷ)",
+        -inf,
+    ),
+}
+"""The accuracy that `training.evaluation.evaluate` computes, by kind of problem (`Task`)."""

@@ -1,0 +1,145 @@
+"""Pictures of a table's runs: curves as a loop over the runs gives them, and published figures beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from support.tiny_table import TABLE, metrics, part, table
+
+from securefl.published import traces
+from securefl.published.table import Figure, Measure, Row
+
+ACCURACIES = {"FedAvg": [[0.1, 0.2, 0.1], [0.1, 0.15, 0.12]], "FedProf": [[0.2, 0.4, 0.3], [0.1, 0.5, 0.5]]}
+PRINTED = {
+    "Avg": {Measure.BEST: Figure(mean=0.3, deviation=0.02), Measure.MINUTES: Figure(mean=2.5, deviation=0.5)},
+    "Ours": {Measure.BEST: Figure(mean=0.6), Measure.MINUTES: Figure(mean=None)},
+}
+
+
+def printed(printed: Any = PRINTED, **changes: Any) -> Any:
+    own = part(**changes)
+    rows = tuple(Row(label=row.label, arm=row.arm, figures=printed[row.label]) for row in own.rows)
+    return table(
+        type(own)(name="one", text=own.text, rows=rows, ours="FedProf", setting={"study.target": 0.9}),
+        measures=(Measure.BEST, Measure.ROUNDS, Measure.MINUTES),
+    )
+
+
+def runs(**accuracies: Any) -> dict[str, pd.DataFrame]:
+    found = metrics(**(accuracies or ACCURACIES))
+    # Rounds of seed 1 take twice as long.
+    found.loc[found["seed"] == 1, "seconds"] = 120.0
+    return {"one": found}
+
+
+def panels(measure: Measure, of: Any = None, **accuracies: Any) -> tuple[Axes, Axes]:
+    figure = traces.pictures(of or printed(), runs(**accuracies))[measure]
+    (above,) = figure.axes
+    (below,) = above.child_axes
+    return above, below
+
+
+def curves(axes: Axes) -> list[np.ndarray]:
+    """The drawn curves: a line of more than two points, which the target's and the legend's have not."""
+    return [line.get_xydata() for line in axes.lines if len(line.get_xdata()) > 2]
+
+
+def hollow(axes: Axes) -> list[tuple[float, float]]:
+    return [
+        tuple(line.get_xydata()[0])
+        for line in axes.lines
+        if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"
+    ]
+
+
+def test_a_picture_for_each_measure_that_counts() -> None:
+    assert list(traces.pictures(printed(), runs())) == [Measure.ROUNDS, Measure.MINUTES]
+    assert list(traces.pictures(TABLE, runs())) == [Measure.ROUNDS]
+    shares = table(printed().parts[0], measures=(Measure.BEST, Measure.LOCAL, Measure.ROUNDS_40))
+    assert traces.pictures(shares, runs()) == {}
+
+
+@pytest.mark.parametrize(
+    ("measure", "spent"), [(Measure.ROUNDS, [1.0, 2.0, 3.0]), (Measure.MINUTES, [1.5, 3.0, 4.5])]
+)
+def test_a_curve_is_the_mean_over_the_seeds_of_cost_and_of_accuracy(
+    measure: Measure, spent: list[float]
+) -> None:
+    above, _ = panels(measure)
+    for found, own in zip(curves(above), ACCURACIES.values(), strict=True):
+        assert found == pytest.approx(np.column_stack([spent, np.mean(own, axis=0)]))
+
+
+def test_rounds_without_a_test_cost_and_have_no_point() -> None:
+    nan = np.nan
+    above, _ = panels(Measure.MINUTES, FedAvg=[[0.1, nan, 0.2, 0.3]] * 2, FedProf=[[0.1, nan, 0.2, 0.3]] * 2)
+    assert curves(above)[0] == pytest.approx(np.array([[1.5, 0.1], [4.5, 0.2], [6.0, 0.3]]))
+
+
+def test_published_figures_are_hollow_and_stand_where_the_paper_has_them() -> None:
+    above, below = panels(Measure.MINUTES)
+    # In shares of the panel's width: to the right of it.
+    assert [height for _, height in hollow(above)] == [0.3, 0.6]
+    assert all(place > 1 for place, _ in hollow(above))
+    ((needed, row),) = hollow(below)
+    assert (needed, round(row)) == (2.5, 0)
+    assert [text.get_text() for text in below.texts] == ["published: N/A"]
+    assert [label.get_text() for label in below.get_yticklabels()] == ["Avg", "Ours"]
+
+
+def test_what_was_measured_is_filled_and_a_lower_bound_is_an_arrow() -> None:
+    _, below = panels(Measure.MINUTES)
+    filled = [
+        line for line in below.lines if line.get_marker() in "o>" and line.get_markerfacecolor() != "white"
+    ]
+    assert [(line.get_marker(), float(line.get_xdata()[0])) for line in filled] == [
+        (">", pytest.approx(np.mean([2.0, 6.0]))),
+        ("o", pytest.approx(np.mean([1.0, 4.0]))),
+    ]
+
+
+def test_both_targets_are_told_where_they_differ() -> None:
+    _, below = panels(Measure.ROUNDS)
+    assert below.get_xlabel() == "rounds to 0.2 (published: to 0.9)"
+    figure = traces.pictures(TABLE, runs())[Measure.ROUNDS]
+    assert figure.axes[0].child_axes[0].get_xlabel() == "rounds to 0.2"
+
+
+@pytest.mark.parametrize(("published", "scale"), [(12.0, "linear"), (20.0, "log")])
+def test_figures_far_beyond_the_curves_stand_on_a_logarithmic_axis(published: float, scale: str) -> None:
+    far = {"Avg": {}, "Ours": {Measure.MINUTES: Figure(mean=published)}}
+    above, below = panels(Measure.MINUTES, printed(far))
+    assert (above.get_xscale(), below.get_xscale()) == (scale, scale)
+    assert above.get_xlim() == below.get_xlim()
+    assert below.get_xlim()[1] > published
+    assert hollow(above) == []
+
+
+def test_all_curves_and_marks_are_inside_their_panels() -> None:
+    above, below = panels(Measure.MINUTES)
+    low, high = above.get_ylim()
+    for found in curves(above):
+        assert low < found[-1][1] < high
+    assert low < 0.3 < 0.6 < high
+    left, right = below.get_xlim()
+    assert left <= 2.0 < 3.0 < right
+
+
+def test_a_band_needs_five_seeds() -> None:
+    own = [[0.1, 0.2, 0.3 + seed / 100] for seed in range(5)]
+    for seeds, bands in ((4, 0), (5, 2)):
+        above, _ = panels(Measure.ROUNDS, FedAvg=own[:seeds], FedProf=own[:seeds])
+        shapes = [shape for shape in above.collections if len(shape.get_paths()[0].vertices) > 5]
+        assert len(shapes) == bands
+        assert f"mean of {seeds} seeds" in above.get_title(loc="left")
+
+
+def test_files_are_named_by_what_they_show(tmp_path: Path) -> None:
+    found = traces.write(tmp_path, printed(), runs())
+    assert [path.name for path in found] == ["traces-rounds.png", "traces-minutes.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in found)
