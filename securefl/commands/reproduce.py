@@ -183,6 +183,8 @@ def _run_tuned(asked: _Asked, console: Console) -> _Ran:
     console.print(tuning.GRID, highlight=False)
     tried = _run(asked, tuning.choosing(asked.table), asked.folder / "choosing", console)
     choice = tuning.chosen(asked.table, {name: own.metrics for name, own in tried.items()})
+    for line in tuning.in_words(asked.table, choice):
+        console.print(line, highlight=False)
     runs = tuning.measured(asked.table, choice)
     results = _run(asked, runs, asked.folder / "measured", console)
     metrics = tuning.together(asked.table, choice, {name: with_figures(own) for name, own in results.items()})

@@ -76,6 +76,8 @@ def test_a_tuned_table_from_its_choice_to_its_csv(
     # A second call reads what is there.
     again, printed, _ = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--json")
     assert (again, json.loads(printed)["figures"]) == (code, told["figures"])
+    _, _, err = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--workers", 1)
+    assert err.index("candidates a system") < err.index("Avg: chosen learning rate")
     code, _, err = securefl(capfd, "reproduce", "--tuned")
     assert code == 2
     assert "Expected a TABLE with --tuned" in err
