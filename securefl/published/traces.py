@@ -140,7 +140,7 @@ def _draw_curves(axes: Axes, part: Part, systems: Sequence[_System]) -> None:
         if own.seeds >= FEW_SEEDS:
             ends = own.accuracy - own.deviation, own.accuracy + own.deviation
             axes.fill_between(own.spent, *ends, color=ink, alpha=0.15, linewidth=0)
-        low = min(low, own.accuracy[len(own.accuracy) // 4 :].min())
+        low = min(low, own.accuracy[len(own.accuracy) // 2 :].min())
         high = max(high, own.accuracy.max(), *_ends(own.best))
         if own.best is not None and own.best.mean is not None:
             low = min(low, own.best.mean)
