@@ -342,8 +342,9 @@ def test_the_table_of_subnets() -> None:
     assert said in section("Subnets (ADDS)").replace("\n", " ")
 
 
-def test_lambda_against_skew() -> None:
-    kept = pd.read_csv(RESULTS / "adds_lambda.csv", comment="#")
+@pytest.mark.parametrize("name", ["adds_lambda.csv", "adds_alone.csv"])
+def test_lambda_against_skew(name: str) -> None:
+    kept = pd.read_csv(RESULTS / name, comment="#")
     said = section("Subnets (ADDS)")
     for classes, own in kept.groupby("classes"):
         cells = [
@@ -352,6 +353,18 @@ def test_lambda_against_skew() -> None:
         ]
         parameters = f"{own['parameters'].iloc[0]:.2f} to {own['parameters'].iloc[-1]:.2f}"
         assert f"| {classes} | {own['skew'].mean():.2f} | {' | '.join(cells)} | {parameters} |" in said
+
+
+def test_alone_sampling_costs_the_more_the_evener_the_labels() -> None:
+    """Means fall with lambda at even labels, and the fall shrinks with the skew, as the page says."""
+    kept = pd.read_csv(RESULTS / "adds_alone.csv", comment="#")
+    costs = []
+    for classes in (10, 5, 2, 1):
+        own = kept[kept["classes"] == classes].set_index("weight")["accuracy"]
+        costs.append(own[0.0] - own[1.2])
+    assert kept[kept["classes"] == 10]["accuracy"].is_monotonic_decreasing
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == 0
 
 
 def test_conditions() -> None:
