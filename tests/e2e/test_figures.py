@@ -310,6 +310,20 @@ def test_fedlogs_table_beside_measured_figures() -> None:
         ]
 
 
+def test_what_makes_lenet5_learn() -> None:
+    kept = pd.read_csv(RESULTS / "fedprof_lenet5.csv", comment="#").to_dict("records")
+    for said, row in zip(cells("LeNet-5 under full aggregation"), kept, strict=True):
+        reached = row["rounds_to_target"]
+        assert said == [
+            "standardised" if "0.1307" in row["data.scaling"] else "0 to 1",
+            f"{row['local.learning_rate']:g}",
+            "their last model" if row["arm.stale"] else "the old global model",
+            f"{row['final_accuracy']:.3f}",
+            f"{row['best_accuracy']:.3f}",
+            "–" if pd.isna(reached) else f"{reached:.0f}",
+        ]
+
+
 def test_ablations() -> None:
     kept = pd.read_csv(RESULTS / "fedcor_ablations.csv", comment="#")
     groups = kept.groupby(["arm.interval", "arm.annealing", "arm.warm_up"], sort=False)
