@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from hmac import compare_digest
 from typing import Final
 
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -66,13 +65,13 @@ class View(Guarded):
 
     def confirmed_by(self, tags: Sequence[Signature]) -> frozenset[int]:
         """Return the surviving neighbours whose tag for us holds. A tag is empty where none came."""
-        text, own, near = hashed(self.text), self.channels.own, self.near
+        text, near = hashed(self.text), self.near
         if len(tags) != len(near):
             raise refusal(CONSISTENCY, f"Expected a tag of each of {len(near)} neighbours, got {len(tags)}.")
         return frozenset(
             other
             for other, tag in zip(near, tags, strict=True)
-            if compare_digest(tag.raw, self.channels.tag(self.closed, other, own, text).raw)
+            if self.channels.holds(self.closed, other, text, tag)
         )
 
     def require_quorum(self, came: Quorum, confirmed: frozenset[int], random: Random) -> None:
