@@ -75,9 +75,9 @@ def test_a_tuned_table_from_its_choice_to_its_csv(
     assert len(told["claims"]) == 3
     assert err == ""
     # A second call reads what is there.
-    again, printed, _ = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--json")
-    assert (again, json.loads(printed)["figures"]) == (code, told["figures"])
-    _, _, err = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--workers", 1)
+    first = Path(told["csv"]).read_bytes()
+    again, _, err = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--workers", 1)
+    assert (again, Path(told["csv"]).read_bytes()) == (code, first)
     assert err.index("candidates a system") < err.index("Avg: chosen learning rate")
     assert listed(capfd, tmp_path)["digits"]["tuned"] == "done"
     (tmp_path / "digits-tuned" / "table.csv").unlink()
