@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import os
 from collections.abc import Callable
 from time import process_time
@@ -131,7 +132,8 @@ class Apart:
         self.provide("sign", True)
         text = closed.survival(dealers, survivors)
         near = closed.surviving_neighbours(0, set(survivors))
-        tags = tuple(self.channels(other).tag(closed, other, 0, text) for other in near)
+        said = hashlib.sha256(text).digest()
+        tags = tuple(self.channels(other).tag(closed, other, 0, said) for other in near)
         self.receive(Confirmed(tags=tags))
         signatures = tuple(owners[number].signing.sign(text) for number in survivors)
         self.receive(Quorum(signers=survivors, signatures=signatures, others=(), inputs=()))

@@ -117,9 +117,9 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
     return replace(spec, sensitivity=moved, grid=grid_of(bound))
 
 
-def to_fit(problem: Problem, context: ClientContext, start: Float32s) -> Fit:
-    """The training behind an update."""
-    return Fit(problem=problem, start=start, context=fitting(problem, context))
+def to_fit(problem: Problem, context: ClientContext, start: Float32s, *, update: bool = False) -> Fit:
+    """The training behind an update. update: as for `Fit`."""
+    return Fit(problem=problem, start=start, context=fitting(problem, context), update=update)
 
 
 def fitting(problem: Problem, context: ClientContext) -> ClientContext:
@@ -176,7 +176,7 @@ class Update:
         return update_sends(self.problem, self.sampling)
 
     def fit(self, context: ClientContext) -> Fit:
-        return replace(to_fit(self.problem, context, context.broadcast), update=self._free)
+        return to_fit(self.problem, context, context.broadcast, update=self._free)
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
         if not self._free:

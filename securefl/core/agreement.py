@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, Protocol
 
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, CryptoError
@@ -58,6 +59,20 @@ def fields(*parts: bytes) -> bytes:
 # Parties ----------------------------------------------------------------------------------------
 
 
+class Made(Protocol):
+    """What the parties of one process made for each other, so that the receiver need not look again.
+
+    `what` says everything on which the receiver's check depends: the place, the two parties, and each byte.
+    A party on a machine of its own has none.
+    """
+
+    def made(self, what: tuple[bytes, ...], result: Any) -> None:
+        """Its maker says what a check of these bytes gives."""
+
+    def found(self, what: tuple[bytes, ...]) -> Any:
+        """Return the result for the one receiver, or None: then the receiver checks."""
+
+
 @dataclass(frozen=True)
 class Member:
     """The public side of a client: its name and its two long-term public keys. Raises nothing.
@@ -90,6 +105,7 @@ class Roster:
     members: tuple[Member, ...]
     verify: Verify = field(default=verify, compare=False)
     agree: Agree = field(default=AgreementKey.agree, compare=False)
+    known: Made | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         names = [member.name for member in self.members]
@@ -183,6 +199,7 @@ class Directory:
         verify, agree: functions that check a signature, and that derive the secret of two members. The party
             that pins the keys supplies them. It could pin any key, so this gives it no further power.
         signed: hears of each signature that a client makes in a hidden sum; None if nobody does.
+        known: knows what clients of this process made for each other; None if they are apart.
 
     Raises:
         ConfigError: if the session is not 32 bytes long, or if the server and the key holder share a key.
@@ -201,6 +218,7 @@ class Directory:
     verify: Verify = verify
     agree: Agree = AgreementKey.agree
     signed: Signed | None = None
+    known: Made | None = None
 
     def __post_init__(self) -> None:
         if len(self.session) != 32:
@@ -214,7 +232,7 @@ class Directory:
     def roster(self, cohort: Iterable[str]) -> Roster:
         """Return the pinned keys of a cohort. Raises CryptoError if the keys of a client are not pinned."""
         try:
-            return Roster(tuple(self.members(sorted(cohort))), self.verify, self.agree)
+            return Roster(tuple(self.members(sorted(cohort))), self.verify, self.agree, self.known)
         except KeyError as unknown:
             raise CryptoError(f"Expected clients whose keys are pinned, got {unknown}.") from None
 

@@ -27,19 +27,21 @@ def newest(function: Callable[P, T]) -> Callable[P, T]:
     >>> total((1, 2))
     3
     """
-    kept: list[tuple[tuple[Any, ...], T]] = []
+    kept: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 
     @wraps(function)
     def found(*given: P.args, **named: P.kwargs) -> T:
-        if not named:
-            for own, result in kept:
-                if len(own) == len(given) and all(a is b for a, b in zip(own, given, strict=True)):
-                    return result
+        nonlocal kept
+        if named:
+            return function(*given, **named)
+        key = tuple(map(id, given))
+        stored = kept.get(key)
+        if stored is not None:
+            return stored[1]
         result = function(*given, **named)
-        # The arguments are kept too, so that no other object can take the place of one of them. The list is
-        # replaced as a whole, since several threads may run parties.
-        if not named:
-            kept[:] = [*kept[1 - _MOST :], (given, result)]
+        # The arguments are kept too: while they are, no other object has the identity of one of them. The
+        # table is replaced as a whole, since several threads may run parties.
+        kept = {**dict(list(kept.items())[1 - _MOST :]), key: (given, result)}
         return result
 
     return found

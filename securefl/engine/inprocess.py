@@ -11,7 +11,9 @@ expects another message has other arguments, and so its own result.
 
 The two owners of a key agreement compute the same secret. The second one takes the first one's result.
 A signature that a client's key made in this process is valid, because it is that key's: the key's owner did
-what another party would check. Any other signature is checked, also one that differs in one bit.
+what another party would check. Any other signature is checked, also one that differs in one bit. In the same
+way a box that its dealer sealed in this process opens to what it sealed, with the hashes that it published,
+and a tag that its sender made holds. Any other box and tag is opened or checked by its receiver.
 
 Formal guarantees:
 - A failure is not stored. It fails again for each party.
@@ -69,9 +71,10 @@ class Once:
         self._messages: dict[tuple[bytes, Header], tuple[Mapping[Any, Limit], Any]] = {}
         self._signed: set[tuple[bytes, bytes, bytes]] = set()
         self._agreed: dict[tuple[frozenset[bytes], bytes], SecretKey] = {}
+        self._made: dict[tuple[bytes, ...], Any] = {}
 
     def __len__(self) -> int:
-        return len(self._messages) + len(self._signed) + len(self._agreed)
+        return len(self._messages) + len(self._signed) + len(self._agreed) + len(self._made)
 
     def decode(self, data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
         """As `wire.decode`. The sender is no part of the cache's key, since only an error names it."""
@@ -109,11 +112,21 @@ class Once:
             found = self._agreed[key] = own.agree(other, purpose)
         return found
 
+    def made(self, what: tuple[bytes, ...], result: Any) -> None:
+        """The maker of these bytes says what their receiver's check gives."""
+        self._made[what] = result
+
+    def found(self, what: tuple[bytes, ...]) -> Any:
+        """Return what the maker of exactly these bytes said; None for any other bytes."""
+        # removed when it is taken: there is one receiver
+        return self._made.pop(what, None)
+
     def forget(self) -> None:
         """Empty the cache at the end of an exchange."""
         self._messages.clear()
         self._signed.clear()
         self._agreed.clear()
+        self._made.clear()
 
 
 @cache
@@ -202,7 +215,9 @@ class InProcess:
         directory = Directory(session, self.server.member(session), holder, members)
         if self._once is not None:
             once = self._once
-            directory = replace(directory, verify=once.verify, agree=once.agree, signed=once.signed)
+            directory = replace(
+                directory, verify=once.verify, agree=once.agree, signed=once.signed, known=once
+            )
         self.server.enter(directory)
         for party in self._parties:
             party.enter(directory)

@@ -417,7 +417,12 @@ class ServerParty:
         return [order.run() for _, order in needs]
 
     def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
-        return [encode(header, body) for header, body in outbox]
+        # One message may be for many clients. `outbox` holds them, so an identity stays that of one message.
+        made: dict[tuple[Header, int], bytes] = {}
+        for header, body in outbox:
+            if (place := (header, id(body))) not in made:
+                made[place] = encode(header, body)
+        return [made[header, id(body)] for header, body in outbox]
 
     def error_bound(self) -> float | None:
         """Largest error of an encrypted score (probability 1 - 1e-6); None if no score was encrypted."""

@@ -138,10 +138,11 @@ def together(table: Table, choice: Choice, metrics: Mapping[str, pd.DataFrame]) 
 def tuned(table: Table, choice: Choice) -> Table:
     """The table as it is printed: with the last accuracy first, and every chosen setting as a difference."""
     measures = tuple(dict.fromkeys((Measure.LAST, *table.measures)))
-    return replace(table, measures=measures, differences=(*table.differences, GRID, *_words(table, choice)))
+    return replace(table, measures=measures, differences=(*table.differences, GRID, *in_words(table, choice)))
 
 
-def _words(table: Table, choice: Choice) -> Iterator[str]:
+def in_words(table: Table, choice: Choice) -> Iterator[str]:
+    """A sentence for each system: the settings that were chosen, and the accuracy that chose them."""
     for part in table.parts:
         for row in part.rows:
             own = choice[part.name, row.arm]

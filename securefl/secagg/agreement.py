@@ -12,6 +12,7 @@ import hmac
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from hmac import compare_digest
 from operator import itemgetter
 
 from securefl.core import agreement
@@ -70,14 +71,29 @@ class Channels:
             self._extracts[other] = SecretKey(hmac.digest(bytes(32), self.secret(other).reveal(), "sha256"))
         return expanded(self._extracts[other].reveal(), purpose)
 
-    def tag(self, closed: ClosedRoster, sender: int, receiver: int, text: bytes) -> Signature:
+    def tag(self, closed: ClosedRoster, sender: int, receiver: int, digested: bytes) -> Signature:
         """Return the tag by which one of the two members shows the other that it confirms a text.
+
+        digested: the text's SHA-256.
 
         Only the two can compute it. It convinces the receiver and nobody else.
         """
         other = receiver if sender == self.own else sender
-        purpose = closed.prefix(b"confirm") + u32(sender, receiver) + _hashed(text)
-        return Signature(self.derived(other, purpose).reveal()[:TAG_BYTES])
+        purpose = _confirms(closed, sender, receiver, digested)
+        tag = self.derived(other, purpose).reveal()[:TAG_BYTES]
+        if sender == self.own and self.roster.known is not None:
+            self.roster.known.made((purpose, tag), True)
+        return Signature(tag)
+
+    def holds(self, closed: ClosedRoster, sender: int, digested: bytes, tag: Signature) -> bool:
+        """Whether this is the tag of another member for this one.
+
+        If the sender is a party of this process and made exactly this tag, nothing is computed.
+        """
+        known = self.roster.known
+        if known is not None and known.found((_confirms(closed, sender, self.own, digested), tag.raw)):
+            return True
+        return compare_digest(tag.raw, self.tag(closed, sender, self.own, digested).raw)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +181,13 @@ def _listed(members: Sequence[int]) -> bytes:
     return listed(members)
 
 
+def _confirms(closed: ClosedRoster, sender: int, receiver: int, digested: bytes) -> bytes:
+    return closed.prefix(b"confirm") + u32(sender, receiver) + digested
+
+
 @newest
-def _hashed(text: bytes) -> bytes:
+def hashed(text: bytes) -> bytes:
+    """Return the SHA-256 of a text that all members sign."""
     return hashlib.sha256(text).digest()
 
 

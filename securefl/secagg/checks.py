@@ -15,7 +15,7 @@ from securefl.core.keys import Share
 from securefl.core.newest import newest
 from securefl.core.release import SERVER
 from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, alive, one_list
-from securefl.secagg.dealing import Pair, check_evidence, check_pair, share_key, unseal
+from securefl.secagg.dealing import Pair, check_evidence, opened, share_key
 from securefl.secagg.messages import Dealt, RosterClosed, Survivors
 
 ADVERTISE, SHARE, MASK, CONSISTENCY, UNMASK = "advertise", "share", "mask", "consistency", "unmask"
@@ -98,11 +98,8 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
     pairs: dict[int, Pair] = {}
     complaints = []
     for dealer, sealed, marks, evidence in zip(near, dealt.sealed, dealt.marks, dealt.evidence, strict=True):
-        key = share_key(closed, channels, dealer, own)
         try:
-            pair = unseal(sealed, key, closed, dealer, own)
-            check_pair(pair, marks, closed, dealer, own)
-            pairs[dealer] = pair
+            pairs[dealer] = opened(closed, channels, dealer, sealed, marks)
         except CryptoError:
             # The client reveals the key only for shares that their dealer signed. If the server altered the
             # shares, the key would let the server open the right ones.
@@ -110,6 +107,7 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
                 check_evidence(closed, dealer, own, marks, sealed, evidence)
             except CryptoError:
                 raise _altered(closed, dealer) from None
+            key = share_key(closed, channels, dealer, own)
             complaints.append(Share(u32(dealer) + key.reveal()))
     return Opened(dealers, pairs, tuple(complaints))
 

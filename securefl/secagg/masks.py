@@ -1,13 +1,14 @@
 """Masking of vectors: the keystream of AES-256-CTR, added to or subtracted from machine words in place.
 
 The key is a 32-byte seed that is used for nothing else. The upper half of the initial counter block is the
-number of the vector, so one seed masks several vectors. Words are little-endian. Arithmetic is modulo the
-word. A vector modulo 2^b is reduced once, after the last mask, since 2^b divides the word's modulus.
+number of the vector, so one seed masks several vectors. The lower half is 2. Words are little-endian.
+Arithmetic is modulo the word. A vector modulo 2^b is reduced once, after the last mask, since 2^b divides the
+word's modulus.
 
 Two modes of the library give this keystream. AES-GCM encrypts in counter mode, from its nonce with the block
-number 2 (NIST SP 800-38D, 7.1). With the number of the vector as its nonce it draws the same bytes, but for
-the first two blocks. On processors with AES on wide registers the library runs GCM at 2.5 times the speed of
-CTR, its unused tag included; on others CTR is faster. The first long mask of a process measures which.
+number 2 (NIST SP 800-38D, 7.1), with the number of the vector as its nonce. On processors with AES on wide
+registers the library runs GCM at 2.5 times the speed of CTR, its unused tag included; on others CTR is
+faster. The first long mask of a process measures which.
 """
 
 from __future__ import annotations
@@ -33,10 +34,8 @@ _BLOCK_BYTES: Final = 1 << 17
 _AT_ONCE: Final = 128
 """The most ciphers that are open at once, so that memory does not grow with the number of masks."""
 _ZEROS: Final = bytes(_BLOCK_BYTES)
-_HEAD_BYTES: Final = 32
-"""The two cipher blocks that GCM keeps for its own use: for the hash key, and for the tag."""
 _SHORT_BYTES: Final = 1 << 16
-"""Up to this length a second cipher costs more time than its speed saves."""
+"""Up to this length a process does not measure which mode is faster."""
 
 
 def apply_masks(
@@ -67,23 +66,19 @@ def apply_masks(
             "Make it with `words`."
         )
     signed = [(seed, True) for seed in add] + [(seed, False) for seed in subtract]
-    by_gcm = words.nbytes > _SHORT_BYTES and _gcm_is_faster()
-    head = _HEAD_BYTES // words.itemsize if by_gcm else len(words)
-    ctr, gcm = _ctr(vector), _gcm(vector)
+    mode = _gcm(vector) if words.nbytes > _SHORT_BYTES and _gcm_is_faster() else _ctr(vector)
     for start in range(0, len(signed), _AT_ONCE):
-        ciphers = [(AES(seed.reveal()), plus) for seed, plus in signed[start : start + _AT_ONCE]]
-        _apply_some(words[:head], [(Cipher(own, ctr).encryptor(), plus) for own, plus in ciphers])
-        if by_gcm:
-            _apply_some(words[head:], [(Cipher(own, gcm).encryptor(), plus) for own, plus in ciphers])
+        some = signed[start : start + _AT_ONCE]
+        _apply_some(words, [(Cipher(AES(seed.reveal()), mode).encryptor(), plus) for seed, plus in some])
 
 
 def _ctr(vector: int) -> CTR:
-    """The mode that draws the keystream from its first block on."""
-    return CTR(vector.to_bytes(8, "big") + bytes(8))
+    """The mode that draws the keystream on every processor."""
+    return CTR(vector.to_bytes(8, "big") + (2).to_bytes(8, "big"))
 
 
 def _gcm(vector: int) -> GCM:
-    """The mode that draws the same from the third block on, up to 2^36 - 32 bytes. No tag is computed."""
+    """The mode that draws the same, up to 2^36 - 32 bytes. No tag is computed."""
     # A vector has fewer than 2^32 words of 8 bytes, so GCM's counter of 32 bits does not wrap around.
     return GCM(vector.to_bytes(8, "big") + bytes(4))
 

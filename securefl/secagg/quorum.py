@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from hmac import compare_digest
 from typing import Final
 
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -23,7 +22,7 @@ from securefl.core.entropy import Random
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Guarded, Signature
 from securefl.core.newest import newest
-from securefl.secagg.agreement import Channels, ClosedRoster, alive
+from securefl.secagg.agreement import Channels, ClosedRoster, alive, hashed
 from securefl.secagg.checks import CONSISTENCY, ascending, refusal
 from securefl.secagg.messages import Quorum
 
@@ -61,18 +60,18 @@ class View(Guarded):
 
     def tags(self) -> tuple[Signature, ...]:
         """Return our tag for each surviving neighbour, in their order."""
-        text, own = self.text, self.channels.own
+        text, own = hashed(self.text), self.channels.own
         return tuple([self.channels.tag(self.closed, own, other, text) for other in self.near])
 
     def confirmed_by(self, tags: Sequence[Signature]) -> frozenset[int]:
         """Return the surviving neighbours whose tag for us holds. A tag is empty where none came."""
-        text, own, near = self.text, self.channels.own, self.near
+        text, near = hashed(self.text), self.near
         if len(tags) != len(near):
             raise refusal(CONSISTENCY, f"Expected a tag of each of {len(near)} neighbours, got {len(tags)}.")
         return frozenset(
             other
             for other, tag in zip(near, tags, strict=True)
-            if compare_digest(tag.raw, self.channels.tag(self.closed, other, own, text).raw)
+            if self.channels.holds(self.closed, other, text, tag)
         )
 
     def require_quorum(self, came: Quorum, confirmed: frozenset[int], random: Random) -> None:

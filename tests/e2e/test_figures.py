@@ -11,7 +11,7 @@ import pandas as pd
 import peers
 import pytest
 
-from securefl.protocols.tables import adds, fedcor, fedprof_v1
+from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1
 from securefl.protocols.tables.fedprof_v2 import TABLE_3, TABLE_4_TWIN
 from securefl.published import beside
 from securefl.published.table import Table
@@ -290,6 +290,37 @@ def test_a_table_of_rounds_beside_measured_ones() -> None:
             f"{printed}, {own['measured']:.1f} ± {own['deviation']:.1f}",
             f"{own['reached']} of {own['seeds']}",
             number(own["adjusted_p"]),
+        ]
+
+
+def test_fedlogs_table_beside_measured_figures() -> None:
+    kept = beside.read(RESULTS / "fedlog_table_1_mnist_twin.csv", fedlog.TABLE_1_MNIST_TWIN)
+    for (name, *figures), (system, own) in zip(
+        cells("FedLog's Table 1"), kept.groupby("system", sort=False), strict=True
+    ):
+        last, sent = (own[own["measure"] == measure].iloc[0] for measure in ("last accuracy", "Mb sent"))
+        least = "≥ " if sent["reached"] < sent["seeds"] else ""
+        assert name == system
+        assert figures == [
+            f"{last['published']:.4f}",
+            f"{last['measured']:.3f} ± {last['deviation']:.3f}",
+            f"{sent['published']:g}",
+            f"{least}{sent['measured']:.1f} ± {sent['deviation']:.1f}",
+            f"{sent['reached']} of {sent['seeds']}",
+        ]
+
+
+def test_what_makes_lenet5_learn() -> None:
+    kept = pd.read_csv(RESULTS / "fedprof_lenet5.csv", comment="#").to_dict("records")
+    for said, row in zip(cells("LeNet-5 under full aggregation"), kept, strict=True):
+        reached = row["rounds_to_target"]
+        assert said == [
+            "standardised" if "0.1307" in row["data.scaling"] else "0 to 1",
+            f"{row['local.learning_rate']:g}",
+            "their last model" if row["arm.stale"] else "the old global model",
+            f"{row['final_accuracy']:.3f}",
+            f"{row['best_accuracy']:.3f}",
+            "–" if pd.isna(reached) else f"{reached:.0f}",
         ]
 
 

@@ -419,7 +419,7 @@ def check_evidence(
 
 def keystream(seed: bytes, vector: int, length: int, bits: int) -> list[int]:
     size = 4 if bits <= 32 else 8
-    block = vector.to_bytes(8, "big") + bytes(8)
+    block = vector.to_bytes(8, "big") + (2).to_bytes(8, "big")
     stream = Cipher(algorithms.AES(seed), modes.CTR(block)).encryptor().update(bytes(size * length))
     return [int.from_bytes(stream[i : i + size], "little") for i in range(0, len(stream), size)]
 

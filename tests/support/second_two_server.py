@@ -67,7 +67,7 @@ class Terms:
 
     def place(self, member: int, vector: int) -> bytes:
         name, what = self.members[member][0].encode(), self.vectors[vector].encoded()
-        return text("two-server box", self.context(), fields(u32(member, vector), name, what))
+        return text("two-server box, 2", self.context(), fields(u32(member, vector), name, what))
 
     def sizes(self) -> list[int]:
         return [(v.length * v.bits + 7) // 8 for v in self.vectors]

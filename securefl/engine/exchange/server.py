@@ -284,9 +284,11 @@ def order_of(query: CohortQuery, *, again: int = 0) -> Order:
 def clear_orders_of(query: CohortQuery) -> Mapping[int, Order]:
     """The orders of a query in the clear, one for each client."""
     per_client, sums = _names(query)
-    # The common part is computed once, not once for each client.
+    # The common part is computed once, and one order serves all clients that were drawn as often.
     shared, drawn = _order(query, wants=(*sums, *per_client)), _drawn(query)
-    return {k: replace(shared, draws=drawn.get(k, 1)) for k in sorted(query.cohort)}
+    often = {k: drawn.get(k, 1) for k in sorted(query.cohort)}
+    made = {count: replace(shared, draws=count) for count in set(often.values())}
+    return {k: made[count] for k, count in often.items()}
 
 
 def _names(query: CohortQuery) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from securefl.core.memory import FULL_SEARCHES_APART, full_searches_apart
 
 ROUNDS = """
 import resource
@@ -33,3 +36,20 @@ def faults(keep: bool) -> int:
 def test_a_round_finds_the_memory_of_the_round_before() -> None:
     assert faults(keep=False) > 1000
     assert faults(keep=True) < 100
+
+
+def test_full_searches_are_rare_for_a_while() -> None:
+    """The caller's own numbers come back, after an error too; rarer ones stay as they are."""
+    usual = gc.get_threshold()
+    try:
+        with full_searches_apart():
+            assert gc.get_threshold() == (*usual[:2], max(usual[2], FULL_SEARCHES_APART))
+        assert gc.get_threshold() == usual
+        with pytest.raises(RuntimeError), full_searches_apart():
+            raise RuntimeError
+        assert gc.get_threshold() == usual
+        gc.set_threshold(700, 10, 5 * FULL_SEARCHES_APART)
+        with full_searches_apart():
+            assert gc.get_threshold() == (700, 10, 5 * FULL_SEARCHES_APART)
+    finally:
+        gc.set_threshold(*usual)

@@ -6,7 +6,7 @@ import pytest
 
 from securefl.core.errors import CryptoError
 from securefl.core.keys import PublicKey, Signature
-from securefl.core.signing import SigningKey, has_small_order, verify
+from securefl.core.signing import _WEAK, AgreementKey, SigningKey, cannot_agree, has_small_order, verify
 
 PRIME = 2**255 - 19
 
@@ -46,3 +46,25 @@ def test_an_ordinary_key_signs_what_it_signed() -> None:
     verify(own.public, own.sign(b"yes"), b"yes")
     with pytest.raises(CryptoError, match="expected key"):
         verify(own.public, own.sign(b"yes"), b"no")
+
+
+@pytest.mark.parametrize("high", [0, 1 << 255])
+@pytest.mark.parametrize("added", [0, 2**255 - 19])
+def test_keys_that_cannot_agree_are_those_that_agreement_refuses(added: int, high: int) -> None:
+    """The seven points of libsodium's list, and each with the bit that X25519 ignores."""
+    own, refused = AgreementKey.generate(), 0
+    for point in (*sorted(_WEAK), 2, 9, 2**255 - 21):
+        if point + added >= 2**255:
+            continue
+        key = PublicKey(((point + added) | high).to_bytes(32, "little"))
+        try:
+            own.agree(key, b"")
+            assert not cannot_agree(key)
+        except CryptoError:
+            assert cannot_agree(key)
+            refused += 1
+    assert refused == (2 if added else 5)
+
+
+def test_fresh_keys_can_agree() -> None:
+    assert not any(cannot_agree(AgreementKey.generate().public) for _ in range(20))

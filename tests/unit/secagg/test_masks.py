@@ -23,7 +23,7 @@ SEED = SecretKey(bytes(range(32)))
 
 def keystream(seed: bytes, vector: int, count: int) -> bytes:
     """AES in counter mode, block by block from the bare cipher."""
-    blocks = [vector.to_bytes(8, "big") + at.to_bytes(8, "big") for at in range(-(-count // 16))]
+    blocks = [vector.to_bytes(8, "big") + at.to_bytes(8, "big") for at in range(2, 2 - (-count // 16))]
     cipher = Cipher(AES(seed), ECB()).encryptor()
     return b"".join(cipher.update(block) for block in blocks)[:count]
 
