@@ -87,7 +87,7 @@ def lines() -> Iterator[dict[str, Any]]:
     for classes in grid["data.partition.per_client"]:
         for weight in grid["arm.weight"]:
             found = pd.DataFrame([alone(classes, seed, weight) for seed in SEEDS])
-            means = {name: round(float(value), 4) for name, value in found.mean().items()}
+            means = {str(name): round(float(value), 4) for name, value in found.mean().items()}
             deviation = round(float(found["accuracy"].std()), 4)
             yield {"classes": classes, "weight": weight, **means, "deviation": deviation}
 
