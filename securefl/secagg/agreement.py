@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hmac import compare_digest
 from operator import itemgetter
+from typing import Any
 
 from securefl.core import agreement
 from securefl.core.agreement import Identity, Roster, digest, fields, listed, tagged, u32
@@ -71,6 +72,20 @@ class Channels:
             self._extracts[other] = SecretKey(hmac.digest(bytes(32), self.secret(other).reveal(), "sha256"))
         return expanded(self._extracts[other].reveal(), purpose)
 
+    def made(self, other: int, what: tuple[bytes, ...], result: Any) -> None:
+        """Tell another member, if it is a party of this process, what its check of these bytes gives.
+
+        Only who has the secret of the two can tell it.
+        """
+        if self.roster.known is not None:
+            self.roster.known.made((self.secret(other).reveal(), *what), result)
+
+    def found(self, other: int, what: tuple[bytes, ...]) -> Any:
+        """Return what another member of this process told of exactly these bytes, or None: then check."""
+        if self.roster.known is None:
+            return None
+        return self.roster.known.found((self.secret(other).reveal(), *what))
+
     def tag(self, closed: ClosedRoster, sender: int, receiver: int, digested: bytes) -> Signature:
         """Return the tag by which one of the two members shows the other that it confirms a text.
 
@@ -81,8 +96,8 @@ class Channels:
         other = receiver if sender == self.own else sender
         purpose = _confirms(closed, sender, receiver, digested)
         tag = self.derived(other, purpose).reveal()[:TAG_BYTES]
-        if sender == self.own and self.roster.known is not None:
-            self.roster.known.made((purpose, tag), True)
+        if sender == self.own:
+            self.made(other, (purpose, tag), True)
         return Signature(tag)
 
     def holds(self, closed: ClosedRoster, sender: int, digested: bytes, tag: Signature) -> bool:
@@ -90,8 +105,7 @@ class Channels:
 
         If the sender is a party of this process and made exactly this tag, nothing is computed.
         """
-        known = self.roster.known
-        if known is not None and known.found((_confirms(closed, sender, self.own, digested), tag.raw)):
+        if self.found(sender, (_confirms(closed, sender, self.own, digested), tag.raw)):
             return True
         return compare_digest(tag.raw, self.tag(closed, sender, self.own, digested).raw)
 

@@ -97,27 +97,14 @@ def deal(
         if holder != own
     ]
     marks = tuple([pair.marks(closed, own, holder) for holder, pair in pairs.items()])
-    _tell(closed, own, pairs, marks, sealed)
+    boxes = iter(sealed)
+    for (holder, pair), marked in zip(pairs.items(), marks, strict=True):
+        if holder != own:
+            channels.made(holder, (_bound(closed, own, holder), marked.raw, next(boxes).raw), pair)
     hashed = seed_mark(closed.context, own, seed.reveal())
     tree = Tree.of(leaves(holders, own, marks, sealed))
     signature = channels.identity.signing.sign(signed(closed, own, hashed, tree.root))
     return Dealing(hashed, marks, tuple(sealed), signature), pairs[own]
-
-
-def _tell(
-    closed: ClosedRoster,
-    own: int,
-    pairs: Mapping[int, Pair],
-    marks: Sequence[Commitment],
-    sealed: Sequence[Share],
-) -> None:
-    """Tell the holders of this process what their boxes open to."""
-    if (known := closed.agreement.roster.known) is None:
-        return
-    boxes = iter(sealed)
-    for (holder, pair), mark_ in zip(pairs.items(), marks, strict=True):
-        if holder != own:
-            known.made((_bound(closed, own, holder), mark_.raw, next(boxes).raw), pair)
 
 
 def opened(closed: ClosedRoster, channels: Channels, dealer: int, sealed: Share, marks: Commitment) -> Pair:
@@ -126,11 +113,10 @@ def opened(closed: ClosedRoster, channels: Channels, dealer: int, sealed: Share,
     Raises CryptoError unless it was sealed for this place and matches. If the dealer is a party of this
     process and made exactly this box and these hashes, the dealer has done both.
     """
-    own, known = channels.own, closed.agreement.roster.known
-    if known is not None:
-        told: Pair | None = known.found((_bound(closed, dealer, own), marks.raw, sealed.raw))
-        if told is not None:
-            return told
+    own = channels.own
+    told: Pair | None = channels.found(dealer, (_bound(closed, dealer, own), marks.raw, sealed.raw))
+    if told is not None:
+        return told
     pair = unseal(sealed, share_key(closed, channels, dealer, own), closed, dealer, own)
     check_pair(pair, marks, closed, dealer, own)
     return pair

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from support.liars import swapped
 from support.recorded import honest, refused
-from support.tiny_secagg import client
+from support.tiny_secagg import aggregate, agreement, assert_exact, client, identity
 
-from securefl.core.keys import Commitment, Signature
-from securefl.secagg import checks, quorum
+from securefl.core.keys import Commitment, SecretKey, Signature
+from securefl.core.messages import client_name
+from securefl.engine.inprocess import Once
+from securefl.secagg import Agreement, Channels, checks, dealing, quorum
 from securefl.secagg.messages import Confirmed, Dealt, Quorum, RosterClosed, Survivors
 
 
@@ -111,6 +113,80 @@ def test_a_tag_for_another_member_confirms_nothing() -> None:
     state, _, _ = one.at(Confirmed)
     theirs = other.at(Confirmed)[1]
     assert one.inner.receive(state, "server", theirs).state.confirmed == frozenset()
+
+
+# Boxes and tags, which their maker in this process has checked -----------------------------------------
+
+
+@pytest.fixture
+def opening(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An entry for each box that a holder opened itself."""
+    done: list[str] = []
+    own = dealing.unseal
+    monkeypatch.setattr(dealing, "unseal", lambda *given: done.append("box") or own(*given))
+    return done
+
+
+def together(**terms: Any) -> Agreement:
+    """An agreement whose parties are in one process."""
+    agreed = agreement(5, **terms)
+    return replace(agreed, roster=replace(agreed.roster, known=Once()))
+
+
+def flipped(kind: bytes, back: int) -> Any:
+    """Changes one byte of this kind of message of client 3, or to client 3: so far from its end."""
+
+    def change(sender: str, to: str, data: bytes) -> bytes:
+        if kind not in data[:40] or client_name(3) not in (sender, to):
+            return data
+        at = len(data) - 1 - back % (len(data) - 80)  # behind the header
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+    return change
+
+
+def test_no_holder_opens_a_box_that_its_dealer_made_here(opening: list[str]) -> None:
+    for agreed, boxes in ((together(), 0), (agreement(5), 20)):
+        opening.clear()
+        assert_exact(agreed, aggregate(agreed).server)
+        assert len(opening) == boxes
+
+
+@pytest.mark.parametrize(
+    "kind", [b"secagg-shares", b"secagg-dealt", b"secagg-consistent", b"secagg-confirmed"]
+)
+@pytest.mark.parametrize("back", [40, 300, 900, 1000, 1300, 1500])
+def test_a_changed_byte_has_the_same_end_together_as_apart(kind: bytes, back: int) -> None:
+    """In boxes, hashes, evidence and tags, on the way to the server and from it."""
+    ends = []
+    for agreed in (together(), agreement(5)):
+        outcome = aggregate(agreed, tamper=flipped(kind, back))
+        results = [outcome.results.get(client_name(k)) for k in range(5)]
+        ends.append((results, type(outcome.server), getattr(outcome.server, "survivors", None)))
+    assert ends[0] == ends[1]
+
+
+def test_a_dealer_without_the_secret_of_the_two_cannot_speak_for_a_box() -> None:
+    """It tells what it sealed under another key. The holder looks, as one apart does, and complains."""
+    ends = []
+    for agreed in (together(), agreement(5)):
+        channels = Channels(identity(3), agreed.roster, agreed.header.session)
+        channels._secrets[0] = SecretKey(bytes(32))
+        liar = replace(client(3, agreed), channels=channels)
+        ends.append(aggregate(agreed, machines={client_name(3): liar}).results[client_name(0)])
+    assert ends == ["complained", "complained"]
+
+
+def test_a_box_is_told_of_once_and_each_byte_counts() -> None:
+    once = Once()
+    once.made((b"a", b"b"), 7)
+    assert [once.found(what) for what in ((b"ab", b""), (b"a", b"c"), (b"a",), (b"a", b"b"))] == [
+        None
+    ] * 3 + [7]
+    assert once.found((b"a", b"b")) is None
+    once.made((b"a", b"b"), 7)
+    once.forget()
+    assert (once.found((b"a", b"b")), len(once)) == (None, 0)
 
 
 def test_a_client_of_another_agreement_checks_the_roster_itself(counted: list[str]) -> None:
