@@ -101,7 +101,7 @@ def density(figures: pd.DataFrame) -> Figure:
 
 def local(figures: pd.DataFrame) -> pd.DataFrame:
     """The last local accuracy of each client, seed and arm: columns arm, seed, client, value."""
-    own = figures[figures["figure"] == "local accuracy"].sort_values("round")
+    own = figures[figures["figure"] == "local accuracy"].sort_values("round", kind="stable")
     return own.groupby(["arm", "seed", "client"], sort=False)["value"].last().reset_index()
 
 
@@ -125,7 +125,7 @@ def correlation(figures: pd.DataFrame) -> float:
 def summary(run: Path) -> list[dict[str, Any]]:
     """Of each arm: final accuracy and its deviation over seeds, shares sent and computed, and correlation."""
     figures = figures_of(run)
-    metrics = pd.read_csv(run / "metrics.csv").dropna(subset="accuracy")
+    metrics = pd.read_csv(run / "private" / "metrics.csv", comment="#").dropna(subset="accuracy")
     last = metrics.sort_values("round").groupby(["arm", "seed"], sort=False)["accuracy"].last()
     found = []
     for arm in metrics["arm"].unique():

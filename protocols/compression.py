@@ -8,6 +8,9 @@ models of server and clients are equal bit for bit. STC and CS-FL differ in thei
 A client that was not in a sum counts as having the model of the last sum that it was in. After three sums
 without it, or one without any client, it counts as having the initial one: it may have lost its state. If the
 changes that the cohort lacks are longer than the model, the model itself is sent.
+
+A client does not learn whether its value came into the sum. If it was lost on the way, the part that the
+client sent is in no residual either: that much of its update is lost.
 """
 
 from __future__ import annotations

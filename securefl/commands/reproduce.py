@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,10 @@ Example:  securefl reproduce
           securefl reproduce fedprof_v2_table_3 --tuned
           RAY_ADDRESS=10.0.0.1:6379 securefl reproduce fedprof_v2_table_3 --backend ray
 """
+
+
+CHOOSING = "choosing"
+"""The folder of the runs that choose settings, in that of a tuned table."""
 
 
 @click.command(epilog=_EXAMPLES)
@@ -62,7 +66,8 @@ def reproduce(
     """Measure a published TABLE again, and print its figures beside the published ones.
 
     Without TABLE, the command lists the tables with their data, the minutes that each takes on two cores, and
-    its state: not begun, n of m cells, or done. A cell is one system under one seed.
+    its state: not begun, n of m cells, or done. A cell is one system under one seed. A table begun with
+    --tuned has a second state.
 
     The table's folder gets a run folder for each part, with a report, and table.csv with every figure and
     every difference of data and scale. Pictures such as traces-rounds.png have the accuracy of all systems
@@ -98,7 +103,7 @@ def reproduce(
 def _list(out: Path, as_json: bool) -> None:
     from securefl.published import catalogue
 
-    rows = [_row(name, table, out / name) for name, table in catalogue.tables().items()]
+    rows = [_row(name, table, out) for name, table in catalogue.tables().items()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
@@ -106,19 +111,17 @@ def _list(out: Path, as_json: bool) -> None:
     for row in rows:
         minutes = f"{row['minutes']:>4} min"
         echo(f"{row['name']:<{width}}  {minutes}  {row['state']:<14}  {row['title']} ({row['source']})")
+        if row["tuned"]:
+            echo(f"{'':<{width}}  with --tuned: {row['tuned']}")
         for why in row["missing"].values():
             echo(f"{'':<{width}}  {why}")
 
 
-def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
+def _row(name: str, table: Table, out: Path) -> dict[str, Any]:
     from securefl.published import catalogue
     from securefl.published.reproduction_status import standing
 
     data = catalogue.data_of(table)
-    try:
-        state = str(standing(table, folder))
-    except SecureFLError as error:  # a damaged or older folder must not hide the other tables
-        state = f"unusable: {error}"
     return {
         "name": name,
         "title": table.title,
@@ -127,8 +130,33 @@ def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
         "twin_of": table.twin_of,
         "data": data,
         "missing": catalogue.missing(data),
-        "state": state,
+        "state": _state(lambda: str(standing(table, out / name))),
+        "tuned": _state(lambda: _tuned_state(table, out / _tuned_name(name))),
     }
+
+
+def _state(state: Callable[[], str]) -> str:
+    try:
+        return state()
+    except SecureFLError as error:  # a damaged or older folder must not hide the other tables
+        return f"unusable: {error}"
+
+
+def _tuned_name(name: str) -> str:
+    return f"{name}-tuned"
+
+
+def _tuned_state(table: Table, folder: Path) -> str:
+    """The state of the table with --tuned, empty if it was never begun."""
+    if not folder.is_dir():
+        return ""
+    from securefl.published import beside, tuning
+    from securefl.published.reproduction_status import standing
+
+    chosen = standing(tuning.choosing(table), folder / CHOOSING)
+    if chosen.done < chosen.of:
+        return f"choosing, {chosen}"
+    return "done" if (folder / beside.CSV).is_file() else "chosen, measuring"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +173,7 @@ class _Asked:
 
     @property
     def folder(self) -> Path:
-        return self.out / (f"{self.name}-tuned" if self.tuned else self.name)
+        return self.out / (_tuned_name(self.name) if self.tuned else self.name)
 
     @property
     def command(self) -> str:
@@ -181,7 +209,7 @@ def _run_tuned(asked: _Asked, console: Console) -> _Ran:
     from securefl.published.observed_figures import with_figures
 
     console.print(tuning.GRID, highlight=False)
-    tried = _run(asked, tuning.choosing(asked.table), asked.folder / "choosing", console)
+    tried = _run(asked, tuning.choosing(asked.table), asked.folder / CHOOSING, console)
     choice = tuning.chosen(asked.table, {name: own.metrics for name, own in tried.items()})
     for line in tuning.in_words(asked.table, choice):
         console.print(line, highlight=False)

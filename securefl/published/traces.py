@@ -112,7 +112,7 @@ class _System:
             look=look,
             spent=by_round["spent"].mean().to_numpy(),
             accuracy=by_round["accuracy"].mean().to_numpy(),
-            deviation=by_round["accuracy"].std(ddof=0).to_numpy(),
+            deviation=np.asarray(by_round["accuracy"].std(ddof=0), dtype=np.float64),
             best=best,
             published=row.figures.get(measure),
             measured=sample(measure, metrics, row.arm, part.study.study.target),
@@ -140,7 +140,7 @@ def _draw_curves(axes: Axes, part: Part, systems: Sequence[_System]) -> None:
         if own.seeds >= FEW_SEEDS:
             ends = own.accuracy - own.deviation, own.accuracy + own.deviation
             axes.fill_between(own.spent, *ends, color=ink, alpha=0.15, linewidth=0)
-        low = min(low, own.accuracy[len(own.accuracy) // 4 :].min())
+        low = min(low, own.accuracy[len(own.accuracy) // 2 :].min())
         high = max(high, own.accuracy.max(), *_ends(own.best))
         if own.best is not None and own.best.mean is not None:
             low = min(low, own.best.mean)
@@ -173,7 +173,8 @@ def _rows_under(axes: Axes, inches: float) -> Axes:
 
     figure: Any = axes.get_figure(root=True)
     # A height in shares of the curves' would change when the panels are placed.
-    from_corner = figure.dpi_scale_trans + ScaledTranslation(0, 0, axes.transAxes)
+    shares: Any = axes.transAxes
+    from_corner = figure.dpi_scale_trans + ScaledTranslation(0, 0, shares)
     where = blended_transform_factory(axes.transAxes, from_corner)
     return axes.inset_axes((0, -_GAP - inches, 1, inches), transform=where)
 
@@ -233,7 +234,7 @@ def _add_legend(figure: Picture, looks: Mapping[str, Look]) -> None:
     for label, worn in looks.items():
         axes.plot([], [], color=worn.colour, label=label)
     line: Mapping[str, Any] = {"color": _GREY, "linestyle": "none", "markersize": 5}
-    marks = {
+    marks: Mapping[str, Mapping[str, Any]] = {
         "published": {"marker": "o", "markerfacecolor": "white"},
         "measured": {"marker": "o"},
         "measured, at least": {"marker": ">"},

@@ -17,7 +17,7 @@ from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 from functools import cache
 from textwrap import fill
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from markupsafe import Markup
@@ -169,7 +169,13 @@ def plain_logarithmic(axis: Axis) -> None:
     """Label a logarithmic axis with plain numbers, such as 0.02 and 500."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=7))
+    class FewNumbers(LogLocator):
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            # Over more than two decades, 2 and 5 would lie on their neighbours in a narrow picture.
+            self.set_params(subs=(1.0, 2.0, 5.0) if vmax < 200 * vmin else (1.0,))
+            return super().tick_values(vmin, vmax)
+
+    axis.set_major_locator(FewNumbers(numticks=7))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 

@@ -43,18 +43,18 @@ def test_the_density_has_every_client_where_its_records_put_it(tmp_path: Path) -
     held = written.replace("clients = 4", "clients = 4\nholdout = 0.2")
     run_study(parse(held), tmp_path / "run", lambda arm, seed, record: None)
     figures = adds_figures.figures_of(tmp_path / "run")
-    own = figures[(figures["figure"] == "local accuracy") & (figures["arm"] == "ADDS")]
+    own = figures[(figures["figure"] == "local accuracy") & (figures["arm"] == "FedAvg")]
     expected = []
     for _, client in own.groupby(["seed", "client"]):
         expected.append(client.loc[client["round"] == client["round"].max(), "value"].item())
     assert len(expected) == 4 * 2
     panels = adds_figures.density(figures).axes
     assert len(panels) == 2
-    (axes,) = (axes for axes in panels if axes.get_title(loc="left").startswith("ADDS"))
+    (axes,) = (axes for axes in panels if axes.get_title(loc="left").startswith("FedAvg"))
     # A client right at 1 is in the last bar.
     assert sum(bar.get_height() for bar in axes.patches) == len(expected)
     lines = axes.collections[0].get_segments()
     assert sorted(line[0][0] for line in lines) == pytest.approx(sorted(expected))
-    assert axes.get_title(loc="left") == f"ADDS: {np.mean(expected):.3f} ± {np.std(expected):.3f}"
+    assert axes.get_title(loc="left") == f"FedAvg: {np.mean(expected):.3f} ± {np.std(expected):.3f}"
     told = {row["arm"]: row for row in adds_figures.summary(tmp_path / "run")}
-    assert told["ADDS"]["local"] == pytest.approx(np.mean(expected))
+    assert told["FedAvg"]["local"] == pytest.approx(np.mean(expected))

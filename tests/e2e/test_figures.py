@@ -11,7 +11,7 @@ import pandas as pd
 import peers
 import pytest
 
-from securefl.protocols.tables import adds, fedcor, fedprof_v1
+from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1
 from securefl.protocols.tables.fedprof_v2 import TABLE_3, TABLE_4_TWIN
 from securefl.published import beside
 from securefl.published.table import Table
@@ -293,6 +293,37 @@ def test_a_table_of_rounds_beside_measured_ones() -> None:
         ]
 
 
+def test_fedlogs_table_beside_measured_figures() -> None:
+    kept = beside.read(RESULTS / "fedlog_table_1_mnist_twin.csv", fedlog.TABLE_1_MNIST_TWIN)
+    for (name, *figures), (system, own) in zip(
+        cells("FedLog's Table 1"), kept.groupby("system", sort=False), strict=True
+    ):
+        last, sent = (own[own["measure"] == measure].iloc[0] for measure in ("last accuracy", "Mb sent"))
+        least = "≥ " if sent["reached"] < sent["seeds"] else ""
+        assert name == system
+        assert figures == [
+            f"{last['published']:.4f}",
+            f"{last['measured']:.3f} ± {last['deviation']:.3f}",
+            f"{sent['published']:g}",
+            f"{least}{sent['measured']:.1f} ± {sent['deviation']:.1f}",
+            f"{sent['reached']} of {sent['seeds']}",
+        ]
+
+
+def test_what_makes_lenet5_learn() -> None:
+    kept = pd.read_csv(RESULTS / "fedprof_lenet5.csv", comment="#").to_dict("records")
+    for said, row in zip(cells("LeNet-5 under full aggregation"), kept, strict=True):
+        reached = row["rounds_to_target"]
+        assert said == [
+            "standardised" if "0.1307" in row["data.scaling"] else "0 to 1",
+            f"{row['local.learning_rate']:g}",
+            "their last model" if row["arm.stale"] else "the old global model",
+            f"{row['final_accuracy']:.3f}",
+            f"{row['best_accuracy']:.3f}",
+            "–" if pd.isna(reached) else f"{reached:.0f}",
+        ]
+
+
 def test_ablations() -> None:
     kept = pd.read_csv(RESULTS / "fedcor_ablations.csv", comment="#")
     groups = kept.groupby(["arm.interval", "arm.annealing", "arm.warm_up"], sort=False)
@@ -325,8 +356,9 @@ def test_the_table_of_subnets() -> None:
     assert said in section("Subnets (ADDS)").replace("\n", " ")
 
 
-def test_lambda_against_skew() -> None:
-    kept = pd.read_csv(RESULTS / "adds_lambda.csv", comment="#")
+@pytest.mark.parametrize("name", ["adds_lambda.csv", "adds_alone.csv"])
+def test_lambda_against_skew(name: str) -> None:
+    kept = pd.read_csv(RESULTS / name, comment="#")
     said = section("Subnets (ADDS)")
     for classes, own in kept.groupby("classes"):
         cells = [
@@ -335,6 +367,18 @@ def test_lambda_against_skew() -> None:
         ]
         parameters = f"{own['parameters'].iloc[0]:.2f} to {own['parameters'].iloc[-1]:.2f}"
         assert f"| {classes} | {own['skew'].mean():.2f} | {' | '.join(cells)} | {parameters} |" in said
+
+
+def test_alone_sampling_costs_the_more_the_evener_the_labels() -> None:
+    """Means fall with lambda at even labels, and the fall shrinks with the skew, as the page says."""
+    kept = pd.read_csv(RESULTS / "adds_alone.csv", comment="#")
+    costs = []
+    for classes in (10, 5, 2, 1):
+        own = kept[kept["classes"] == classes].set_index("weight")["accuracy"]
+        costs.append(own[0.0] - own[1.2])
+    assert kept[kept["classes"] == 10]["accuracy"].is_monotonic_decreasing
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == 0
 
 
 def test_conditions() -> None:

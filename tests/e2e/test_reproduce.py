@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -74,10 +75,16 @@ def test_a_tuned_table_from_its_choice_to_its_csv(
     assert len(told["claims"]) == 3
     assert err == ""
     # A second call reads what is there.
-    again, printed, _ = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--json")
-    assert (again, json.loads(printed)["figures"]) == (code, told["figures"])
-    _, _, err = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--workers", 1)
+    first = Path(told["csv"]).read_bytes()
+    again, _, err = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--workers", 1)
+    assert (again, Path(told["csv"]).read_bytes()) == (code, first)
     assert err.index("candidates a system") < err.index("Avg: chosen learning rate")
+    assert listed(capfd, tmp_path)["digits"]["tuned"] == "done"
+    (tmp_path / "digits-tuned" / "table.csv").unlink()
+    assert listed(capfd, tmp_path)["digits"]["tuned"] == "chosen, measuring"
+    rmtree(tmp_path / "digits-tuned" / "choosing" / "one-rate-x-4")
+    _, printed, _ = securefl(capfd, "reproduce", "--out", tmp_path)
+    assert "with --tuned: choosing, 4 of 8 cells" in printed
     code, _, err = securefl(capfd, "reproduce", "--tuned")
     assert code == 2
     assert "Expected a TABLE with --tuned" in err

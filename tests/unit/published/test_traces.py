@@ -130,6 +130,15 @@ def test_all_curves_and_marks_are_inside_their_panels() -> None:
     assert left <= 2.0 < 3.0 < right
 
 
+def test_the_axis_begins_at_the_second_half_of_the_runs() -> None:
+    """What is below the lowest mean of the second half is cut off."""
+    own = [[-0.5, 0.1, 0.3, 0.31]] * 2
+    above, _ = panels(Measure.ROUNDS, printed({"Avg": {}, "Ours": {}}), FedAvg=own, FedProf=own)
+    low, high = above.get_ylim()
+    # The study's target is 0.2.
+    assert (low, high) == pytest.approx((0.2 - 0.05 * 0.11, 0.31 + 0.05 * 0.11))
+
+
 def test_a_band_needs_five_seeds() -> None:
     own = [[0.1, 0.2, 0.3 + seed / 100] for seed in range(5)]
     for seeds, bands in ((4, 0), (5, 2)):

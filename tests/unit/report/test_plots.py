@@ -287,6 +287,17 @@ def test_costs_far_apart_are_drawn_on_a_log_scale() -> None:
     assert (left.get_xscale(), right.get_xscale()) == ("log", "linear")
 
 
+def test_numbers_of_a_long_log_scale_do_not_lie_on_each_other() -> None:
+    figure = style.blank(width=style.NARROW)
+    short, long = figure.subplots(2, 1)
+    for axes, most in ((short, 50), (long, 3000)):
+        axes.set_xscale("log")
+        axes.set_xlim(1, most)
+        style.plain_logarithmic(axes.xaxis)
+    assert [tick for tick in short.get_xticks() if 1 <= tick <= 50] == [1, 2, 5, 10, 20, 50]
+    assert [tick for tick in long.get_xticks() if 1 <= tick <= 3000] == [1, 10, 100, 1000]
+
+
 ALL: list[tuple[Callable[[pd.DataFrame], Figure], pd.DataFrame]] = [
     (plots.accuracy, metrics(seeds=(0, 1))),
     (client_plots.participation, participation(60)),
