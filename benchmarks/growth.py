@@ -40,8 +40,9 @@ from securefl.study.arm import arm_folder
 from securefl.study.run import run_arm
 
 EARLY = 10
-MOST_PLAYED, MOST_ROWS = {"none": 20_000, "local": 20_000, "masked": 3_000}, 100_000
-"""The most client-rounds that are played early, and that are written between."""
+MOST_PLAYED = {"none": 20_000, "local": 20_000, "masked": 3_000}
+MOST_ROWS = {"none": 100_000, "local": 100_000, "masked": 30_000}
+"""The most client-rounds that are played early, and that are written between. Masked ones have five records."""
 CLIENTS, SHARES = (100, 1_000, 10_000, 100_000), (0.01, 0.1)
 MASKED = ((1_000, 100), (10_000, 100), (100_000, 100), (100_000, 300), (100_000, 1_000), (100_000, 3_000))
 """The cells under masks: clients and cohort."""
@@ -75,7 +76,7 @@ def cell(clients: int, cohort: int, kind: str) -> dict[str, Any]:
     """One row of the table. kind: a key of `KINDS`."""
     before = peak()
     study, arm, here = made(clients, cohort / clients, kind)
-    limits = ((EARLY, max(2 * cohort, MOST_PLAYED[kind])), (LATE, MOST_ROWS))
+    limits = ((EARLY, max(2 * cohort, MOST_PLAYED[kind])), (LATE, MOST_ROWS[kind]))
     soon, late = (min(n, most // cohort) for n, most in limits)
     newest = 4 if cohort < (1_000 if kind == "masked" else 10_000) else 2
     with tempfile.TemporaryDirectory() as place:
