@@ -42,7 +42,7 @@ from securefl.study.run import run_arm
 EARLY = 10
 MOST_PLAYED = {"none": 20_000, "local": 20_000, "masked": 3_000}
 MOST_ROWS = {"none": 100_000, "local": 100_000, "masked": 30_000}
-"""The most client-rounds that are played early, and that are written between. Masked ones have five records."""
+"""The most client-rounds that are played early, and written between. A masked one has five records."""
 CLIENTS, SHARES = (100, 1_000, 10_000, 100_000), (0.01, 0.1)
 MASKED = ((1_000, 100), (10_000, 100), (100_000, 100), (100_000, 300), (100_000, 1_000), (100_000, 3_000))
 """The cells under masks: clients and cohort."""
