@@ -19,7 +19,7 @@ COLOURS = ("tab:blue", "tab:orange", "tab:green")
 
 
 def main() -> None:
-    figure, (time, memory) = plt.subplots(1, 2, figsize=(9, 3.6))
+    figure, (time, memory) = plt.subplots(1, 2, figsize=(9, 4.6))
     for (kind, words), colour in zip(WORDS.items(), COLOURS, strict=True):
         file = ROOT / "benchmarks" / "results" / f"growth_{kind}.json"
         if not file.exists():
@@ -38,7 +38,7 @@ def main() -> None:
     memory.set(xlabel="clients", ylabel="MiB beyond the imports")
     for axes in (time, memory):
         axes.grid(alpha=0.3, which="both")
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
     figure.tight_layout()
     figure.savefig(ROOT / "docs" / "growth.png", dpi=120)
 

@@ -128,6 +128,26 @@ def test_peers() -> None:
     assert lines in section("Simulation beside others")
 
 
+@pytest.mark.parametrize(("place", "kind"), list(enumerate(("local", "none", "masked"))))
+def test_growth(place: int, kind: str) -> None:
+    kept = json.loads((RESULTS / f"growth_{kind}.json").read_text(encoding="utf-8"))["cells"]
+    tables = re.split(r"(?m)^\| clients \| cohort .*\n\|[-|]+\n", section("How a round grows"))[1:]
+    said = [line.strip("| ").split(" | ") for line in tables[place].splitlines() if line.startswith("|")]
+    assert len(said) == len(kept)
+    for row, own in zip(said, kept, strict=True):
+        counts = ("clients", "cohort", "early_round", "late_round")
+        kilobytes = own["bytes_per_round"] / 1000
+        assert row == [
+            *(f"{own[name]:,}" for name in counts),
+            f"{own['ms_early']:.1f}",
+            f"{own['ms_late']:.1f}",
+            f"{own['ratio']:.2f}",
+            *(str(own[name]) for name in ("mib", "mib_late")),
+            f"{kilobytes:,.0f}",
+            f"{kilobytes / own['cohort']:.1f}",
+        ]
+
+
 HEADS = ("prototypes", "ridge", "LDA")
 RULE = "the rule's"
 PARTITIONS = {"3 shards": "kind shards, per_client 3", "FedCor 0.3": "kind fedcor, concentration 0.3"}
