@@ -73,7 +73,7 @@ def _picture(table: Table, measure: Measure, metrics: Mapping[str, pd.DataFrame]
     figure = blank(height=0.7 + len(table.parts) * (_CURVES + _GAP + rows + _WORDS), width=NARROW)
     panels = figure.subplots(len(table.parts), 1, squeeze=False)[:, 0]
     for above, part in zip(panels, table.parts, strict=True):
-        systems = [_System.of(part, row, measure, metrics[part.name], looks[row.label]) for row in part.rows]
+        systems = [_System.of(part, row, measure, metrics[part.name], looks) for row in part.rows]
         below = _rows_under(above, rows)
         _draw_curves(above, part, systems)
         _draw_needed(below, part, measure, systems)
@@ -92,6 +92,7 @@ class _System:
 
     row: Row
     look: Look
+    dash: str
     spent: NDArray[np.float64]
     accuracy: NDArray[np.float64]
     deviation: NDArray[np.float64]
@@ -101,7 +102,9 @@ class _System:
     seeds: int
 
     @classmethod
-    def of(cls, part: Part, row: Row, measure: Measure, metrics: pd.DataFrame, look: Look) -> _System:
+    def of(
+        cls, part: Part, row: Row, measure: Measure, metrics: pd.DataFrame, looks: Mapping[str, Look]
+    ) -> _System:
         own = metrics[metrics["arm"] == row.arm].sort_values(["seed", "round"])
         own = own.assign(spent=costs(measure, own).groupby(own["seed"]).cumsum())
         # Costs add up over all rounds, also over those in which no model was tested.
@@ -109,7 +112,8 @@ class _System:
         best = next((row.figures[one] for one in (Measure.BEST, Measure.LAST) if one in row.figures), None)
         return cls(
             row=row,
-            look=look,
+            look=looks[row.label],
+            dash=_dash(row.label, looks),
             spent=by_round["spent"].mean().to_numpy(),
             accuracy=by_round["accuracy"].mean().to_numpy(),
             deviation=np.asarray(by_round["accuracy"].std(ddof=0), dtype=np.float64),
@@ -126,6 +130,12 @@ class _System:
         yield from _ends(self.published)
 
 
+def _dash(label: str, looks: Mapping[str, Look]) -> str:
+    """The line of a system: dashed if an earlier one has its colour."""
+    earlier = list(looks)[: list(looks).index(label)]
+    return "dashed" if any(looks[one].colour == looks[label].colour for one in earlier) else "solid"
+
+
 def _ends(figure: Figure | None) -> Iterator[float]:
     if figure is not None and figure.mean is not None:
         yield figure.mean + (figure.deviation or 0)
@@ -136,7 +146,7 @@ def _draw_curves(axes: Axes, part: Part, systems: Sequence[_System]) -> None:
     low, high = np.inf, -np.inf
     for place, own in enumerate(systems):
         ink = own.look.colour
-        axes.plot(own.spent, own.accuracy, color=ink, linewidth=1.6)
+        axes.plot(own.spent, own.accuracy, color=ink, linewidth=1.6, linestyle=own.dash)
         if own.seeds >= FEW_SEEDS:
             ends = own.accuracy - own.deviation, own.accuracy + own.deviation
             axes.fill_between(own.spent, *ends, color=ink, alpha=0.15, linewidth=0)
@@ -232,7 +242,7 @@ def _add_legend(figure: Picture, looks: Mapping[str, Look]) -> None:
 
     axes = figure.axes[0]
     for label, worn in looks.items():
-        axes.plot([], [], color=worn.colour, label=label)
+        axes.plot([], [], color=worn.colour, linestyle=_dash(label, looks), label=label)
     line: Mapping[str, Any] = {"color": _GREY, "linestyle": "none", "markersize": 5}
     marks: Mapping[str, Mapping[str, Any]] = {
         "published": {"marker": "o", "markerfacecolor": "white"},

@@ -13,6 +13,7 @@ from support.tiny_table import TABLE, metrics, part, table
 
 from securefl.published import traces
 from securefl.published.table import Figure, Measure, Row
+from securefl.report import style
 
 ACCURACIES = {"FedAvg": [[0.1, 0.2, 0.1], [0.1, 0.15, 0.12]], "FedProf": [[0.2, 0.4, 0.3], [0.1, 0.5, 0.5]]}
 PRINTED = {
@@ -152,3 +153,10 @@ def test_files_are_named_by_what_they_show(tmp_path: Path) -> None:
     found = traces.write(tmp_path, printed(), runs())
     assert [path.name for path in found] == ["traces-rounds.png", "traces-minutes.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in found)
+
+
+def test_systems_of_one_colour_have_different_lines() -> None:
+    looks = style.looks(f"system {number}" for number in range(9))
+    lines = [(look.colour, traces._dash(label, looks)) for label, look in looks.items()]
+    assert len(set(lines)) == len(lines)
+    assert [line for _, line in lines] == ["solid"] * 7 + ["dashed"] * 2
