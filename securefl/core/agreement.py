@@ -105,7 +105,7 @@ class Roster:
     members: tuple[Member, ...]
     verify: Verify = field(default=verify, compare=False)
     agree: Agree = field(default=AgreementKey.agree, compare=False)
-    known: Made | None = field(default=None, compare=False, repr=False)
+    known: Made | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         names = [member.name for member in self.members]

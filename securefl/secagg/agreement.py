@@ -55,6 +55,7 @@ class Channels:
             )
         self._secrets: dict[int, SecretKey] = {}
         self._extracts: dict[int, SecretKey] = {}
+        self._places: dict[int, bytes] = {}
 
     def secret(self, other: int) -> SecretKey:
         """Return 32 bytes that only the two members know. Raises CryptoError for a weak key."""
@@ -78,13 +79,19 @@ class Channels:
         Only who has the secret of the two can tell it.
         """
         if self.roster.known is not None:
-            self.roster.known.made((self.secret(other).reveal(), *what), result)
+            self.roster.known.made((self._place(other), *what), result)
 
     def found(self, other: int, what: tuple[bytes, ...]) -> Any:
         """Return what another member of this process told of exactly these bytes, or None: then check."""
         if self.roster.known is None:
             return None
-        return self.roster.known.found((self.secret(other).reveal(), *what))
+        return self.roster.known.found((self._place(other), *what))
+
+    def _place(self, other: int) -> bytes:
+        """32 bytes that only the two members know. They are no key, so they may stand in a table."""
+        if other not in self._places:
+            self._places[other] = self.derived(other, tagged(b"told", self.session)).reveal()
+        return self._places[other]
 
     def tag(self, closed: ClosedRoster, sender: int, receiver: int, digested: bytes) -> Signature:
         """Return the tag by which one of the two members shows the other that it confirms a text.

@@ -288,7 +288,7 @@ def test_costs_far_apart_are_drawn_on_a_log_scale() -> None:
 
 
 def test_numbers_of_a_long_log_scale_do_not_lie_on_each_other() -> None:
-    figure = style.blank(width=style.NARROW)
+    figure = style.blank(height=4.0, width=style.NARROW)
     short, long = figure.subplots(2, 1)
     for axes, most in ((short, 50), (long, 3000)):
         axes.set_xscale("log")
