@@ -12,7 +12,7 @@ import peers
 import pytest
 
 from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1
-from securefl.protocols.tables.fedprof_v2 import TABLE_3, TABLE_4_TWIN
+from securefl.protocols.tables.fedprof_v2 import TABLE_3, TABLE_4_TWIN, TABLE_5_TWIN
 from securefl.published import beside
 from securefl.published.table import Table
 from securefl.report.significance import holm, signed_rank
@@ -262,6 +262,7 @@ def printed(row: pd.Series[Any], form: str) -> str:
     [
         ("FedProf's Table 3", "fedprof_v2_table_3.csv", TABLE_3),
         ("FedProf's Table 4", "fedprof_v2_table_4_twin.csv", TABLE_4_TWIN),
+        ("FedProf's Table 5", "fedprof_v2_table_5_twin.csv", TABLE_5_TWIN),
         ("FedProf v1's Table 2", "fedprof_v1_table_2.csv", fedprof_v1.TABLE_2),
         ("FedProf v1's Table 2, tuned", "fedprof_v1_table_2_tuned.csv", fedprof_v1.TABLE_2),
         ("FedProf v1's Table 3", "fedprof_v1_table_3_twin.csv", fedprof_v1.TABLE_3_TWIN),
