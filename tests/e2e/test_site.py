@@ -20,7 +20,10 @@ from support.pages import blocks, differs
 
 from securefl.commands.exit_codes import MEANINGS, ExitCode
 from securefl.core.errors import ConfigError
-from securefl.study.config import parse
+from securefl.study.accounted import allotted
+from securefl.study.composition import composition
+from securefl.study.config import Study, parse
+from securefl.study.world import build as built
 from securefl.sweep.cells import has_sweep, parse_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -153,12 +156,28 @@ def test_a_key_without_a_meaning_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=name)
-def test_the_studies_behind_the_examples_are_read(path: Path) -> None:
+def test_the_studies_behind_the_examples_can_run(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     if has_sweep(text):
-        assert len(parse_sweep(text, home=path.parent).cells) > 1
+        cells = parse_sweep(text, home=path.parent).cells
+        assert len(cells) > 1
+        require_runs(cells[0].study)
     else:
-        assert parse(text, home=path.parent).arms
+        require_runs(parse(text, home=path.parent))
+
+
+def require_runs(study: Study) -> None:
+    """Raises ConfigError where `securefl plan` would refuse the study."""
+    seed = study.study.seeds[0]
+    records = built(study, seed)
+    for arm in study.arms:
+        allotted(study, arm, seed, composition(study, arm, records), "")
+
+
+def test_an_example_that_cannot_run_is_refused() -> None:
+    text = (ROOT / "docs" / "examples" / "hidden_sums.toml").read_text(encoding="utf-8")
+    with pytest.raises(ConfigError, match="honest signers"):
+        require_runs(parse(text.replace("clients = 48", "clients = 24").replace("_size = 24", "_size = 12")))
 
 
 def test_an_example_with_a_key_that_does_not_exist_is_refused() -> None:
