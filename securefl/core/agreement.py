@@ -12,7 +12,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from securefl.core.entropy import derived
@@ -41,7 +41,12 @@ def digest(purpose: bytes, context: bytes, *rest: bytes) -> bytes:
 
 def u32(*numbers: int) -> bytes:
     """Encode numbers as four bytes each, little-endian."""
-    return struct.pack(f"<{len(numbers)}I", *numbers)
+    return _numbers(len(numbers)).pack(*numbers)
+
+
+@lru_cache(maxsize=64)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}I")
 
 
 def listed(members: Sequence[int]) -> bytes:

@@ -70,7 +70,7 @@ class Once:
     def __init__(self) -> None:
         self._messages: dict[tuple[bytes, Header], tuple[Mapping[Any, Limit], Any]] = {}
         self._signed: set[tuple[bytes, bytes, bytes]] = set()
-        self._agreed: dict[tuple[frozenset[bytes], bytes], SecretKey] = {}
+        self._agreed: dict[tuple[bytes, bytes, bytes], SecretKey] = {}
         self._made: dict[tuple[bytes, ...], Any] = {}
 
     def __len__(self) -> int:
@@ -106,7 +106,8 @@ class Once:
 
     def agree(self, own: AgreementKey, other: PublicKey, purpose: bytes) -> SecretKey:
         """As `own.agree`. Both sides compute the same secret, and the second one takes the first one's."""
-        key = (frozenset((own.public.raw, other.raw)), purpose)
+        one, two = own.public.raw, other.raw
+        key = (one, two, purpose) if one < two else (two, one, purpose)
         # Removed when the other side takes it, because a cohort of K clients has K^2 of them.
         if (found := self._agreed.pop(key, None)) is None:
             found = self._agreed[key] = own.agree(other, purpose)
