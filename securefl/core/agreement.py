@@ -25,6 +25,7 @@ from securefl.core.wire import Header
 
 LABEL = b"securefl/secagg/3|"
 LEAST_BITS, MOST_BITS = 8, 64
+_MOST_ROSTERS = 8
 
 # One encoding -----------------------------------------------------------------------------------
 
@@ -236,10 +237,22 @@ class Directory:
 
     def roster(self, cohort: Iterable[str]) -> Roster:
         """Return the pinned keys of a cohort. Raises CryptoError if the keys of a client are not pinned."""
+        names = tuple(sorted(cohort))
+        if (found := self._rosters.get(names)) is not None:
+            return found
         try:
-            return Roster(tuple(self.members(sorted(cohort))), self.verify, self.agree, self.known)
+            made = Roster(tuple(self.members(names)), self.verify, self.agree, self.known)
         except KeyError as unknown:
             raise CryptoError(f"Expected clients whose keys are pinned, got {unknown}.") from None
+        if len(self._rosters) >= _MOST_ROSTERS:
+            del self._rosters[next(iter(self._rosters))]  # the oldest
+        self._rosters[names] = made
+        return made
+
+    @cached_property
+    def _rosters(self) -> dict[tuple[str, ...], Roster]:
+        """The newest cohorts' rosters: parties of a process ask for one several times in a round."""
+        return {}
 
     def vouched(self, purpose: bytes, said: bytes) -> bytes:
         """Return the public key that the key holder signed for this purpose in this session.
