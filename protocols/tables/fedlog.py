@@ -43,6 +43,7 @@ _CIFAR10_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 """Those options that differ on CIFAR-10 (Table A.3)."""
 _TUNES: Final[Mapping[str, tuple[str, tuple[float, float]]]] = {
     "FedRep": ("head_rate", (1.0, 5.0)),
+    "CS-FL": ("vote_rate", (0.001, 0.01)),
     "FedProto": ("lamda", (0.1, 1.0)),
     "FedDBE": ("kappa", (1.0, 10.0)),
     OURS: ("alpha", (0.01, 0.1)),
