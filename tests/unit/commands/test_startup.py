@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from click.testing import CliRunner
 from securefl.commands.ledger import show
 from securefl.commands.main import Commands, cli
 from securefl.core.installed import entry_points
-from securefl.core.lazy import without_full_collections
 from securefl.core.release import PARTIES
 
 SLOW = ("torch", "matplotlib", "dp_accounting", "scipy", "pandas", "tenseal", "sklearn", "opacus", "jinja2")
@@ -71,22 +69,6 @@ def test_each_call_loads_only_what_it_needs(tmp_path: Path) -> None:
     for (step, more), loaded in zip(STEPS, lines, strict=True):
         may |= more
         assert set(loaded) <= may, step
-
-
-def test_full_searches_for_cycles_pause_while_a_face_loads_and_go_on_after_an_error() -> None:
-    usual, within = gc.get_threshold(), ()
-
-    def load() -> None:
-        nonlocal within
-        with without_full_collections():
-            within = gc.get_threshold()
-            raise ImportError
-
-    with pytest.raises(ImportError):
-        load()
-    assert within[:2] == usual[:2]
-    assert within[2] > 10**6
-    assert gc.get_threshold() == usual
 
 
 def test_entry_points_follow_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

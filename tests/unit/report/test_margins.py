@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -69,20 +69,20 @@ def test_little_room_is_left_empty() -> None:
     assert panels[1][0] - panels[0][2] < 0.03 * edge
 
 
-def test_a_panel_is_measured_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_axis_is_measured_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = 0
-    usual = Axes.get_tightbbox
+    usual = Axis.get_tightbbox
 
-    def counted(self: Axes, *given: object, **more: object) -> object:
+    def counted(self: Axis, *given: object, **more: object) -> object:
         nonlocal measured
         measured += 1
         return usual(self, *given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Axes, "get_tightbbox", counted)
+    monkeypatch.setattr(Axis, "get_tightbbox", counted)
     figure = drawn(1, 2, WIDE)
     write_png(tmp_path / "a.png", figure)
     inline_svg(figure, name="a", title="A figure.")
-    assert measured == 2
+    assert measured == 4
 
 
 def test_the_files_of_a_figure_are_the_same_picture(tmp_path: Path) -> None:
