@@ -64,8 +64,8 @@ def write_png(path: Path, figure: Figure, notice: str = "") -> None:
     # `savefig` would draw the figure twice: once for its layout, and drawing lays it out too.
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
-    figure.dpi = usual
     pixels = Image.frombuffer("RGBA", canvas.get_width_height(physical=True), canvas.buffer_rgba())
+    figure.dpi = usual
     about = PngInfo()
     if notice:
         about.add_text("Comment", notice)
