@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 import pytest
@@ -115,8 +115,13 @@ def test_the_parties_of_the_ledger_are_all_there_are() -> None:
     assert tuple(party.type.choices) == PARTIES
 
 
-def test_the_parameters_are_what_the_matching_has() -> None:
+def test_the_parameters_and_variants_are_what_the_matching_has() -> None:
     from securefl.matching.options import Word
+    from securefl.matching.profiles import Variant
 
-    (params,) = (o for o in cli.get_command(click.Context(cli), "encrypt").params if o.name == "params")  # type: ignore[union-attr]
-    assert tuple(params.type.choices) == get_args(Word)  # type: ignore[attr-defined]
+    found: dict[str | None, Any] = {
+        o.name: o.type
+        for o in cli.get_command(click.Context(cli), "encrypt").params  # type: ignore[union-attr]
+    }
+    assert tuple(found["params"].choices) == get_args(Word)
+    assert tuple(found["variant"].choices) == tuple(Variant)
