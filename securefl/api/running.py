@@ -19,12 +19,12 @@ from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.memory import full_searches_apart
 from securefl.core.release import PARTIES
-from securefl.report.terminal import say
+from securefl.report.terminal import draws, say
 from securefl.study import run_report, session, split_key, world
 from securefl.study.config import Study, slug
 from securefl.study.export import Taken, require_kind, taken
 from securefl.study.interruption import Interrupted, Interruption
-from securefl.study.progress import Bars, draws
+from securefl.study.progress import Bars
 from securefl.study.publication import ON_TERMINAL, PERSONAL, PERSONALLY_TESTED, public
 from securefl.study.results import Results
 from securefl.study.round_events import Callback, calling
