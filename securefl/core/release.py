@@ -131,7 +131,7 @@ class Release(Guarded):
 
         The fields that are declared for them: in any other field the encoder refuses a release.
         """
-        for name in _places(type(body)):
+        for name in _places(type(body)):  # type: ignore[arg-type]  # a class is hashable
             value = getattr(body, name)
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, Release):
