@@ -17,13 +17,14 @@ from securefl.api.arguments import path_of, whole
 from securefl.api.studies import Given, study_from
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
+from securefl.core.memory import full_searches_apart
 from securefl.core.release import PARTIES
-from securefl.report.terminal import say
+from securefl.report.terminal import draws, say
 from securefl.study import run_report, session, split_key, world
 from securefl.study.config import Study, slug
 from securefl.study.export import Taken, require_kind, taken
 from securefl.study.interruption import Interrupted, Interruption
-from securefl.study.progress import Bars, draws
+from securefl.study.progress import Bars
 from securefl.study.publication import ON_TERMINAL, PERSONAL, PERSONALLY_TESTED, public
 from securefl.study.results import Results
 from securefl.study.round_events import Callback, calling
@@ -237,7 +238,7 @@ def run(
     callbacks = _callbacks(callback)
     console = console_of(progress)
     stop = Interruption()
-    with one_thread(), ExitStack() as stack:
+    with one_thread(), full_searches_apart(), ExitStack() as stack:
         stack.enter_context(going_on(folder))
         stack.enter_context(stop)
         bars = stack.enter_context(Bars(found, console))

@@ -15,7 +15,6 @@ import click
 
 from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
-from securefl.matching.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--variant",
-            type=click.Choice([variant.value for variant in Variant]),
+            type=click.Choice(["full", "mean-only"]),
             help="Default full. mean-only lets the evaluator read the variances.",
         ),
     ):
@@ -91,6 +90,7 @@ def chosen_options(
     """The options in the flags, completed by defaults. If no flag was given, it returns None."""
     from securefl.matching.options import Options, default_bounds
     from securefl.matching.profile_file import read_profile
+    from securefl.matching.profiles import Anchor, Bounds, Variant
 
     # None means "the options of all profiles", so defaults alone must not count as a choice.
     if all(flag is None for flag in (variant, params, anchor, *bounds.values())):
@@ -131,6 +131,8 @@ def within(bound: float, params: Word) -> str:
 
 
 def tell_floored(count: int) -> None:
+    from securefl.matching.profiles import VARIANCE_FLOOR
+
     if count:
         echo(
             f"{count} variances were below {VARIANCE_FLOOR:g} and are raised to it. {FOR_YOU_ALONE}", err=True

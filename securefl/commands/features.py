@@ -12,6 +12,7 @@ import click
 
 from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError, DataError
+from securefl.report.terminal import draws
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -265,7 +266,6 @@ def _write(part: Part, network: Network, path: Path, records: int | None) -> Non
 
     from securefl.data.files import cache_folder
     from securefl.storage.files import replacing
-    from securefl.study.progress import draws
     from securefl.training.networks import PART
 
     count = part.count if records is None else min(records, part.count)

@@ -14,6 +14,7 @@ import click
 from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.text_safety import escaped
+from securefl.report.terminal import draws
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,8 +156,6 @@ def _bar(records: int) -> Iterator[Any]:
     """A function that shows how many records are done, on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
-
-    from securefl.study.progress import draws
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not draws(console)) as bars:

@@ -19,7 +19,7 @@ from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
 from securefl.report import terminal
-from securefl.report.terminal import say
+from securefl.report.terminal import draws, say
 from securefl.storage.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
 
@@ -158,7 +158,6 @@ def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
     from rich.progress import Progress
 
     from securefl.study import world
-    from securefl.study.progress import draws
     from securefl.training import single_thread
 
     single_thread()

@@ -1,12 +1,18 @@
-"""What installed distributions add to this package: the entry points of a group."""
+"""Installed distributions: what they add to this package, and their versions."""
 
 from __future__ import annotations
 
+import platform
 import sys
 from functools import lru_cache
 from importlib import metadata
-from importlib.metadata import EntryPoint
-from typing import Any
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
+from typing import Any, Final
+
+_VERSIONED: Final = (
+    *("securefl", "numpy", "torch", "tenseal"),
+    *("dp-accounting", "scikit-learn", "scipy", "pandas"),
+)
 
 
 def entry_points(*, group: str) -> tuple[EntryPoint, ...]:
@@ -23,3 +29,14 @@ def _all(path: tuple[str, ...]) -> Any:
     """All groups. path: what the metadata is read from, the key of the cache."""
     # `EntryPoints` from Python 3.12 on, and before it a class of its own; both have `select`.
     return metadata.entry_points()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that figures depend on."""
+    found = {"python": platform.python_version()}
+    for name in _VERSIONED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found

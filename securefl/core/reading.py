@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
 from securefl.core.errors import ConfigError
+from securefl.core.lazy import loading
 from securefl.core.renamed import new_name
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ _NEAR = 0.59
 def convert(kind: type[T], table: Any, where: str) -> T:
     """Return `table` as the frozen dataclass `kind`. One ConfigError names the key of every error."""
     # Help and hints take words from this module, and no table.
-    from pydantic import ValidationError
+    with loading("pydantic"):
+        from pydantic import ValidationError
 
     if not isinstance(table, dict):
         raise ConfigError(f"[{where}] Expected a table, got {table!r}.")
@@ -56,7 +58,8 @@ def convert(kind: type[T], table: Any, where: str) -> T:
 
 @lru_cache(maxsize=256)
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
+    with loading("pydantic"):
+        from pydantic import TypeAdapter
 
     # A sweep reads the same sections for each cell, and it takes 10 ms to make an adapter.
     return TypeAdapter(kind)

@@ -12,10 +12,11 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as 
 if TYPE_CHECKING:
     from securefl.data.corruptions import Corruption
     from securefl.data.dataset import Dataset, Split
+    from securefl.data.digests import NAMES
     from securefl.data.fetching import fetch
     from securefl.data.files import data_folder
     from securefl.data.partitions import Partition
-    from securefl.data.sources import NAMES, load, require_files
+    from securefl.data.sources import load, require_files
 
 __all__ = [
     "NAMES",
@@ -31,7 +32,7 @@ __all__ = [
 _HOMES = {
     "Corruption": "securefl.data.corruptions",
     "Dataset": "securefl.data.dataset",
-    "NAMES": "securefl.data.sources",
+    "NAMES": "securefl.data.digests",
     "Partition": "securefl.data.partitions",
     "Split": "securefl.data.dataset",
     "data_folder": "securefl.data.files",

@@ -147,3 +147,6 @@ PINNED: Mapping[str, tuple[DataFile, ...]] = MappingProxyType(
         "shakespeare": _SHAKESPEARE,
     }
 )
+
+NAMES = tuple(PINNED)
+"""The names of the packaged data sets, which `securefl.data.load` accepts."""

@@ -30,14 +30,12 @@ from securefl.core.errors import DataError
 from securefl.core.streams import stream
 from securefl.data import shakespeare
 from securefl.data.dataset import Dataset, Split, hold_out, stratified
-from securefl.data.digests import CIFAR10_DECODED, GAS_RANGES, PINNED, DataFile
+from securefl.data.digests import CIFAR10_DECODED, GAS_RANGES, DataFile
 from securefl.data.fetching import fetch
 from securefl.data.files import cache_folder, data_folder, files_of, verified
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
 from securefl.data.sides import Sides, parted
 
-NAMES = tuple(PINNED)
-"""The names of the packaged data sets, which `load` accepts."""
 TEST_SHARE = 0.3
 
 
@@ -69,7 +67,7 @@ def load(
     ((1258, 1, 8, 8), 10, 539)
 
     Args:
-        name: One of `NAMES`.
+        name: One of `securefl.data.NAMES`.
         folder: The folder of data sets. The default is `data_folder()`.
         download: Whether to fetch missing files first.
         seed: The seed of the split, if the authors published none. A seed gives the same split on every

@@ -27,7 +27,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 Words = Callable[[int], NDArray[np.uint64]]
 """Maps a count to that many fresh uniform words of 64 bits."""
@@ -99,6 +98,9 @@ def _decided(
 
 def _tail(count: int, words: Words) -> NDArray[np.float64]:
     """`count` normal variates above EDGE."""
+    # Here, since few draws are in the tail, and scipy takes longer to load than all else of `dp`.
+    from scipy.special import ndtri
+
     # A uniform float64 has a least step of 2^-53: its inverse would end at 9.3 deviations, with gaps before.
     # So the probability has 53 bits of one word and 64 lower bits of another.
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
 
-from securefl.accounting.ledger import Ledger
 from securefl.core.errors import (
     CryptoError,
     DataError,
@@ -40,10 +38,11 @@ from securefl.matching.options import WORD_BITS, Options, Word
 from securefl.matching.readers import CheckedReader, CkksReader, PadReader, Reader
 from securefl.matching.sealed import Scores
 
+if TYPE_CHECKING:
+    from securefl.accounting.ledger import Ledger
+
 KIND: Final = "secret-key"
 _SIGNING: Final = 32
-READS = Charge(server=NoOpDpEvent(), key_holder=NonPrivateDpEvent(), others=NoOpDpEvent())
-"""The charge of a score without privacy noise, which only the key holder reads."""
 
 
 @dataclass(frozen=True)
@@ -208,16 +207,21 @@ class KeyHolder:
         """
         if ledger is None:
             return reader.read(request, label).value
+        # Who makes keys does not wait for the accountant.
+        from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
+
+        # A score has no privacy noise, and only the key holder reads it.
+        charge = Charge(server=NoOpDpEvent(), key_holder=NonPrivateDpEvent(), others=NoOpDpEvent())
         session, name = bytes.fromhex(self.public.session), reader.name(request)
         key = ReleaseKey(label, session, 1, 0, 0, f"score {name}")
         try:
-            refusal = ledger.reserve([(key, READS)])
+            refusal = ledger.reserve([(key, charge)])
         except LocalProtocolError:  # reserved before, by this process or another
             refusal = {}
         if label in refusal:
             raise refusal[label]
         value = reader.read(request, label).value
-        release = Release(key=key, unit="record", form="open", charge=READS, _numbers=np.array([value]))
+        release = Release(key=key, unit="record", form="open", charge=charge, _numbers=np.array([value]))
         try:
             return float(ledger.open(release)[0].item())
         except UnaccountedRelease:

@@ -7,16 +7,20 @@ This module imports matplotlib, and is imported where a figure is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import LayoutEngine
+from matplotlib.spines import Spine
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import Bbox, ScaledTranslation
 
 _PAD: Final = 0.06
 """Inches between words and the edge of the figure, or the words of the next panel."""
@@ -47,9 +51,7 @@ class Margins(LayoutEngine):
         around = []
         for axes, spot in spots:
             if axes.get_visible():
-                _fix_ticks(axes)
                 around.append((spot.rowspan.start, spot.colspan.start, _around(axes, renderer)))
-                _fix_labels(axes)
         if not around:
             return
         rows = max(spot.rowspan.stop for _, spot in spots)
@@ -80,36 +82,77 @@ def _measuring(dpi: float) -> RendererAgg:
     return RendererAgg(1, 1, dpi)  # type: ignore[no-untyped-call]
 
 
-def _fix_ticks(axes: Axes) -> None:
-    """Keep the ticks that are measured: others would need other room, and are sought at each draw."""
-    for axis in (axes.xaxis, axes.yaxis):
-        if not isinstance(axis.get_major_locator(), FixedLocator):
-            axis.set_major_locator(FixedLocator(axis.get_majorticklocs().tolist()))
+def _around(axes: Axes, renderer: Any) -> tuple[float, float, float, float]:
+    """Pixels of the words left, right, above and below the axes.
 
-
-def _fix_labels(axes: Axes) -> None:
-    """Keep each label's distance from the axes, and the titles' heights, which each draw would seek again."""
+    What is measured here stays: ticks, the labels' distance from the axes, and the height of the titles. Each
+    draw would seek them again.
+    """
+    axes.apply_aspect()
+    words: list[Bbox | None] = [*_of_axis(axes.xaxis, renderer), *_of_axis(axes.yaxis, renderer)]
+    if axes.yaxis.get_offset_text().get_text():
+        # Titles move above a power of ten over the axis.
+        words.append(axes.get_tightbbox(renderer, for_layout_only=True))
     # A given height of one title, here of an empty one, keeps those of all.
     axes.set_title("", loc="right", y=1.0)
-    figure, frame = axes.get_figure(root=True), axes.bbox
-    if figure is None:
-        return
-    inches: Any = figure.dpi_scale_trans
-    under = (axes.xaxis.label.get_position()[1] - frame.y0) / figure.dpi
-    beside = (axes.yaxis.label.get_position()[0] - frame.x0) / figure.dpi
-    below, left = ScaledTranslation(0.0, under, inches), ScaledTranslation(beside, 0.0, inches)
-    axes.xaxis.set_label_coords(0.5, 0.0, transform=axes.transAxes + below)
-    axes.yaxis.set_label_coords(0.0, 0.5, transform=axes.transAxes + left)
-
-
-def _around(axes: Axes, renderer: Any) -> tuple[float, float, float, float]:
-    """Pixels of the words left, right, above and below the axes."""
-    words, frame = axes.get_tightbbox(renderer, for_layout_only=True), axes.bbox
-    if words is None:
-        return 0.0, 0.0, 0.0, 0.0
-    beyond = (frame.x0 - words.x0, words.x1 - frame.x1, words.y1 - frame.y1, frame.y0 - words.y0)
+    written = axes.get_default_bbox_extra_artists()
+    titles = [own for own in axes.get_children() if isinstance(own, Text) and own not in written]
+    words += [_thin(own.get_window_extent(renderer), across=True) for own in titles if own.get_text()]
+    words += [own.get_tightbbox(renderer) for own in written if not isinstance(own, Spine)]
+    frame = axes.bbox
+    whole = Bbox.union([frame, *(box for box in words if box is not None)])
+    beyond = (frame.x0 - whole.x0, whole.x1 - frame.x1, whole.y1 - frame.y1, frame.y0 - whole.y0)
     first, second, third, fourth = (max(0.0, float(one)) for one in beyond)
     return first, second, third, fourth
+
+
+def _of_axis(axis: Axis, renderer: Any) -> list[Bbox]:
+    """The boxes of an axis: its ticks with their numbers, its power of ten, and its label."""
+    if not isinstance(axis.get_major_locator(), FixedLocator):
+        # Other ticks would need other room.
+        axis.set_major_locator(FixedLocator(axis.get_majorticklocs().tolist()))
+    figure, frame, upright = axis.axes.figure, axis.axes.bbox, axis is axis.axes.yaxis
+    # matplotlib does not seek the place of a label that has one, and so measures the numbers once.
+    axis.set_label_coords(0.5, 0.0)
+    label, power = axis.label, axis.get_offset_text()
+    with _left_out(label, power):
+        numbers = axis.get_tightbbox(renderer)
+    length = axis.get_tick_padding() * figure.dpi / 72
+    ticks = Bbox([[frame.x0 - length * upright, frame.y0 - length * (not upright)], [frame.x1, frame.y1]])
+    found = [ticks if numbers is None else Bbox.union([ticks, numbers])]
+    room, inches = axis.labelpad / 72, cast(Any, figure.dpi_scale_trans)
+    if upright:
+        away = ScaledTranslation((found[0].x0 - frame.x0) / figure.dpi - room, 0.0, inches)
+        axis.set_label_coords(0.0, 0.5, transform=axis.axes.transAxes + away)
+    else:
+        away = ScaledTranslation(0.0, (found[0].y0 - frame.y0) / figure.dpi - room, inches)
+        axis.set_label_coords(0.5, 0.0, transform=axis.axes.transAxes + away)
+    if power.get_visible() and power.get_text():
+        found.append(power.get_window_extent(renderer))
+    if label.get_visible() and label.get_text():
+        found.append(_thin(label.get_window_extent(renderer), across=not upright))
+    return found
+
+
+@contextmanager
+def _left_out(*words: Text) -> Iterator[None]:
+    """Hide words for a while."""
+    before = [own.get_visible() for own in words]
+    for own in words:
+        own.set_visible(False)
+    try:
+        yield
+    finally:
+        for own, shown in zip(words, before, strict=True):
+            own.set_visible(shown)
+
+
+def _thin(box: Bbox, *, across: bool) -> Bbox:
+    """The box without its length: words that are longer than a panel do not make it smaller."""
+    middle_x, middle_y = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
+    if across:
+        return Bbox([[middle_x, box.y0], [middle_x, box.y1]])
+    return Bbox([[box.x0, middle_y], [box.x1, middle_y]])
 
 
 def _edges(found: Sequence[tuple[int, float, float]], count: int) -> tuple[list[float], list[float]]:

@@ -23,7 +23,7 @@ import numpy as np
 from markupsafe import Markup
 
 from securefl.core.errors import DataError
-from securefl.core.lazy import without_full_collections
+from securefl.core.lazy import loading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ def _colour(number: int) -> str:
 
 def blank(*, height: float, width: float = WIDE) -> Figure:
     """An empty figure of this height and width in inches, whose panels are placed by `margins.Margins`."""
-    with without_full_collections():
+    with loading("matplotlib.figure"):
         from matplotlib.figure import Figure
 
         from securefl.report.margins import Margins

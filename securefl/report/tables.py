@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from securefl.core.text_safety import cell, comment
 from securefl.storage.files import replacing, write
@@ -15,6 +15,9 @@ from securefl.storage.files import replacing, write
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+
+_DPI: Final = 150
 
 
 def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> None:
@@ -53,13 +56,21 @@ def write_table(path: Path, table: pd.DataFrame, notice: str = "") -> None:
 def write_png(path: Path, figure: Figure, notice: str = "") -> None:
     """Write a plot at 150 dots an inch. notice: a comment in the file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
-    # Drawn in memory first, so that the file is written as a whole or not at all.
-    drawn = BytesIO()
     usual = figure.dpi
-    figure.dpi = 150
+    figure.dpi = _DPI
     # `savefig` would draw the figure twice: once for its layout, and drawing lays it out too.
     canvas: Any = FigureCanvasAgg(figure)
-    canvas.print_png(drawn, metadata={"Comment": notice} if notice else None)
+    canvas.draw()
+    pixels = Image.frombuffer("RGBA", canvas.get_width_height(physical=True), canvas.buffer_rgba())
     figure.dpi = usual
+    about = PngInfo()
+    if notice:
+        about.add_text("Comment", notice)
+    # Drawn in memory first, so that the file is written as a whole or not at all. The paper is opaque: three
+    # channels are packed into a file of the size of four in half of the time.
+    drawn = BytesIO()
+    pixels.convert("RGB").save(drawn, format="png", dpi=(_DPI, _DPI), pnginfo=about, compress_level=3)
     write(path, drawn.getvalue())

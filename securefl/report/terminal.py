@@ -9,6 +9,7 @@ import os
 import shutil
 import textwrap
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +20,12 @@ _GAP = 2
 """Spaces between the columns of a table."""
 _LEAST = 16
 """The narrowest that a folded column becomes. Below, a row's cells stand under each other."""
+
+
+def draws(console: Console) -> bool:
+    """Whether bars can be drawn: on a terminal, and in a notebook that has widgets."""
+    # Without ipywidgets, rich warns at every redraw and draws nothing.
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 def columns_of(stream: IO[Any]) -> int | None:

@@ -13,6 +13,7 @@ from securefl.accounting.figures import plain, short
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.installed import versions
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
@@ -23,7 +24,6 @@ from securefl.study.arm import Saved, arm_folder, checkpoint_file, is_personal, 
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
 from securefl.study.folder import private_copy
-from securefl.study.run_report import versions
 from securefl.study.seeded import World
 from securefl.training.devices import Hardware
 from securefl.training.exported import save

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from securefl.accounting.figures import brief
-from securefl.report.terminal import say
+from securefl.report.terminal import draws, say
 from securefl.study.config import Arm, Study
 
 _WIDE = 110
@@ -32,12 +31,6 @@ _EPSILONS = 40
 """The room of all epsilons in one line."""
 _REST = 49
 """The room of a name of 18 characters and of all other columns."""
-
-
-def draws(console: Console) -> bool:
-    """Whether bars can be drawn: on a terminal, and in a notebook that has widgets."""
-    # Without ipywidgets, rich warns at every redraw and draws nothing.
-    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 class TimeLeft(TimeRemainingColumn):

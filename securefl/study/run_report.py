@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from securefl.accounting.figures import in_words, plain
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
+from securefl.core.installed import versions
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.report import client_plots, measure_plots, plots, privacy_plots, run_page
@@ -41,7 +40,6 @@ _TESTED = (
     *("final_accuracy", "best_accuracy", "rounds_to_target"),
     *("floor", "auc", "f1", "ece", "r2", "rmse"),
 )
-_VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
 
 
 def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -> list[Picture]:
@@ -305,17 +303,6 @@ def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -
         run_page.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon, shortly=shortly)
         for (party, seen, shortly, epsilon), arms in rows.items()
     ]
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that figures depend on."""
-    found = {"python": platform.python_version()}
-    for name in _VERSIONED:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
 
 
 def as_json(results: Results) -> dict[str, Any]:

@@ -21,12 +21,12 @@ import pandas as pd
 from markupsafe import Markup
 
 from securefl.accounting.figures import asked_for, says_infinite, short, with_reason
+from securefl.core.installed import versions
 from securefl.report import pages, run_page, style
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.inline import inline_svg
 from securefl.report.pages import APART, number_text
 from securefl.storage.files import write as write_file
-from securefl.study import run_report
 from securefl.sweep.best import caveats, headline, sentences
 from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
@@ -149,7 +149,7 @@ def render(
         figures=_figures(series, others, measure_of(sweep, out)),
         cards=cards(sweep, out),
         columns=_COLUMNS,
-        versions=run_report.versions(),
+        versions=versions(),
         config=sweep.text,
         reproduce=reproduce,
         script=Markup(SCRIPT),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from securefl.core.errors import SecureFLError
-from securefl.report.terminal import say
+from securefl.report.terminal import draws, say
 from securefl.storage.processes import processors
 from securefl.study.accounted import begun
 from securefl.study.interruption import Interruption, Stop
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 from rich.console import Console
 from rich.progress import Progress
 
-from securefl.study.progress import columns, draws
+from securefl.study.progress import columns
 from securefl.sweep.cells import Cell
 
 

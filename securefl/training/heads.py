@@ -216,3 +216,22 @@ def named_layer(model: nn.Module, layer: str) -> nn.Module:
     raise ConfigError(
         f"Expected the name of a layer of the model, got {layer!r}; the nearest names are {', '.join(near)}."
     )
+
+
+def bound_features(model: nn.Module, features: Bounded | None) -> None:
+    """Apply `features`, unless it is None, to the input of the model's head by a hook that stays.
+
+    Raises ConfigError if the head does not read as many features as the projection.
+    """
+    if features is None:
+        return
+    head, projection = last_dense(model), features.projection
+    if projection is not None and projection.features != head.in_features:
+        raise ConfigError(
+            f"Expected a model whose head reads {projection.features} features, got {head.in_features}."
+        )
+
+    def bounded(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (features(inputs[0]),)
+
+    head.register_forward_pre_hook(bounded)

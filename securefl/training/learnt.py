@@ -8,12 +8,12 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from securefl.algorithm.clients import State
 from securefl.algorithm.queries import ClientState, Float32s
 from securefl.core.errors import ConfigError
-from securefl.training.heads import Bounded, last_dense
+from securefl.training.heads import Bounded, bound_features
 from securefl.training.task import Problem
 
 
@@ -80,22 +80,3 @@ def common(problem: Problem, vector: Float32s, client: int | None, features: Bou
             f"Expected no client, got client {client}: all clients have the same model. Leave the client out."
         )
     return Learnt(problem=problem, vector=vector, features=features)
-
-
-def bound_features(model: nn.Module, features: Bounded | None) -> None:
-    """Apply `features`, unless it is None, to the input of the model's head by a hook that stays.
-
-    Raises ConfigError if the head does not read as many features as the projection.
-    """
-    if features is None:
-        return
-    head, projection = last_dense(model), features.projection
-    if projection is not None and projection.features != head.in_features:
-        raise ConfigError(
-            f"Expected a model whose head reads {projection.features} features, got {head.in_features}."
-        )
-
-    def bounded(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (features(inputs[0]),)
-
-    head.register_forward_pre_hook(bounded)

@@ -23,7 +23,7 @@ from securefl.data.schema import frame_of
 from securefl.storage.own_code import names_code
 from securefl.training.devices import as_tensor, in_mode
 from securefl.training.exported import Tensors, read
-from securefl.training.learnt import bound_features
+from securefl.training.heads import bound_features
 from securefl.training.model_card import Described, described
 from securefl.training.models import Kind, ModelConfig
 from securefl.training.networks import Network, digest_of, named

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 import pytest
@@ -18,7 +17,6 @@ from click.testing import CliRunner
 from securefl.commands.ledger import show
 from securefl.commands.main import Commands, cli
 from securefl.core.installed import entry_points
-from securefl.core.lazy import without_full_collections
 from securefl.core.release import PARTIES
 
 SLOW = ("torch", "matplotlib", "dp_accounting", "scipy", "pandas", "tenseal", "sklearn", "opacus", "jinja2")
@@ -73,22 +71,6 @@ def test_each_call_loads_only_what_it_needs(tmp_path: Path) -> None:
         assert set(loaded) <= may, step
 
 
-def test_full_searches_for_cycles_pause_while_a_face_loads_and_go_on_after_an_error() -> None:
-    usual, within = gc.get_threshold(), ()
-
-    def load() -> None:
-        nonlocal within
-        with without_full_collections():
-            within = gc.get_threshold()
-            raise ImportError
-
-    with pytest.raises(ImportError):
-        load()
-    assert within[:2] == usual[:2]
-    assert within[2] > 10**6
-    assert gc.get_threshold() == usual
-
-
 def test_entry_points_follow_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     about = tmp_path / "other-1.dist-info"
     about.mkdir()
@@ -133,8 +115,13 @@ def test_the_parties_of_the_ledger_are_all_there_are() -> None:
     assert tuple(party.type.choices) == PARTIES
 
 
-def test_the_parameters_are_what_the_matching_has() -> None:
+def test_the_parameters_and_variants_are_what_the_matching_has() -> None:
     from securefl.matching.options import Word
+    from securefl.matching.profiles import Variant
 
-    (params,) = (o for o in cli.get_command(click.Context(cli), "encrypt").params if o.name == "params")  # type: ignore[union-attr]
-    assert tuple(params.type.choices) == get_args(Word)  # type: ignore[attr-defined]
+    found: dict[str | None, Any] = {
+        o.name: o.type
+        for o in cli.get_command(click.Context(cli), "encrypt").params  # type: ignore[union-attr]
+    }
+    assert tuple(found["params"].choices) == get_args(Word)
+    assert tuple(found["variant"].choices) == tuple(Variant)

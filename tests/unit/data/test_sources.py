@@ -13,11 +13,11 @@ import pytest
 from securefl.core.errors import DataError
 from securefl.data import shakespeare
 from securefl.data.dataset import Dataset, Split
-from securefl.data.digests import CIFAR10_DECODED, GAS_RANGES, PINNED, DataFile
+from securefl.data.digests import CIFAR10_DECODED, GAS_RANGES, NAMES, PINNED, DataFile
 from securefl.data.files import verified
 from securefl.data.parse import GAS_COLUMNS
 from securefl.data.sides import Sides
-from securefl.data.sources import NAMES, _gas_turbine, load, require_files
+from securefl.data.sources import _gas_turbine, load, require_files
 
 REAL = os.environ.get("SECUREFL_DATA", "")
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from securefl.report.inline import inline_svg
 from securefl.report.margins import Margins
@@ -69,20 +70,20 @@ def test_little_room_is_left_empty() -> None:
     assert panels[1][0] - panels[0][2] < 0.03 * edge
 
 
-def test_a_panel_is_measured_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_axis_is_measured_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = 0
-    usual = Axes.get_tightbbox
+    usual = Axis.get_tightbbox
 
-    def counted(self: Axes, *given: object, **more: object) -> object:
+    def counted(self: Axis, *given: object, **more: object) -> object:
         nonlocal measured
         measured += 1
         return usual(self, *given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Axes, "get_tightbbox", counted)
+    monkeypatch.setattr(Axis, "get_tightbbox", counted)
     figure = drawn(1, 2, WIDE)
     write_png(tmp_path / "a.png", figure)
     inline_svg(figure, name="a", title="A figure.")
-    assert measured == 2
+    assert measured == 4
 
 
 def test_the_files_of_a_figure_are_the_same_picture(tmp_path: Path) -> None:
@@ -94,6 +95,20 @@ def test_the_files_of_a_figure_are_the_same_picture(tmp_path: Path) -> None:
     again, other = boxes(drawn(1, 2, WIDE))
     assert np.allclose(panels, again, atol=3)
     assert np.allclose(below, other, atol=3)
+
+
+def test_the_file_of_a_figure_is_what_matplotlib_draws(tmp_path: Path) -> None:
+    """All dots of all colours, at 150 an inch, with the notice beside them."""
+    write_png(tmp_path / "a.png", drawn(1, 2, WIDE), "for you")
+    figure = drawn(1, 2, WIDE)
+    figure.dpi = 150
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    with Image.open(tmp_path / "a.png") as found:
+        assert found.size == (int(WIDE * 150), int(figure.get_figheight() * 150))
+        assert np.array_equal(np.asarray(found), np.asarray(canvas.buffer_rgba())[..., :3])
+        assert found.info["Comment"] == "for you"
+        assert found.info["dpi"] == pytest.approx((150, 150), abs=0.1)
 
 
 def test_words_that_are_larger_than_the_figure_move_nothing() -> None:

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 from support.tiny_study import FEDAVG, FEDPROF, study, world
 
+from securefl.core.installed import versions
 from securefl.report import plots
 from securefl.report.style import NARROW, WIDE
 from securefl.study import results, run_report
@@ -174,6 +175,6 @@ def test_finished_rounds_of_an_empty_folder(tmp_path: Path) -> None:
 
 
 def test_versions_name_what_figures_hang_on() -> None:
-    found = run_report.versions()
+    found = versions()
     assert {"python", "securefl", "numpy", "torch", "tenseal"} <= set(found)
     assert "not installed" not in found.values()
