@@ -197,8 +197,7 @@ CASES: Final = (
         )
     ),
 )
-"""Each command and each name of `securefl`. Commands that take minutes, or ask a network or other parties, are
-here with their help alone."""
+"""Each command and each name of `securefl`. What takes minutes, or asks others, has its help alone here."""
 MADE: Final = (
     "run study.toml --out runs/a",
     "run study.toml --out runs/b",

@@ -1,9 +1,12 @@
 """Federated averaging of compressed updates, with error feedback, up and down.
 
 A client adds its residual to its update, sends a compressed part, and keeps the rest as its next residual.
-The server does the same with its step. It does not send the model but the changes since the oldest model
-that a client of the cohort has. Each client adds those that it lacks to the model that it keeps. So the
-models of server and clients are equal bit for bit. STC and CS-FL differ in their `Compression` alone.
+The server moves its model by a compressed change. It does not send the model but the changes since the
+oldest model that a client of the cohort has. Each client adds those that it lacks to the model that it keeps.
+So the models of server and clients are equal bit for bit.
+
+A round has one phase (STC) or two (CS-FL). In each, all clients of the cohort train from the newest model.
+Phases differ in their `Compression` alone.
 
 A client that was not in a sum counts as having the model of the last sum that it was in. After three sums
 without it, or one without any client, it counts as having the initial one: it may have lost its state. If the
@@ -55,7 +58,7 @@ from securefl.training.learnt import common
 
 
 class Compression(Protocol):
-    """How an update becomes the numbers that a client sends, and their mean becomes a step.
+    """How an update becomes the numbers that a client sends, and their mean becomes a change of the model.
 
     `size` is the number of numbers, for a model of d values. At most `nonzero` of them are not 0.
     """
@@ -67,7 +70,7 @@ class Compression(Protocol):
     def nonzero(self) -> int: ...
 
     def spec(self, update: ValueSpec) -> ValueSpec:
-        """The spec of the numbers, from the one of an update."""
+        """The spec of the numbers, from the one of an update. No two phases of a round share a name."""
         ...
 
     def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
@@ -78,12 +81,11 @@ class Compression(Protocol):
         """The value of a client's numbers. An error of the training is raised, or sent as zeros."""
         ...
 
-    def step(self, mean: Floats) -> Floats:
-        """The step (d,) that the mean of the clients' numbers gives."""
-        ...
+    def change(self, mean: Floats, residual: Floats) -> tuple[Float32s, Floats]:
+        """The change of the model that goes down, (d,), and the server's next residual, (d,).
 
-    def change(self, whole: Floats) -> Float32s:
-        """The part of the server's step and residual that goes down, (d,), with few nonzero values."""
+        mean: of the clients' numbers, (size,). residual: the server's, 0 at first.
+        """
         ...
 
 
@@ -119,20 +121,20 @@ def check_share(name: str, share: float) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CompressedAveraging:
-    """The mean of compressed updates over uniformly drawn clients, K = ceil(fraction * N) a round."""
+    """The mean of compressed updates over uniformly drawn clients, K = ceil(fraction * N) a round.
+
+    phases: of a round, in this order. All have the round's cohort.
+    """
 
     problem: Problem
-    compression: Compression
+    phases: tuple[Compression, ...]
     fraction: float
 
     @cached_property
-    def update(self) -> CompressedUpdate:
-        spec = update_sends(self.problem, sampling(self._count, "partial"))
-        return CompressedUpdate(self.problem, self.compression, self.compression.spec(spec))
-
-    @property
     def contributions(self) -> tuple[CompressedUpdate, ...]:
-        return (self.update,)
+        """One for each phase."""
+        spec = update_sends(self.problem, sampling(self._count, "partial"))
+        return tuple(CompressedUpdate(self.problem, phase, phase.spec(spec)) for phase in self.phases)
 
     @property
     def _count(self) -> int:
@@ -156,44 +158,47 @@ class CompressedAveraging:
     ) -> Generator[CohortQuery, Answers, RoundResult]:
         drawn, state = yield from Uniform().choose(state, population, self._count, number, rng)
         cohort = tuple(sorted(drawn))
-        query = CohortQuery(
-            cohort=cohort,
-            broadcast=download(state, cohort),
-            sums=(Sum(self.update.spec, self.compression.size),),
-            weights=ByDraws(drawn) if drawn else None,
-        )
-        answers = yield query
-        state = _answered(state, cohort, answers.survivors)
-        if answers.survivors:
-            mean = step_of(query, answers.totals[self.update.spec.name])
-            state = self._moved(state, self.compression.step(mean))
-        return RoundResult(state=state, drawn=drawn, survivors=answers.survivors)
-
-    def _moved(self, state: State, step: Floats) -> State:
-        """The state after a step. What is not sent stays in the server's residual."""
-        whole = state.memory["residual"] + step
-        change = self.compression.change(whole) + np.float32(0)  # clients read -0.0 as 0.0
-        coded = np.frombuffer(sparse(_as_integers(change)), np.uint8)
-        lengths, changes = state.memory["lengths"], np.concatenate([state.memory["changes"], coded])
-        lengths = np.append(lengths, len(coded))
-        # Older changes would take more bytes than the model, so they are never sent.
-        while lengths.sum() > 4 * len(change):
-            changes, lengths = changes[lengths[0] :], lengths[1:]
-        return State(state.broadcast + change, state.memory).remember(
-            residual=whole - change,
-            version=state.memory["version"] + 1,
-            changes=changes,
-            lengths=lengths,
-        )
+        survivors: tuple[int, ...] = ()
+        for phase, contribution in zip(self.phases, self.contributions, strict=True):
+            query = CohortQuery(
+                cohort=cohort,
+                broadcast=download(state, cohort),
+                sums=(Sum(contribution.spec, phase.size),),
+                weights=ByDraws(drawn) if drawn else None,
+            )
+            answers = yield query
+            survivors = answers.survivors
+            state = _answered(state, cohort, survivors)
+            if survivors:
+                mean = step_of(query, answers.totals[contribution.spec.name])
+                state = moved(state, *phase.change(mean, state.memory["residual"]))
+        return RoundResult(state=state, drawn=drawn, survivors=survivors)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         found, model = self.problem.evaluate(state.broadcast), state.broadcast
-        sent = np.full(len(devices), self.compression.nonzero / len(model))
+        share = sum(phase.nonzero for phase in self.phases) / len(model)
         local = of_common_model(devices, self.problem, model)
-        return replace(found, figures={"parameters": sent, **local})
+        return replace(found, figures={"parameters": np.full(len(devices), share), **local})
 
     def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
         return common(self.problem, state.broadcast, client)
+
+
+def moved(state: State, change: Float32s, residual: Floats) -> State:
+    """The state after a change of the model, with the server's next residual."""
+    change = change + np.float32(0)  # clients read -0.0 as 0.0
+    coded = np.frombuffer(sparse(_as_integers(change)), np.uint8)
+    lengths, changes = state.memory["lengths"], np.concatenate([state.memory["changes"], coded])
+    lengths = np.append(lengths, len(coded))
+    # Older changes would take more bytes than the model, so they are never sent.
+    while lengths.sum() > 4 * len(change):
+        changes, lengths = changes[lengths[0] :], lengths[1:]
+    return State(state.broadcast + change, state.memory).remember(
+        residual=residual,
+        version=state.memory["version"] + 1,
+        changes=changes,
+        lengths=lengths,
+    )
 
 
 # The way down ------------------------------------------------------------------------------------

@@ -1,26 +1,34 @@
-"""CS-FL (Li, Li and Varshney 2021): random sketches of sparse updates, and recovery of their mean.
+"""CS-FL (Li, Li and Varshney 2021): sketches of sparse updates, then votes on the sign of every entry.
 
-A client adds its residual to its update. Of the sum it takes s, the `sparsity` share of the entries with the
-largest sizes, and sends the sketch y = A s, or the signs of y. The rest is its next residual. The server
-takes the mean of the sketches and recovers a sparse step from it: by iterative hard thresholding (Blumensath
-and Davies), or from signs by binary iterative hard thresholding (Jacques et al.). In the second phase the
-`sparsity` share of the largest entries of the step and the server's residual goes down. Sketches are linear:
-the sum of the clients' sketches is the sketch of the clients' sum, whether it is hidden or not.
+A round has two phases, and clients train in both. In the first a client takes s, the `sparsity` share of the
+entries of its update with the largest sizes, and sends the sketch y = A s, or the signs of y (1-bit CS-FL).
+The rest of its update is its residual. The server takes the mean of the sketches and recovers a sparse step
+from it: by iterative hard thresholding (Blumensath and Davies), or from signs by binary iterative hard
+thresholding (Jacques et al.). The model moves by `sketch_rate` times the step. In the second phase a client
+trains from that model and sends the signs of update and residual, one for each value of the model. The model
+moves by `vote_rate` along the sign of their sum, entry by entry: the majority's. A residual outlives its
+round only if its client missed the second phase.
 
-Differences from the source, which this project knows from FedLog's description of its baselines and from the
-code of FedLog's authors:
+Sketches and votes are linear: the sum of the clients' sketches is the sketch of the clients' sum, whether it
+is hidden or not.
 
-- That code keeps the entries above a size, 0.005; here `sparsity` is a share of them. It carries no residual
-  from round to round: in its second phase clients train again and send the signs of update and residual, all
-  d of them, and the server moves by the learning rate along the sign of their mean. Its server moves by the
-  recovered step times the learning rate. Its A is drawn anew in each round.
-- A is not a dense Gaussian matrix, which for d = 500,000 would take 100 GB. It is `rows` random rows of the
-  cosine transform behind random signs, sqrt(d / rows) R C D, from the public seed. It takes O(d) memory and
-  O(d log d) time, and its columns have unit length on average.
+Differences from the source, whose text this project does not have. It is read from its abstract, from the
+code of FedLog's authors (github.com/rossyu/fedlog, model/csfl.py), and from another public code of it that
+has the same two phases:
+
+- FedLog's code sketches the entries above a size, 0.005, which are half of them in the first round on MNIST;
+  here `sparsity` is a share, as in the other code. With FedLog's sketch rate of 0.001 nearly all that its
+  model learns comes from the votes.
+- A is not a dense Gaussian matrix, drawn anew in each round, which for d = 500,000 would take 100 GB. It is
+  `rows` random rows of the cosine transform behind random signs, sqrt(d / rows) R C D, from the public seed.
+  It takes O(d) memory and O(d log d) time, and its columns have unit length on average.
 - The server recovers as many entries as the sketches of all clients have together, K * sparsity * d, but at
   most a tenth of the rows, or a twentieth of those of signs: beyond that, thresholding does not recover.
-- The change goes down as positions and values, which take fewer bytes than a sketch and are exact.
-- Signs carry no length, so the server's step from them has the norm `step_norm`.
+- In the first phase the change goes down as positions and values, which take fewer bytes than a sketch and
+  are exact; in the source clients recover it from the mean sketch.
+- Signs of sketches carry no length, so the step from them has the norm 1 before the rate.
+- An entry without a majority stays as it is. In the clear a vote takes two bits, in a hidden sum as many as
+  any number.
 
 C. Li, G. Li and P. K. Varshney: Communication-Efficient Federated Learning Based on Compressed Sensing. IEEE
 Internet of Things Journal 8 (20), 2021. T. Blumensath and M. E. Davies: Normalized Iterative Hard
@@ -64,23 +72,26 @@ class CSFL:
 
     fraction: C; K = ceil(C N) clients a round.
     measurements: the length of a sketch, as a share of the model's values.
-    sparsity: share of the entries that are sketched, and of those that go down.
-    signs: whether the signs of a sketch are sent in its place.
-    step_norm: the norm of the server's step from signs.
+    sparsity: share of the entries that are sketched.
+    signs: whether the signs of a sketch are sent in its place (1-bit CS-FL).
+    sketch_rate: the factor of the step that is recovered from sketches. From signs the step has norm 1.
+    vote_rate: how far each value of the model moves along the majority of the votes.
     """
 
     fraction: float
     measurements: float = 0.1
     sparsity: float = 0.005
     signs: bool = False
-    step_norm: float = 1.0
+    sketch_rate: float = 1.0
+    vote_rate: float = 0.001
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
         check_share("measurements", self.measurements)
         check_share("sparsity", self.sparsity)
-        if not 0 < self.step_norm < np.inf:
-            raise ValueError(f"Expected step_norm > 0, got {self.step_norm}. Write a norm such as 1.0.")
+        for name, rate in (("sketch_rate", self.sketch_rate), ("vote_rate", self.vote_rate)):
+            if not 0 < rate < np.inf:
+                raise ValueError(f"Expected a finite {name} > 0, got {rate}. Write a rate such as 0.001.")
 
     def build(self, problem: Problem) -> Algorithm:
         d = len(problem.initial)
@@ -96,12 +107,16 @@ class CSFL:
         together = kept * cohort_size(self.fraction, problem.clients)
         return CompressedAveraging(
             problem=problem,
-            compression=Sketched(
-                problem=problem,
-                sketch=sketch,
-                sparsity=self.sparsity,
-                recovered=min(together, sketch.rows // each),
-                step_norm=self.step_norm if self.signs else None,
+            phases=(
+                Sketched(
+                    problem=problem,
+                    sketch=sketch,
+                    sparsity=self.sparsity,
+                    recovered=min(together, sketch.rows // each),
+                    signs=self.signs,
+                    rate=self.sketch_rate,
+                ),
+                Votes(size=d, rate=self.vote_rate),
             ),
             fraction=self.fraction,
         )
@@ -192,21 +207,23 @@ def recover_from_signs(sketch: Sketch, y: Floats, count: int, steps: int = 60) -
     return np.asarray(best / np.linalg.norm(best))
 
 
-# The compression ---------------------------------------------------------------------------------
+# The two phases ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sketched:
-    """CS-FL's compression. `recovered` is the number of entries of a step.
+    """The first phase: sketches of the largest entries, or the signs of sketches.
 
-    step_norm: the norm of a step that is recovered from signs. None if sketches are sent as they are.
+    recovered: the number of entries of the step.
+    rate: its factor.
     """
 
     problem: Problem
     sketch: Sketch
     sparsity: float
     recovered: int
-    step_norm: float | None = None
+    signs: bool
+    rate: float
 
     @property
     def size(self) -> int:
@@ -217,37 +234,69 @@ class Sketched:
         return self.size
 
     def spec(self, update: ValueSpec) -> ValueSpec:
-        which = "a sketch" if self.step_norm is None else "the signs of a sketch"
         whole = "the largest entries of its model update and residual (they can be recovered from it)"
-        found = replace(update, reveals=f"{which} of {whole}")
-        if self.step_norm is None:
-            return found
-        norm = sqrt(self.size)
-        moved: Mapping[tuple[Unit, Adjacency], float] = {
-            ("client", "zero-out"): norm,
-            ("client", "replace-one"): 2 * norm,
-        }
-        return replace(found, sensitivity=moved, grid=_SIGNS)
+        if self.signs:
+            return of_signs(replace(update, reveals=f"the signs of a sketch of {whole}"), self.size)
+        return replace(update, reveals=f"a sketch of {whole}")
 
     def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
         part = thresholded(whole, entries(self.sparsity, len(whole)))
         y = self.sketch.of(part)
         with np.errstate(over="ignore"):  # infinite numbers are refused, or sent as zeros
-            return (y if self.step_norm is None else np.sign(y)).astype(np.float32), part
+            return (np.sign(y) if self.signs else y).astype(np.float32), part
 
     def value(self, numbers: Float32s | DataError) -> Value:
-        if self.step_norm is None:
-            return bounded(self.problem, np.zeros(self.size, np.float32), numbers)
-        if isinstance(numbers, DataError):
-            if self.problem.local.update_bound is None and self.problem.private is None:
-                raise numbers
-            numbers = np.zeros(self.size, np.float32)
-        return Value(integers=(numbers / _SIGNS.step).astype(np.int64))
+        if self.signs:
+            return signs_value(numbers, self.size)
+        return bounded(self.problem, np.zeros(self.size, np.float32), numbers)
 
-    def step(self, mean: Floats) -> Floats:
-        if self.step_norm is None:
-            return recover(self.sketch, mean, self.recovered)
-        return self.step_norm * recover_from_signs(self.sketch, mean, self.recovered)
+    def change(self, mean: Floats, residual: Floats) -> tuple[Float32s, Floats]:
+        recovering = recover_from_signs if self.signs else recover
+        return (self.rate * recovering(self.sketch, mean, self.recovered)).astype(np.float32), residual
 
-    def change(self, whole: Floats) -> Float32s:
-        return thresholded(whole, entries(self.sparsity, len(whole))).astype(np.float32)
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Votes:
+    """The second phase: the sign of each entry of update and residual (d,). No residual is left.
+
+    rate: how far a majority moves a value of the model.
+    """
+
+    size: int
+    rate: float
+
+    @property
+    def nonzero(self) -> int:
+        return self.size
+
+    def spec(self, update: ValueSpec) -> ValueSpec:
+        reveals = "the sign of each entry of its model update and residual"
+        return of_signs(replace(update, name="votes", reveals=reveals, packed=True), self.size)
+
+    def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
+        return np.sign(whole).astype(np.float32), whole
+
+    def value(self, numbers: Float32s | DataError) -> Value:
+        return signs_value(numbers, self.size)
+
+    def change(self, mean: Floats, residual: Floats) -> tuple[Float32s, Floats]:
+        return (self.rate * np.sign(mean)).astype(np.float32), residual
+
+
+def of_signs(spec: ValueSpec, size: int) -> ValueSpec:
+    """The spec of `size` signs. They have a sensitivity per client, whatever the client trained."""
+    norm = sqrt(size)
+    moved: Mapping[tuple[Unit, Adjacency], float] = {
+        ("client", "zero-out"): norm,
+        ("client", "replace-one"): 2 * norm,
+    }
+    return replace(spec, sensitivity=moved, grid=_SIGNS)
+
+
+def signs_value(numbers: Float32s | DataError, size: int) -> Value:
+    """Signs as grid integers. After a training that failed they are zeros.
+
+    Signs have a finite sensitivity under every plan, so silence after a failed training would reveal it.
+    """
+    signs = np.zeros(size) if isinstance(numbers, DataError) else numbers / _SIGNS.step
+    return Value(integers=signs.astype(np.int64))

@@ -49,7 +49,7 @@ class STC:
 
     def build(self, problem: Problem) -> Algorithm:
         return CompressedAveraging(
-            problem=problem, compression=Ternary(problem, self.p), fraction=self.fraction
+            problem=problem, phases=(Ternary(problem, self.p),), fraction=self.fraction
         )
 
 
@@ -93,8 +93,8 @@ class Ternary:
     def value(self, numbers: Float32s | DataError) -> Value:
         return bounded(self.problem, np.zeros(self.size, np.float32), numbers)
 
-    def step(self, mean: Floats) -> Floats:
-        return mean
-
-    def change(self, whole: Floats) -> Float32s:
-        return ternary(whole, self.p).astype(np.float32)
+    def change(self, mean: Floats, residual: Floats) -> tuple[Float32s, Floats]:
+        """The ternary part of mean and residual. What it leaves is the next residual."""
+        whole = residual + mean
+        change = ternary(whole, self.p).astype(np.float32)
+        return change, whole - change

@@ -171,6 +171,8 @@ CASES = (
     Case("update (STC), masked", "update", _STC, {"sum": _MASKED}, _MODEL),
     Case("sketch (CS-FL), clear", "update", _SKETCH, {}, _MODEL),
     Case("sketch (CS-FL), masked", "update", _SKETCH, {"sum": _MASKED}, _MODEL),
+    Case("votes (CS-FL), clear", "votes", _SKETCH, {}, _MODEL),
+    Case("votes (CS-FL), masked", "votes", _SKETCH, {"sum": _MASKED}, _MODEL),
     Case("statistic (FedProto), masked", "statistic", _PROTOTYPES, {"sum": _MASKED}, _MODEL),
     Case("statistic (FedProto), clear, noise per client", "statistic", _PROTOTYPES, _PER_CLIENT, _MODEL),
     _profile('profile, `scores = "clear"`', '"clear"'),
@@ -247,7 +249,7 @@ def _world() -> World:
 def composed(case: Case) -> tuple[Plan, ValueSpec]:
     """The plan of a case, and the spec of its value. Every value may leave without noise."""
     study, base = parse(case.text()), _world().problem
-    open_values = ("update", "map", "profile", "direction", "loss", "size", "statistic", "consensus")
+    open_values = ("update", "map", "profile", "direction", "loss", "size", "statistic", "consensus", "votes")
     section = replace(study.privacy, non_private=open_values)
 
     def planned(specs: object) -> Plan:

@@ -19,7 +19,17 @@ _SYSTEMS: Final[Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]]] = 
     "LG-FedAvg 2": ("lg_fedavg", {"layers": 2}, _MODELS),
     "FedPer": ("fedper", {"layers": 2}, _MODELS),
     "FedRep": ("fedrep", {"head_epochs": 10, "head_rate": 5.0}, _MODELS),
-    "CS-FL": ("cs_fl", {"fraction": 1.0, "measurements": 0.1, "sparsity": 0.005}, _MODELS),
+    "CS-FL": (
+        "cs_fl",
+        {
+            "fraction": 1.0,
+            "measurements": 0.1,
+            "sparsity": 0.005,
+            "sketch_rate": 0.001,
+            "vote_rate": 0.001,
+        },
+        ("update", "votes"),
+    ),
     "FedBabu": ("fedbabu", {"fine_tuned": "never"}, _MODELS),
     "FedProto": ("fedproto", {"lamda": 1.0}, _FEATURES),
     "FedDBE": ("feddbe", {"kappa": 1.0, "momentum": 0.1}, ("update", "consensus")),
@@ -28,11 +38,12 @@ _SYSTEMS: Final[Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]]] = 
 }
 """The paper's systems: protocol, options, and what they send without protection."""
 _CIFAR10_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "CS-FL": {"measurements": 0.2, "sparsity": 0.0005}
+    "CS-FL": {"measurements": 0.2, "sparsity": 0.0005, "vote_rate": 0.01}
 }
 """Those options that differ on CIFAR-10 (Table A.3)."""
 _TUNES: Final[Mapping[str, tuple[str, tuple[float, float]]]] = {
     "FedRep": ("head_rate", (1.0, 5.0)),
+    "CS-FL": ("vote_rate", (0.001, 0.01)),
     "FedProto": ("lamda", (0.1, 1.0)),
     "FedDBE": ("kappa", (1.0, 10.0)),
     OURS: ("alpha", (0.01, 0.1)),
@@ -131,8 +142,10 @@ _TABLE_1_DIFFERENCES: Final = (
     "FedBabu's clients do not fine-tune: the published figure, below FedAvg's, is of such models.",
     "CS-FL, FedBabu, FedProto, FedDBE: the protocols' docstrings list differences from their sources. The "
     "paper names no lambda, kappa, momentum or head rate.",
-    "Every arm has the learning rate, batch and epochs of [local]; the paper's CS-FL on CIFAR-10 has 0.001, "
-    "then 0.01, in batches of 10.",
+    "Every arm has the learning rate, batch and epochs of [local]; the paper's CS-FL on CIFAR-10 has 0.001 "
+    "in batches of 10.",
+    "CS-FL's votes count as two bits each, for every value of the model; the authors' code counts one bit "
+    "for each number of a sketch.",
 )
 _NO_CROPS: Final = "The authors crop and flip images at random; here images are as they are."
 

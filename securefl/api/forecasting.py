@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from securefl.api.running import console_of
 from securefl.api.studies import Given, study_from
-from securefl.core.memory import full_searches_apart
+from securefl.core.memory import searches_apart
 from securefl.core.release import PARTIES
 from securefl.study import accounted, world
 from securefl.study.config import Study
@@ -102,7 +102,7 @@ def forecast(
     """
     found = study_from(study, data=data, model=model, workers=workers)
     console = console_of(progress)
-    with one_thread(), full_searches_apart():
+    with one_thread(), searches_apart():
         here = world.build(found, found.study.seeds[0])
         accounting, _ = accounted.forecast(found, here)
         made = forecasts(

@@ -17,7 +17,7 @@ from securefl.api.arguments import path_of, whole
 from securefl.api.studies import Given, study_from
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
-from securefl.core.memory import full_searches_apart
+from securefl.core.memory import searches_apart
 from securefl.core.release import PARTIES
 from securefl.report.terminal import draws, say
 from securefl.study import run_report, session, split_key, world
@@ -238,7 +238,7 @@ def run(
     callbacks = _callbacks(callback)
     console = console_of(progress)
     stop = Interruption()
-    with one_thread(), full_searches_apart(), ExitStack() as stack:
+    with one_thread(), searches_apart(), ExitStack() as stack:
         stack.enter_context(going_on(folder))
         stack.enter_context(stop)
         bars = stack.enter_context(Bars(found, console))

@@ -14,7 +14,7 @@ import pandas as pd
 from securefl.api.running import Run, console_of, folder_of, going_on, run, saying
 from securefl.api.studies import home_of, text_from
 from securefl.core.errors import ConfigError, SecureFLError
-from securefl.core.memory import full_searches_apart
+from securefl.core.memory import searches_apart
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.storage.folder_lock import alone
@@ -157,7 +157,7 @@ def run_sweep(
         )
     folder = folder_of(out, f"runs/{slug(found.name)}-sweep")
     console, stop = console_of(progress), Interruption()
-    with one_thread(), full_searches_apart(), ExitStack() as stack:
+    with one_thread(), searches_apart(), ExitStack() as stack:
         stack.enter_context(going_on(folder))
         # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
         found = as_begun(found, folder)

@@ -12,7 +12,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from securefl.core.entropy import derived
@@ -25,6 +25,7 @@ from securefl.core.wire import Header
 
 LABEL = b"securefl/secagg/3|"
 LEAST_BITS, MOST_BITS = 8, 64
+_MOST_ROSTERS = 8
 
 # One encoding -----------------------------------------------------------------------------------
 
@@ -41,7 +42,12 @@ def digest(purpose: bytes, context: bytes, *rest: bytes) -> bytes:
 
 def u32(*numbers: int) -> bytes:
     """Encode numbers as four bytes each, little-endian."""
-    return struct.pack(f"<{len(numbers)}I", *numbers)
+    return _numbers(len(numbers)).pack(*numbers)
+
+
+@lru_cache(maxsize=64)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}I")
 
 
 def listed(members: Sequence[int]) -> bytes:
@@ -231,10 +237,22 @@ class Directory:
 
     def roster(self, cohort: Iterable[str]) -> Roster:
         """Return the pinned keys of a cohort. Raises CryptoError if the keys of a client are not pinned."""
+        names = tuple(sorted(cohort))
+        if (found := self._rosters.get(names)) is not None:
+            return found
         try:
-            return Roster(tuple(self.members(sorted(cohort))), self.verify, self.agree, self.known)
+            made = Roster(tuple(self.members(names)), self.verify, self.agree, self.known)
         except KeyError as unknown:
             raise CryptoError(f"Expected clients whose keys are pinned, got {unknown}.") from None
+        if len(self._rosters) >= _MOST_ROSTERS:
+            del self._rosters[next(iter(self._rosters))]  # the oldest
+        self._rosters[names] = made
+        return made
+
+    @cached_property
+    def _rosters(self) -> dict[tuple[str, ...], Roster]:
+        """The newest cohorts' rosters: parties of a process ask for one several times in a round."""
+        return {}
 
     def vouched(self, purpose: bytes, said: bytes) -> bytes:
         """Return the public key that the key holder signed for this purpose in this session.

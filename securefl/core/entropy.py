@@ -13,11 +13,16 @@ from typing import Final
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hmac import HMAC
 
-from securefl.core.keys import SecretKey
+from securefl.core.keys import Guarded, SecretKey
 
 _PIECE: Final = 1 << 30
 """The library takes less than 2^31 bytes at once."""
+_SHA256: Final = SHA256()
+_UNSALTED: Final = HMAC(bytes(32), _SHA256)
+"""The public state in which HKDF without salt begins."""
 Random = Callable[[int], bytes]
 """A function that returns this many uniform bytes."""
 
@@ -27,20 +32,27 @@ def derived(secret: SecretKey, purpose: bytes) -> SecretKey:
     return SecretKey(hmac.digest(secret.reveal(), purpose, "sha256"))
 
 
-def extracted(shared: bytes, purpose: bytes) -> SecretKey:
-    """Derive 32 bytes for one purpose, from a shared secret that need not be uniform.
+class Extract(Guarded):
+    """The secret half of HKDF-SHA-256 (RFC 5869, without salt), from a secret that need not be uniform.
 
-    This is one block of HKDF-SHA-256 (RFC 5869) without salt. It takes a tenth of the library object's time.
+    Any number of keys are derived from it, one block each. The keyed state of HMAC is made once and copied,
+    which takes a third of a fresh one's time.
     """
-    return expanded(hmac.digest(bytes(32), shared, "sha256"), purpose)
+
+    __slots__ = ("_keyed",)
+
+    def __init__(self, shared: bytes) -> None:
+        self._keyed = HMAC(_tag(_UNSALTED, shared), _SHA256)
+
+    def key(self, purpose: bytes) -> SecretKey:
+        """Derive 32 bytes for one purpose. They reveal nothing about another purpose's bytes."""
+        return SecretKey(_tag(self._keyed, purpose + b"\x01"))
 
 
-def expanded(extract: bytes, purpose: bytes) -> SecretKey:
-    """Derive 32 bytes for one purpose from HKDF's extract of a secret: the second half of `extracted`.
-
-    A secret of which several keys are derived is extracted once.
-    """
-    return SecretKey(hmac.digest(extract, purpose + b"\x01", "sha256"))
+def _tag(keyed: HMAC, message: bytes) -> bytes:
+    copied = keyed.copy()
+    copied.update(message)
+    return copied.finalize()
 
 
 def drawn(secret: SecretKey, purpose: bytes) -> Random:

@@ -1,4 +1,4 @@
-"""Memory of a process that plays rounds: it keeps what is freed, and rarely looks for cycles in all of it."""
+"""Memory of a process that plays rounds: it keeps what is freed, and rarely searches for cycles."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ _LARGEST: Final = 31 * 2**20
 """Below 32 MB, the largest block that glibc takes from the memory that a process keeps."""
 FULL_SEARCHES_APART: Final = 100
 """Searches of the middle generation between two full ones; Python's own number is 10."""
+NEW_OBJECTS: Final = 10_000
+"""In a run, the new objects between two searches among them; Python's own number is 700."""
 
 
 def keep_freed_memory() -> None:
@@ -29,14 +31,18 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
-def full_searches_apart() -> Iterator[None]:
-    """Make full searches for reference cycles rare, as each command does for its whole process.
+def searches_apart() -> Iterator[None]:
+    """Make searches for reference cycles rare.
 
+    A search among new objects begins after 10,000 of them, not Python's 700, and a full one after a million.
     A full search looks through all loaded modules and all clients' data. A round's own objects refer to each
     other in no cycle: they are freed as the round ends.
+
+    If searches are off, or rarer already, nothing changes.
     """
     usual = gc.get_threshold()
-    gc.set_threshold(*usual[:2], max(usual[2], FULL_SEARCHES_APART))
+    if 0 < usual[0] < NEW_OBJECTS:
+        gc.set_threshold(NEW_OBJECTS, 10, 10)
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from securefl.core.entropy import derived, extracted
+from securefl.core.entropy import Extract, derived
 from securefl.core.errors import CryptoError
 from securefl.core.keys import PublicKey, SecretKey, Signature
 
@@ -96,6 +96,12 @@ def verify(public: PublicKey, signature: Signature, message: bytes) -> None:
         raise CryptoError("The signature is not that of the expected key.") from None
 
 
+# Cached: in a cohort each member's public key serves in as many agreements as it has neighbours.
+@lru_cache(maxsize=4096)
+def _parsed(public: bytes) -> X25519PublicKey:
+    return X25519PublicKey.from_public_bytes(public)
+
+
 @dataclass(frozen=True)
 class AgreementKey:
     """An X25519 key of a receiver of sealed messages, or of one side of a key agreement."""
@@ -114,10 +120,10 @@ class AgreementKey:
     def agree(self, other: PublicKey, purpose: bytes) -> SecretKey:
         """Return 32 bytes for one purpose that only the owners know. Raises CryptoError for a weak key."""
         try:
-            shared = self._own.exchange(X25519PublicKey.from_public_bytes(other.raw))
+            shared = self._own.exchange(_parsed(other.raw))
         except ValueError:
             raise CryptoError("The other key cannot be agreed with.") from None
-        return extracted(shared, purpose)
+        return Extract(shared).key(purpose)
 
     @cached_property
     def _own(self) -> X25519PrivateKey:

@@ -70,7 +70,7 @@ class Once:
     def __init__(self) -> None:
         self._messages: dict[tuple[bytes, Header], tuple[Mapping[Any, Limit], Any]] = {}
         self._signed: set[tuple[bytes, bytes, bytes]] = set()
-        self._agreed: dict[tuple[frozenset[bytes], bytes], SecretKey] = {}
+        self._agreed: dict[tuple[bytes, bytes, bytes], SecretKey] = {}
         self._made: dict[tuple[bytes, ...], Any] = {}
 
     def __len__(self) -> int:
@@ -79,8 +79,8 @@ class Once:
     def decode(self, data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
         """As `wire.decode`. The sender is no part of the cache's key, since only an error names it."""
         # Hashing a model's bytes takes long, and a message with arrays is never stored.
-        known: Sequence[Any] = [kind for kind in kinds if wire.begins_as(data, header, kind)]
-        if not any(map(_unchanging, known)):
+        known: Any = next((kind for kind in kinds if wire.begins_as(data, header, kind)), None)
+        if known is None or not _unchanging(known):
             return wire.decode(data, header, kinds, sender)
         stored = self._messages.get((data, header))
         # Machines under one agreement have one table of limits, which is then equal by its identity.
@@ -88,10 +88,9 @@ class Once:
             same: T = stored[1]
             return same
         found: T = wire.decode(data, header, kinds, sender)
-        if _unchanging(type(found)):  # type: ignore[arg-type]  # a class is hashable
-            if len(self._messages) >= MOST_MESSAGES:
-                del self._messages[next(iter(self._messages))]  # the oldest
-            self._messages[data, header] = kinds, found
+        if len(self._messages) >= MOST_MESSAGES:
+            del self._messages[next(iter(self._messages))]  # the oldest
+        self._messages[data, header] = kinds, found
         return found
 
     def verify(self, public: PublicKey, signature: Signature, message: bytes) -> None:
@@ -106,7 +105,8 @@ class Once:
 
     def agree(self, own: AgreementKey, other: PublicKey, purpose: bytes) -> SecretKey:
         """As `own.agree`. Both sides compute the same secret, and the second one takes the first one's."""
-        key = (frozenset((own.public.raw, other.raw)), purpose)
+        one, two = own.public.raw, other.raw
+        key = (one, two, purpose) if one < two else (two, one, purpose)
         # Removed when the other side takes it, because a cohort of K clients has K^2 of them.
         if (found := self._agreed.pop(key, None)) is None:
             found = self._agreed[key] = own.agree(other, purpose)

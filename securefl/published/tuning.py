@@ -39,6 +39,11 @@ GRID: Final = (
     f"accuracy on {SHARE:.0%} of the test records, the mean over {SEEDS} seeds, chooses. The others measure."
 )
 """The grid in words, for reports."""
+HALVED: Final = (
+    f"Of a client's held-out records {1 - SHARE:.0%} are left for measuring: losses that choose clients, as "
+    "FedCor's, and local accuracies are of these alone."
+)
+"""What the grid costs studies with a hold-out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +143,9 @@ def together(table: Table, choice: Choice, metrics: Mapping[str, pd.DataFrame]) 
 def tuned(table: Table, choice: Choice) -> Table:
     """The table as it is printed: with the last accuracy first, and every chosen setting as a difference."""
     measures = tuple(dict.fromkeys((Measure.LAST, *table.measures)))
-    return replace(table, measures=measures, differences=(*table.differences, GRID, *in_words(table, choice)))
+    halved = (HALVED,) if any(part.study.data.holdout for part in table.parts) else ()
+    words = (*table.differences, GRID, *halved, *in_words(table, choice))
+    return replace(table, measures=measures, differences=words)
 
 
 def in_words(table: Table, choice: Choice) -> Iterator[str]:

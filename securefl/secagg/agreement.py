@@ -8,7 +8,6 @@ which covers a fresh nonce of every member.
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -18,7 +17,7 @@ from typing import Any
 
 from securefl.core import agreement
 from securefl.core.agreement import Identity, Roster, digest, fields, listed, tagged, u32
-from securefl.core.entropy import expanded
+from securefl.core.entropy import Extract
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Signature
 from securefl.core.newest import newest
@@ -54,7 +53,7 @@ class Channels:
                 "Pin the member's current keys."
             )
         self._secrets: dict[int, SecretKey] = {}
-        self._extracts: dict[int, SecretKey] = {}
+        self._extracts: dict[int, Extract] = {}
         self._places: dict[int, bytes] = {}
 
     def secret(self, other: int) -> SecretKey:
@@ -70,8 +69,8 @@ class Channels:
     def derived(self, other: int, purpose: bytes) -> SecretKey:
         """Return HKDF of the two members' secret for one purpose. Raises CryptoError for a weak key."""
         if other not in self._extracts:
-            self._extracts[other] = SecretKey(hmac.digest(bytes(32), self.secret(other).reveal(), "sha256"))
-        return expanded(self._extracts[other].reveal(), purpose)
+            self._extracts[other] = Extract(self.secret(other).reveal())
+        return self._extracts[other].key(purpose)
 
     def made(self, other: int, what: tuple[bytes, ...], result: Any) -> None:
         """Tell another member, if it is a party of this process, what its check of these bytes gives.
@@ -102,18 +101,10 @@ class Channels:
         """
         other = receiver if sender == self.own else sender
         purpose = _confirms(closed, sender, receiver, digested)
-        tag = self.derived(other, purpose).reveal()[:TAG_BYTES]
-        if sender == self.own:
-            self.made(other, (purpose, tag), True)
-        return Signature(tag)
+        return Signature(self.derived(other, purpose).reveal()[:TAG_BYTES])
 
     def holds(self, closed: ClosedRoster, sender: int, digested: bytes, tag: Signature) -> bool:
-        """Whether this is the tag of another member for this one.
-
-        If the sender is a party of this process and made exactly this tag, nothing is computed.
-        """
-        if self.found(sender, (_confirms(closed, sender, self.own, digested), tag.raw)):
-            return True
+        """Whether this is the tag of another member for this one."""
         return compare_digest(tag.raw, self.tag(closed, sender, self.own, digested).raw)
 
 

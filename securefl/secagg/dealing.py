@@ -91,20 +91,21 @@ def deal(
         holder: Pair(random(SALT_BYTES) + one, random(SALT_BYTES) + other)
         for holder, one, other in zip(holders, seeds, keys, strict=True)
     }
-    sealed = [
-        _seal(pair, share_key(closed, channels, own, holder), closed, own, holder, random)
-        for holder, pair in pairs.items()
-        if holder != own
-    ]
-    marks = tuple([pair.marks(closed, own, holder) for holder, pair in pairs.items()])
-    boxes = iter(sealed)
-    for (holder, pair), marked in zip(pairs.items(), marks, strict=True):
+    marks, sealed = [], []
+    for holder, pair in pairs.items():
+        marked = pair.marks(closed, own, holder)
+        marks.append(marked)
         if holder != own:
-            channels.made(holder, (_bound(closed, own, holder), marked.raw, next(boxes).raw), pair)
+            bound = _bound(closed, own, holder)
+            box = _seal(pair, channels.derived(holder, bound), bound, random)
+            sealed.append(box)
+            channels.made(holder, (bound, marked.raw, box.raw), pair)
     hashed = seed_mark(closed.context, own, seed.reveal())
     tree = Tree.of(leaves(holders, own, marks, sealed))
+    if closed.agreement.roster.known is not None:
+        closed.agreement.roster.known.made(_all_of(closed, own, marks, sealed), tree)
     signature = channels.identity.signing.sign(signed(closed, own, hashed, tree.root))
-    return Dealing(hashed, marks, tuple(sealed), signature), pairs[own]
+    return Dealing(hashed, tuple(marks), tuple(sealed), signature), pairs[own]
 
 
 def opened(closed: ClosedRoster, channels: Channels, dealer: int, sealed: Share, marks: Commitment) -> Pair:
@@ -114,10 +115,11 @@ def opened(closed: ClosedRoster, channels: Channels, dealer: int, sealed: Share,
     process and made exactly this box and these hashes, the dealer has done both.
     """
     own = channels.own
-    told: Pair | None = channels.found(dealer, (_bound(closed, dealer, own), marks.raw, sealed.raw))
+    bound = _bound(closed, dealer, own)
+    told: Pair | None = channels.found(dealer, (bound, marks.raw, sealed.raw))
     if told is not None:
         return told
-    pair = unseal(sealed, share_key(closed, channels, dealer, own), closed, dealer, own)
+    pair = unseal(sealed, channels.derived(dealer, bound), bound)
     check_pair(pair, marks, closed, dealer, own)
     return pair
 
@@ -128,13 +130,13 @@ def share_key(closed: ClosedRoster, channels: Channels, dealer: int, holder: int
     return channels.derived(other, _bound(closed, dealer, holder))
 
 
-def unseal(sealed: Share, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int) -> Pair:
+def unseal(sealed: Share, key: SecretKey, bound: bytes) -> Pair:
     """Open one sealed pair. Raises CryptoError unless it was sealed under this key for this place."""
-    raw, aad = sealed.raw, _bound(closed, dealer, holder)
+    raw = sealed.raw
     if len(raw) != SEALED_BYTES:
         raise CryptoError(f"Expected {SEALED_BYTES} sealed bytes, got {len(raw)}.")
     try:
-        plain = ChaCha20Poly1305(key.reveal()).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], aad)
+        plain = ChaCha20Poly1305(key.reveal()).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], bound)
     except InvalidTag:
         raise CryptoError("Expected shares sealed under this key for this place, got others.") from None
     return Pair(plain[:OPENED_BYTES], plain[OPENED_BYTES:])
@@ -148,18 +150,24 @@ def check_pair(pair: Pair, marks: Commitment, closed: ClosedRoster, dealer: int,
         raise CryptoError("Expected shares that match their published hashes, got others.")
 
 
-def _seal(
-    pair: Pair, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int, random: Random
-) -> Share:
+def _seal(pair: Pair, key: SecretKey, bound: bytes, random: Random) -> Share:
     # A key seals one message, so a fixed nonce would be enough. But a dealer that is restored from an older
     # state can seal a second message under the same key, and then needs another nonce.
     nonce = random(_NONCE_BYTES)
-    aad = _bound(closed, dealer, holder)
-    return Share(nonce + ChaCha20Poly1305(key.reveal()).encrypt(nonce, pair.seed + pair.key, aad))
+    return Share(nonce + ChaCha20Poly1305(key.reveal()).encrypt(nonce, pair.seed + pair.key, bound))
 
 
 def _bound(closed: ClosedRoster, dealer: int, holder: int) -> bytes:
+    """The place of the one message from dealer to holder: its key and its box are bound to these bytes."""
     return closed.prefix(b"share") + _PAIR(dealer, holder)
+
+
+def _all_of(
+    closed: ClosedRoster, dealer: int, marks: Sequence[Commitment], sealed: Sequence[Share]
+) -> tuple[bytes, ...]:
+    """Everything from which the tree of a dealing follows. All hashes, and all boxes, have one length."""
+    boxes = b"".join([box.raw for box in sealed])
+    return closed.prefix(b"tree"), u32(dealer), b"".join([one.raw for one in marks]), boxes
 
 
 def signed(closed: ClosedRoster, dealer: int, seed: Commitment, root: bytes) -> bytes:
@@ -228,7 +236,10 @@ def published(closed: ClosedRoster, dealer: int, dealing: Dealing) -> Published:
         raise CryptoError(f"Expected shares for {len(holders) - 1} neighbours, got {len(dealing.sealed)}.")
     if lengths != {SEALED_BYTES} or hashes != {MARKS_BYTES} or len(dealing.seed.raw) != 32:
         raise CryptoError("Expected hashes of 32 bytes each and sealed shares of one length, got others.")
-    tree = Tree.of(leaves(holders, dealer, dealing.marks, dealing.sealed))
+    known = closed.agreement.roster.known
+    # A dealer of this process has hashed exactly these bytes already. The tree follows from them alone.
+    made = None if known is None else known.found(_all_of(closed, dealer, dealing.marks, dealing.sealed))
+    tree: Tree = made or Tree.of(leaves(holders, dealer, dealing.marks, dealing.sealed))
     closed.agreement.check(dealer, dealing.signature, signed(closed, dealer, dealing.seed, tree.root))
     others = (holder for holder in holders if holder != dealer)
     places = {holder: at for at, holder in enumerate(holders)}
@@ -263,7 +274,7 @@ def judge(
         # If the key opens nothing, the dealer may have sealed under another key, or the holder may reveal
         # another one.
         try:
-            pair = unseal(box, SecretKey(shown.raw[4:]), closed, dealer, holder)
+            pair = unseal(box, SecretKey(shown.raw[4:]), _bound(closed, dealer, holder))
         except CryptoError:
             yield dealer, False
             continue

@@ -29,7 +29,7 @@ from securefl.core.keys import SecretKey
 
 Words = NDArray[np.uint32] | NDArray[np.uint64]
 
-_BLOCK_BYTES: Final = 1 << 17
+_BLOCK_BYTES: Final = 1 << 18
 """Long enough that the cost of calls is small, and three blocks fit in the second-level cache."""
 _AT_ONCE: Final = 128
 """The most ciphers that are open at once, so that memory does not grow with the number of masks."""

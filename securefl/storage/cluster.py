@@ -393,9 +393,9 @@ def _connect(ray: Any, address: str | None) -> None:
             return
         try:
             ray.init(address=address, **quiet)
-        # Whatever Ray raises: ConnectionError, RuntimeError for another version of it, ValueError for a text
-        # that is no address.
-        except Exception as error:  # Ray raises errors of many kinds here, some of them private
+        # ConnectionError, RuntimeError for another version of Ray, ValueError for a text that is no address,
+        # and errors that only Ray's own modules name.
+        except Exception as error:
             raise ConfigError(
                 f"[runtime] Expected a Ray cluster at {address!r}, got {_first_line(error)} Start one with "
                 "`ray start --head`, or leave the address out (also RAY_ADDRESS) to use this machine alone."

@@ -19,7 +19,7 @@ from securefl.algorithm.clients import Algorithm, Device, RoundResult, State, ru
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery
 from securefl.algorithm.weighing import admits
-from securefl.core.memory import full_searches_apart
+from securefl.core.memory import searches_apart
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.streams import stream
@@ -72,7 +72,7 @@ def run_arm(
     home = made_folder(folder, arm, world.seed)
     bounds = allotted(study, arm, world.seed, (algorithm, plan), "").charges
     shared = None if study.privacy.ledger is None else bounds
-    with opened(study, arm, world, plan, home, shared) as saved, full_searches_apart():
+    with opened(study, arm, world, plan, home, shared) as saved, searches_apart():
         ledger, checkpoint, journal, records = saved.ledger, saved.checkpoint, saved.journal, saved.records
         for record in records:
             tell(record)

@@ -20,7 +20,7 @@ def one(protocol: str, options: str) -> Study:
     return study(
         arm,
         clients=5,
-        non_private='["update", "profile", "loss", "map", "statistic", "direction", "consensus"]',
+        non_private='["update", "profile", "loss", "map", "statistic", "direction", "consensus", "votes"]',
     )
 
 

@@ -50,9 +50,13 @@ def study(one: Combination, rounds: int = 1) -> Study:
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
     records = name in STATISTICS
     by_loss = ["loss", "size"] if name in ("active_fl", "fedcor", "pow_d") else []
-    sent = {"fedprof": ["profile"], "adds": ["map"], "fltrust": ["direction"], "feddbe": ["consensus"]}.get(
-        name, by_loss
-    )
+    sent = {
+        "fedprof": ["profile"],
+        "adds": ["map"],
+        "fltrust": ["direction"],
+        "feddbe": ["consensus"],
+        "cs_fl": ["votes"],
+    }.get(name, by_loss)
     sizes = ["size"] if one[0] == REPLACED else []
     permitted = str([*(["statistic"] if records else ["update"]), *sent, *sizes]).replace("'", '"')
     settings = {"sum": f'"{way}"', "adversaries": TRUSTED.get(noise, '["server", "key-holder", "others"]')}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from securefl.secagg import Client
-from securefl.secagg.dealing import Pair, Tree, _seal, leaves, share_key, signed
+from securefl.secagg.dealing import Pair, Tree, _bound, _seal, leaves, share_key, signed
 from securefl.secagg.messages import Shares
 from support.tiny_secagg import entropy
 
@@ -29,5 +29,5 @@ def wrong_pair(inner: Client, state: Any, shares: Shares) -> Shares:
     own = inner.channels.own
     pair = Pair(bytes(65), bytes(65))
     key = share_key(state.closed, inner.channels, own, 0)
-    box = _seal(pair, key, state.closed, own, 0, entropy("lie"))
+    box = _seal(pair, key, _bound(state.closed, own, 0), entropy("lie"))
     return signed_anew(inner, state, replace(shares, sealed=swapped(shares.sealed, 0, box)))

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
-
 from securefl.study.config import Study, parse
 from securefl.study.seeded import World
 from securefl.study.world import build
-from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 from support.head_studies import on_digits
+from support.tiny_problem import tiny_problem
 
 
 def problem(width: int = 5, classes: int = 3, clients: int = 2) -> Problem:
     """Records that are their own features."""
-    return Problem(
-        model=ModelConfig(kind="mlp", hidden=()),
-        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4),
-        kind="classification",
-        shape=(width,),
-        outputs=classes,
-        clients=clients,
-        records=100,
-        server_x=np.zeros((1, width), np.float32),
-        server_y=np.zeros(1, np.int64),
-        seed=1,
-    )
+    return tiny_problem(width=width, hidden=(), outputs=classes, clients=clients, records=100)
 
 
 def study(

@@ -51,6 +51,7 @@ def text(
             "map": ('"adds"',),
             "direction": ('"fltrust"',),
             "consensus": ('"feddbe"',),
+            "votes": ('"cs_fl"',),
         }
         wanted = "".join(arms)
         named = [name for name, by in sent.items() if any(word in wanted for word in by)]

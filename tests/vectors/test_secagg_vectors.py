@@ -55,6 +55,7 @@ from securefl.secagg import (
 from securefl.secagg.dealing import (
     Dealing,
     Pair,
+    _bound,
     _seal,
     judge,
     leaf_of,
@@ -247,7 +248,7 @@ def first_seal(given: Given) -> Any:
     pair = of["dealer"], of["holder"]
     key = share_key(state.closed, one.channels, *pair)
     assert key == share_key(state.closed, machine(given, pair[1]).channels, *pair)
-    sealed = _seal(Pair(*of["opened"]), key, state.closed, *pair, lambda count: of["nonce"])
+    sealed = _seal(Pair(*of["opened"]), key, _bound(state.closed, *pair), lambda count: of["nonce"])
     return {"share key": key.reveal(), "sealed": sealed.raw}
 
 

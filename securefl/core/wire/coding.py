@@ -195,6 +195,23 @@ class _Reader:
 
     def blocks(self, count: int) -> list[bytes]:
         """Read as many blocks. Equal to `count` calls of `block`, in half of the time."""
+        return self._alike(count) or self._one_by_one(count)
+
+    def _alike(self, count: int) -> list[bytes]:
+        """Read as many blocks at once if all are as long as the first, as keys are; else read none."""
+        if count < 2 or self.left < _LENGTH.size:
+            return []
+        (size,) = _LENGTH.unpack_from(self._data, self.at)
+        end = self.at + count * (_LENGTH.size + size)
+        if end > self._size:
+            return []
+        lengths, found = zip(*_struct(f"I{size}s").iter_unpack(self._data[self.at : end]), strict=True)
+        if lengths.count(size) < count:
+            return []
+        self.at = end
+        return list(found)
+
+    def _one_by_one(self, count: int) -> list[bytes]:
         data, end, at, found = self._data, self._size, self.at, []
         for _ in range(count):
             begin = at + _LENGTH.size

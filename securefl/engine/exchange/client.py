@@ -16,6 +16,7 @@ from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import ConcealVector
 from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import Broadcast, Cohort, ContributionMessage, Order
+from securefl.core.newest import newest
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Header, Limit
 from securefl.mechanisms.registry import mechanism_of
@@ -124,8 +125,8 @@ class Client:
             self._check_declared(order, spec)
         if order.sums:
             cohort = self._named_cohort(order)
-            self._check_draws(order, cohort)
-            self._check_weights(order, cohort, [self.contributions[name] for name in order.sums])
+            _check_draws(order, cohort)
+            _check_weights(self.plan, self.contributions, order, cohort)
         elif any(spec.reduction == "sum" for spec in asked):
             self._check_own_draws(order)
         return order
@@ -166,37 +167,13 @@ class Client:
             raise _refusal("Expected an order for a cohort with us in it, got one for a cohort without us.")
         return self.cohort
 
-    def _check_draws(self, order: Order, cohort: Cohort) -> None:
-        """Refuse draws that contradict those of the cohort."""
-        whole, most = sum(cohort.draws), max(cohort.draws)
-        once = most == 1 and order.most == 0  # each value weighs 1, or its client's own count
-        fits = (whole, most) == (order.whole, order.most) if order.whole else once
-        self._require_fitting(order, fits, cohort.draws)
-
     def _check_own_draws(self, order: Order) -> None:
         """Refuse draws that contradict each other. In the clear a client sees its own draws alone."""
         own = order.draws
         if order.cohort or own < 1:
             raise _refusal("Expected an order for sums in the clear, with our draws, got another.")
         fits = own == 1 and order.most == 0 if not order.whole else own <= order.most <= order.whole
-        self._require_fitting(order, fits, (own,))
-
-    @staticmethod
-    def _require_fitting(order: Order, fits: bool, draws: Sequence[int]) -> None:
-        if not fits or order.records < 0 or (order.whole and order.records):
-            raise _refusal(f"Expected {order.whole} draws, {order.most} of one client at most, got {draws}.")
-
-    def _check_weights(self, order: Order, cohort: Cohort, sums: Sequence[ValueSpec]) -> None:
-        """Refuse a cohort, weights or an n that the plan does not allow in hidden sums.
-
-        Every client of the cohort checks all three. If the server could choose weights freely, a sum would
-        reveal one client's value.
-        """
-        try:
-            require_allowed(self.plan, sums, Weights.of(order, cohort))
-            require_batches(self.plan, cohort.members, cohort.draws)
-        except ConfigError as error:
-            raise _refusal(str(error)) from None
+        _require_fitting(order, fits, (own,))
 
     def _whole(self, broadcast: Broadcast) -> Broadcast:
         names = broadcast.names
@@ -216,6 +193,35 @@ class Client:
 
     def deadline(self, state: ClientState) -> Step[ClientState]:
         return Step(Answered(), result="missed")
+
+
+# In a simulation the first client checks for those that have the very same plan, order and cohort.
+@newest
+def _check_draws(order: Order, cohort: Cohort) -> None:
+    """Refuse draws that contradict those of the cohort."""
+    whole, most = sum(cohort.draws), max(cohort.draws)
+    once = most == 1 and order.most == 0  # each value weighs 1, or its client's own count
+    fits = (whole, most) == (order.whole, order.most) if order.whole else once
+    _require_fitting(order, fits, cohort.draws)
+
+
+@newest
+def _check_weights(plan: Plan, specs: Mapping[str, ValueSpec], order: Order, cohort: Cohort) -> None:
+    """Refuse a cohort, weights or an n that the plan does not allow in hidden sums.
+
+    Every client of the cohort checks all three. If the server could choose weights freely, a sum would
+    reveal one client's value.
+    """
+    try:
+        require_allowed(plan, [specs[name] for name in order.sums], Weights.of(order, cohort))
+        require_batches(plan, cohort.members, cohort.draws)
+    except ConfigError as error:
+        raise _refusal(str(error)) from None
+
+
+def _require_fitting(order: Order, fits: bool, draws: Sequence[int]) -> None:
+    if not fits or order.records < 0 or (order.whole and order.records):
+        raise _refusal(f"Expected {order.whole} draws, {order.most} of one client at most, got {draws}.")
 
 
 def _refusal(reason: str) -> RemoteProtocolError:

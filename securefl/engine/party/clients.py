@@ -388,13 +388,21 @@ def _same(one: Contribute, other: Contribute) -> bool:
     mine, theirs = _arrays(one.broadcast), _arrays(other.broadcast)
     # Their bytes, not their numbers: 0 and -0 are equal, and a nan differs from itself.
     return len(mine) == len(theirs) and all(
-        a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and (_at(a) == _at(b) or np.array_equal(_bytes(a), _bytes(b)))
         for a, b in zip(mine, theirs, strict=True)
     )
 
 
 def _arrays(broadcast: Broadcast) -> list[NDArray[Any]]:
     return [broadcast.model, *broadcast.arrays]
+
+
+def _at(array: NDArray[Any]) -> Any:
+    """Where the numbers of an array are. In a simulation all clients have views of one message."""
+    place = array.__array_interface__
+    return place["data"], place["strides"]
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

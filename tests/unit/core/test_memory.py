@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from securefl.core.memory import FULL_SEARCHES_APART, full_searches_apart
+from securefl.core.memory import NEW_OBJECTS, searches_apart
 
 ROUNDS = """
 import resource
@@ -38,18 +38,20 @@ def test_a_round_finds_the_memory_of_the_round_before() -> None:
     assert faults(keep=True) < 100
 
 
-def test_full_searches_are_rare_for_a_while() -> None:
-    """The caller's own numbers come back, after an error too; rarer ones stay as they are."""
+def test_searches_are_rare_for_a_while() -> None:
+    """The caller's own numbers come back, after an error too. Rarer searches, or none, stay as they are."""
     usual = gc.get_threshold()
     try:
-        with full_searches_apart():
-            assert gc.get_threshold() == (*usual[:2], max(usual[2], FULL_SEARCHES_APART))
-        assert gc.get_threshold() == usual
-        with pytest.raises(RuntimeError), full_searches_apart():
+        gc.set_threshold(700, 10, 100)
+        with searches_apart():
+            assert gc.get_threshold() == (NEW_OBJECTS, 10, 10)
+        assert gc.get_threshold() == (700, 10, 100)
+        with pytest.raises(RuntimeError), searches_apart():
             raise RuntimeError
-        assert gc.get_threshold() == usual
-        gc.set_threshold(700, 10, 5 * FULL_SEARCHES_APART)
-        with full_searches_apart():
-            assert gc.get_threshold() == (700, 10, 5 * FULL_SEARCHES_APART)
+        assert gc.get_threshold() == (700, 10, 100)
+        for own in ((2 * NEW_OBJECTS, 5, 5), (0, 10, 10)):
+            gc.set_threshold(*own)
+            with searches_apart():
+                assert gc.get_threshold() == own
     finally:
         gc.set_threshold(*usual)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.tiny_problem import tiny_problem
 
 from securefl.algorithm.clients import ClientContext, Population, RoundResult, State, run_round
 from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, Sum, Total
@@ -16,7 +17,7 @@ from securefl.protocols.baselines import ActiveFL, FedAdam, FedAvgRP
 from securefl.protocols.contributions import SIZE, UPDATE, Loss, Size, Update, ask_size
 from securefl.protocols.fedavg import FedAvg
 from securefl.protocols.parts import step_of
-from securefl.training import LocalTraining, ModelConfig, mean_loss, to_vector, train
+from securefl.training import mean_loss, to_vector, train
 from securefl.training.task import Problem
 
 CLIENTS = 4
@@ -27,17 +28,17 @@ ROSTER = Population(clients=CLIENTS, seconds=np.arange(1.0, CLIENTS + 1))
 @pytest.fixture
 def problem() -> Problem:
     rng = np.random.default_rng(5)
-    return Problem(
-        model=ModelConfig(kind="mlp", hidden=(4,)),
-        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=2, batch_size=4, decay=0.5),
-        kind="classification",
-        shape=(3,),
+    return tiny_problem(
+        width=3,
+        hidden=(4,),
         outputs=2,
         clients=CLIENTS,
         records=100,
         server_x=rng.random((20, 3), dtype=np.float32),
         server_y=rng.integers(2, size=20),
         seed=11,
+        decay=0.5,
+        batch_size=4,
     )
 
 

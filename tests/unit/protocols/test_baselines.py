@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.choices import cohort_of
+from support.tiny_problem import tiny_problem
 
 from securefl.algorithm.clients import ClientContext, Population, State
 from securefl.protocols.averaging import Adam, Averaging, Momentum, Replace
@@ -22,24 +23,24 @@ from securefl.protocols.baselines import (
 )
 from securefl.protocols.contributions import Update
 from securefl.protocols.fedavg import FedAvg
-from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 
 
 @pytest.fixture
 def problem() -> Problem:
     rng = np.random.default_rng(5)
-    return Problem(
-        model=ModelConfig(kind="mlp", hidden=(4,)),
-        local=LocalTraining(optimizer="sgd", learning_rate=0.5, epochs=3, batch_size=4),
-        kind="classification",
-        shape=(3,),
+    return tiny_problem(
+        width=3,
+        hidden=(4,),
         outputs=2,
         clients=4,
         records=100,
         server_x=rng.random((20, 3), dtype=np.float32),
         server_y=rng.integers(2, size=20),
         seed=11,
+        learning_rate=0.5,
+        epochs=3,
+        batch_size=4,
     )
 
 

@@ -1,4 +1,4 @@
-"""CS-FL: sketches against a dense matrix, recovery against least squares and plain thresholding."""
+"""CS-FL: sketches against a dense matrix, recovery against least squares and thresholding; then votes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from support.tiny_study import run, spied, study, world
 from support.trained_bodies import context
 
-from securefl.core.errors import ConfigError
+from securefl.algorithm.clients import ClientContext
+from securefl.core.errors import ConfigError, DataError
 from securefl.protocols.cs_fl import CSFL, ROWS, ROWS_OF_SIGNS, Sketch, recover, recover_from_signs
 from securefl.training.fitting import fitted
 
@@ -152,7 +153,7 @@ def test_a_sketch_of_a_large_model_takes_little_memory() -> None:
 def test_a_client_sends_the_sketch_of_its_largest_entries(signs: bool) -> None:
     here: Any = world(study())
     options = CSFL(fraction=1.0, sparsity=0.01, measurements=0.3, signs=signs)
-    (update,) = options.build(here.problem).contributions
+    update, _ = options.build(here.problem).contributions
     x, y = here.records[0]
     value = update.compute(context(here, x, y, np.zeros(3, np.float32)))
     assert value.new_state is not None
@@ -170,25 +171,68 @@ def test_a_client_sends_the_sketch_of_its_largest_entries(signs: bool) -> None:
     np.testing.assert_allclose(value.new_state["residual"], step - part, atol=1e-6)
 
 
-def test_the_server_s_step_is_the_recovered_mean(tmp_path: Path) -> None:
-    of = study(ARM.format(more="sparsity = 0.01\nmeasurements = 0.5\n"), rounds=2, clients=4)
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_client_votes_with_what_it_did_not_sketch_and_what_it_learns_after_it(signs: bool) -> None:
+    here: Any = world(study())
+    options = CSFL(fraction=1.0, sparsity=0.01, measurements=0.3, signs=signs)
+    update, votes = options.build(here.problem).contributions
+    x, y = here.records[0]
+    first = update.compute(context(here, x, y, np.zeros(3, np.float32)))
+    assert first.new_state is not None
+    rest, sent = np.random.default_rng(5).normal(size=610).astype(np.float32), np.zeros(3, np.float32)
+    state = {**first.new_state, "residual": rest}
+    second = votes.compute(context(here, x, y, sent, state))
+    assert second.new_state is not None
+    trained = fitted(votes.fit(context(here, x, y, sent, state)))  # type: ignore[attr-defined]
+    whole = rest + (trained.astype(np.float64) - here.problem.initial)
+    assert second.integers is not None
+    assert second.integers.tolist() == [1024 * ((v > 0) - (v < 0)) for v in whole.tolist()]
+    assert len(set(second.integers.tolist()) - {0}) == 2
+    assert not np.array_equal(np.sign(whole), np.sign(trained - here.problem.initial))
+    assert not second.new_state["residual"].any()
+
+
+def test_the_model_moves_by_the_recovered_mean_and_then_by_the_majority(tmp_path: Path) -> None:
+    more = "sparsity = 0.01\nmeasurements = 0.5\nsketch_rate = 0.25\nvote_rate = 0.125\n"
+    of = study(ARM.format(more=more), rounds=2, clients=4)
     spy, _ = spied(of, tmp_path)
     problem = world(of).problem
     a = dense(Sketch(seed=problem.seed, rows=305, size=610))
+    asked = [list(answers.totals) for _, answers in spy.asks]
+    assert asked == [["update"], ["votes"]] * 2
     for number, (before, after) in enumerate(zip(spy.states, spy.states[1:], strict=False)):
-        mean = spy.asks[number][1].totals["update"].value
-        step = plain_thresholding(a, mean, 24)  # 4 clients with 6 entries each
-        whole = before.memory["residual"] + step
-        change = whole.copy()
-        change[np.argsort(-np.abs(whole))[6:]] = 0
-        np.testing.assert_allclose(after.broadcast - before.broadcast.astype(np.float64), change, atol=1e-5)
-        np.testing.assert_allclose(after.memory["residual"], whole - change, atol=1e-5)
+        (_, sketches), (_, votes) = spy.asks[2 * number : 2 * number + 2]
+        step = plain_thresholding(a, sketches.totals["update"].value, 24)  # 4 clients with 6 entries each
+        total = np.round(votes.totals["votes"].value).astype(int)
+        assert set(range(-4, 5)) >= set(total.tolist()) > {-4, -2, 2, 4}
+        expected = 0.25 * step + [0.125 * ((v > 0) - (v < 0)) for v in total.tolist()]
+        np.testing.assert_allclose(after.broadcast - before.broadcast.astype(np.float64), expected, atol=1e-5)
+        assert not after.memory["residual"].any()
 
 
-def test_bytes_are_those_of_a_sketch(tmp_path: Path) -> None:
+def test_a_client_whose_training_failed_votes_for_nothing() -> None:
+    """Signs have a finite sensitivity without any bound, so silence would say more than the plan allows."""
+    sketched, votes = CSFL(fraction=1.0, signs=True).build(world(study()).problem).contributions
+    for contribution, size in ((sketched, 61), (votes, 610)):
+        blank = ClientContext(
+            client=0,
+            round=1,
+            x=np.zeros((0, 64), np.float32),
+            y=np.zeros(0, np.int64),
+            broadcast=np.zeros(3, np.float32),
+            public={},
+            rng=np.random.default_rng(1),
+        )
+        value = contribution.value(blank, DataError("it diverged"))  # type: ignore[attr-defined]
+        assert value.integers is not None
+        assert value.integers.tolist() == [0] * size
+
+
+def test_bytes_are_those_of_a_sketch_and_of_two_bits_a_vote(tmp_path: Path) -> None:
     of = study(ARM.format(more="measurements = 0.2\n"), rounds=1, clients=5)
     record = run(of, tmp_path).records[0]
-    assert 5 * 4 * 122 < record["bytes_up"] < 5 * (4 * 122 + 200)
+    sent = 4 * 122 + 2 * 610 / 8
+    assert 5 * sent < record["bytes_up"] < 5 * (sent + 400)
 
 
 @pytest.mark.parametrize(
@@ -206,5 +250,7 @@ def test_a_sketch_too_small_to_recover_from_is_refused(options: dict[str, Any], 
 
 
 def test_options_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="step_norm > 0, got 0"):
-        CSFL(fraction=1.0, step_norm=0.0)
+    for name in ("sketch_rate", "vote_rate"):
+        for wrong in (0.0, -1.0, np.inf, np.nan):
+            with pytest.raises(ValueError, match=f"finite {name} > 0, got {wrong}"):
+                CSFL(fraction=1.0, **{name: wrong})

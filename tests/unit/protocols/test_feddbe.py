@@ -13,6 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from support.private_studies import private
+from support.tiny_problem import tiny_problem
 from support.tiny_study import run, spied, study, world
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -26,26 +27,10 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.export import taken
-from securefl.training import LocalTraining, ModelConfig, Problem
+from securefl.training import ModelConfig
 from securefl.training.fitting import fitted
 
 D, M = 6 * 8 + 8 + 8 * 3 + 3, 8
-
-
-def problem(**local: Any) -> Problem:
-    settings = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 2, "batch_size": 5, **local}
-    return Problem(
-        model=ModelConfig(kind="mlp", hidden=(8,)),
-        local=LocalTraining(**settings),
-        kind="classification",
-        shape=(6,),
-        outputs=3,
-        clients=3,
-        records=90,
-        server_x=np.zeros((0, 6), np.float32),
-        server_y=np.zeros(0, np.int64),
-        seed=2,
-    )
 
 
 def context(broadcast: NDArray[np.float32], **more: Any) -> ClientContext:
@@ -96,10 +81,10 @@ def test_the_consensus_has_a_charge_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_client_bounds_its_features_and_answers_whatever_its_records_are() -> None:
-    _, consensus = FedDBE(mean_bound=0.25).build(problem()).contributions
+    _, consensus = FedDBE(mean_bound=0.25).build(tiny_problem()).contributions
     own = context(np.zeros(0, np.float32))
     step = consensus.spec.grid.step
-    found = features_of(problem().initial, own.x)
+    found = features_of(tiny_problem().initial, own.x)
     clipped = found * np.minimum(1, 0.25 / np.linalg.norm(found, axis=1, keepdims=True))
     value = consensus.compute(own)
     assert value.integers is not None
@@ -112,7 +97,7 @@ def test_a_client_bounds_its_features_and_answers_whatever_its_records_are() -> 
 
 def test_no_mean_of_bounded_features_is_longer_than_the_bound() -> None:
     """Of two points of the grid that are as long as the bound, almost. Rounded otherwise, some means are."""
-    here = replace(problem(), model=ModelConfig(kind="mlp", hidden=()))
+    here = replace(tiny_problem(), model=ModelConfig(kind="mlp", hidden=()))
     _, consensus = FedDBE(mean_bound=1.0).build(here).contributions
     limit = int(1 / consensus.spec.grid.step)
     points = [(a, isqrt(limit**2 - a**2)) for a in range(3000, 3400)]
@@ -153,7 +138,7 @@ def by_hand(vector: Any, bias: Any, consensus: Any, own: ClientContext, kappa: f
 
 @pytest.mark.parametrize("known", [True, False])
 def test_training_by_hand(known: bool) -> None:
-    here = problem()
+    here = tiny_problem()
     algorithm = FedDBE(kappa=7.0, momentum=0.3).build(here)
     update = algorithm.contributions[0]
     consensus = np.linspace(0, 2, M, dtype=np.float32)
@@ -170,7 +155,7 @@ def test_training_by_hand(known: bool) -> None:
 
 
 def test_a_second_attempt_forgets_the_running_mean_of_the_first() -> None:
-    here = problem()
+    here = tiny_problem()
     update = FedDBE(kappa=7.0).build(here).contributions[0]
     sent = np.concatenate([here.initial, np.ones(M + 1, np.float32)])
     fit = update.fit(context(sent))  # type: ignore[attr-defined]
@@ -201,13 +186,13 @@ def test_a_client_takes_a_plain_model_away_with_its_bias_in_the_heads(tmp_path: 
 
 
 def test_a_broadcast_of_another_length_is_refused() -> None:
-    update = FedDBE().build(problem()).contributions[0]
+    update = FedDBE().build(tiny_problem()).contributions[0]
     with pytest.raises(DataError, match=f"Expected {D + M + 1} shared values"):
-        update.compute(context(problem().initial))
+        update.compute(context(tiny_problem().initial))
 
 
 def test_a_damaged_bias_is_named() -> None:
-    here = problem()
+    here = tiny_problem()
     update = FedDBE().build(here).contributions[0]
     sent = np.concatenate([here.initial, np.ones(M + 1, np.float32)])
     with pytest.raises(DataError, match="client state 'bias' to be 8 finite"):

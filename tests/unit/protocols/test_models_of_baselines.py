@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
+from support.tiny_problem import tiny_problem
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
@@ -17,7 +17,7 @@ from securefl.protocols.fedproto import FedProto
 from securefl.protocols.fedrep import FedRep
 from securefl.protocols.heads import Heads
 from securefl.protocols.lg_fedavg import LGFedAvg
-from securefl.training import LocalTraining, Problem
+from securefl.training import Problem
 from securefl.training.own_models import OwnModel
 
 NEED_A_HEAD: dict[str, Any] = {
@@ -54,18 +54,7 @@ class Backwards(nn.Module):
 
 
 def problem(factory: Any) -> Problem:
-    return Problem(
-        model=OwnModel(factory=factory, name="mine").resolved((6,), 3, 2),
-        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=5),
-        kind="classification",
-        shape=(6,),
-        outputs=3,
-        clients=3,
-        records=90,
-        server_x=np.zeros((0, 6), np.float32),
-        server_y=np.zeros(0, np.int64),
-        seed=2,
-    )
+    return tiny_problem(model=OwnModel(factory=factory, name="mine").resolved((6,), 3, 2))
 
 
 @pytest.mark.parametrize("factory", [Bare, Backwards])

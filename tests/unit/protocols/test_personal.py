@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from support.private_studies import private
+from support.tiny_problem import tiny_problem
 from support.tiny_study import run, spied, study, world
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -32,7 +33,7 @@ from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
-from securefl.training import DPSGD, LocalTraining, ModelConfig, Problem, evaluate
+from securefl.training import DPSGD, ModelConfig, evaluate
 from securefl.training.cohorts import Batched
 from securefl.training.fit import Fit
 from securefl.training.fitting import _again, fitted, one_by_one
@@ -83,22 +84,6 @@ def test_bodies_are_averaged_and_heads_stay(name: str, tmp_path: Path) -> None:
 # FedRep -------------------------------------------------------------------------------------------
 
 
-def problem(hidden: tuple[int, ...] = (8,), **local: Any) -> Problem:
-    settings = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 2, "batch_size": 5, **local}
-    return Problem(
-        model=ModelConfig(kind="mlp", hidden=hidden),
-        local=LocalTraining(**settings),
-        kind="classification",
-        shape=(6,),
-        outputs=3,
-        clients=3,
-        records=90,
-        server_x=np.zeros((0, 6), np.float32),
-        server_y=np.zeros(0, np.int64),
-        seed=2,
-    )
-
-
 def context(broadcast: NDArray[np.float32], *, client: int = 0, n: int = 13, **more: Any) -> ClientContext:
     rng = np.random.default_rng(40 + client)
     x, y = rng.normal(size=(n, 6)).astype(np.float32), rng.integers(3, size=n)
@@ -129,7 +114,7 @@ def flat(model: nn.Module) -> NDArray[np.float32]:
 
 
 def test_fedrep_trains_the_head_and_then_the_body_under_it() -> None:
-    here = problem()
+    here = tiny_problem()
     algorithm = FedRep(head_epochs=3, head_rate=5.0).build(here)
     (update,) = algorithm.contributions
     start = algorithm.start().broadcast
@@ -160,8 +145,8 @@ class Dropping(ModelConfig):
 
 def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
     """Dropout would change the features from one mini-batch to the next."""
-    here = replace(problem(), model=Dropping(kind="mlp", hidden=(8,)))
-    plain_one = problem()
+    here = replace(tiny_problem(), model=Dropping(kind="mlp", hidden=(8,)))
+    plain_one = tiny_problem()
     first, second = (FedRep().build(own).contributions[0] for own in (here, plain_one))
     start = plain_one.initial[:56]
     heads = [fitted(own.fit(context(start)).head_first) for own in (first, second)]
@@ -171,7 +156,7 @@ def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("private_training", [False, True])
 def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: bool) -> None:
-    here = problem(optimizer=optimizer, learning_rate=0.02)
+    here = tiny_problem(optimizer=optimizer, learning_rate=0.02)
     if private_training:
         steps = {
             "steps": 3,
@@ -206,8 +191,8 @@ def test_fedrep_pays_for_both_of_its_private_trainings(tmp_path: Path) -> None:
 
 def test_a_second_attempt_draws_no_noise_twice() -> None:
     """After a GPU runs out of memory both trainings begin again, on one stream and not on two equal ones."""
-    (update,) = FedRep().build(problem()).contributions
-    fit = update.fit(context(problem().initial[:56], source=Source()))
+    (update,) = FedRep().build(tiny_problem()).contributions
+    fit = update.fit(context(tiny_problem().initial[:56], source=Source()))
     again = _again(fit)
     assert again.head_first is not None
     assert again.context.source is again.head_first.context.source
@@ -256,7 +241,7 @@ def test_fedbabu_without_fine_tuning_ends_with_the_body_under_the_fixed_head(tmp
 
 @pytest.mark.parametrize("which", ["full", "head"])
 def test_fine_tuning_by_hand(which: str) -> None:
-    here = problem()
+    here = tiny_problem()
     update, tuned = FedBABU(fine_tuned=which, fine_tune_epochs=3).build(here).contributions  # type: ignore[arg-type]
     body = np.linspace(-1, 1, 56, dtype=np.float32)
     own = context(body)
@@ -277,7 +262,7 @@ def test_fine_tuning_by_hand(which: str) -> None:
 @pytest.mark.parametrize("spoilt", ["nan", "none", "labels", "diverging"])
 @pytest.mark.parametrize("which", ["full", "head"])
 def test_fine_tuning_tells_nothing_of_the_records(spoilt: str, which: str) -> None:
-    here = problem(learning_rate=3e38 if spoilt == "diverging" else 0.1)
+    here = tiny_problem(learning_rate=3e38 if spoilt == "diverging" else 0.1)
     _, tuned = FedBABU(fine_tuned=which).build(here).contributions  # type: ignore[arg-type]
     own = context(here.initial[:56])
     x, y = {
@@ -295,8 +280,8 @@ def test_fine_tuning_tells_nothing_of_the_records(spoilt: str, which: str) -> No
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_server_that_sends_a_broken_body_leaves_no_broken_model_behind(value: float) -> None:
     """The client kept it as its fine-tuned model, and was then told that its own file is damaged."""
-    _, tuned = FedBABU(fine_tune_epochs=1).build(problem()).contributions
-    body = problem().initial[:56].copy()
+    _, tuned = FedBABU(fine_tune_epochs=1).build(tiny_problem()).contributions
+    body = tiny_problem().initial[:56].copy()
     body[3] = value
     with pytest.raises(DataError, match="56 finite shared values"):
         tuned.compute(context(body))
@@ -328,10 +313,10 @@ def test_a_run_that_was_cut_off_ends_in_the_same_client_states(name: str, tmp_pa
 
 def test_a_head_of_another_shape_is_refused_by_its_client_and_by_its_test() -> None:
     """A client of another study's model, with 4 features below its head."""
-    here = problem()
+    here = tiny_problem()
     algorithm = FedRep().build(here)
     (update,) = algorithm.contributions
-    own = {"model": problem(hidden=(4,)).initial}
+    own = {"model": tiny_problem(hidden=(4,)).initial}
     with pytest.raises(DataError, match="client state 'model' to be 83"):
         update.compute(context(here.initial[:56], kept=own))
     x, y = np.zeros((1, 6), np.float32), np.zeros(1, np.int64)

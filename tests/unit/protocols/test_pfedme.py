@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 from support.private_studies import client_level, private
+from support.tiny_problem import tiny_problem
 from support.tiny_study import spied, study, world
 
 from securefl.algorithm.clients import ClientContext
@@ -20,7 +21,7 @@ from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study
-from securefl.training import LocalTraining, ModelConfig, Problem
+from securefl.training import Problem
 from securefl.training.cohorts import Batched
 from securefl.training.evaluation import evaluate
 from securefl.training.fitting import one_by_one
@@ -29,19 +30,8 @@ LAMDA = 3.0
 
 
 def problem(kind: Any = "regression", *, hidden: tuple[int, ...] = (), **local: Any) -> Problem:
-    settings = {"optimizer": "sgd", "learning_rate": 0.1, "steps": 1, "batch_size": 50, **local}
-    return Problem(
-        model=ModelConfig(kind="mlp", hidden=hidden),
-        local=LocalTraining(**settings),
-        kind=kind,
-        shape=(4,),
-        outputs=2,
-        clients=3,
-        records=90,
-        server_x=np.zeros((0, 4), np.float32),
-        server_y=np.zeros(0, np.int64),
-        seed=2,
-    )
+    settings = {"steps": 1, "batch_size": 50, **local}
+    return tiny_problem(width=4, hidden=hidden, kind=kind, outputs=2, **settings)
 
 
 def context(here: Problem, w: NDArray[np.float32], client: int = 0, n: int = 30) -> ClientContext:

@@ -14,6 +14,7 @@ from securefl.published import beside, tuning
 from securefl.published.table import Measure, Table
 from securefl.published.tuning import Candidate
 from securefl.study.config import parse
+from securefl.study.world import build
 
 AVG, OURS = ROWS[0], replace(ROWS[1], tunes=("alpha", (10.0, 25.0)))
 TABLE = table(replace(part(seeds="[1, 2, 3]"), rows=(AVG, OURS)))
@@ -64,6 +65,27 @@ def test_the_most_accurate_candidate_is_chosen_and_measured_on_the_other_half() 
     assert "alpha = 25.0" in final.parts[0].text
     # FedAvg sends no profile: a study with it alone must not name one.
     assert [own.study.privacy.non_private for own in final.parts] == [("update", "profile"), ("update",)]
+
+
+def test_clients_that_hold_records_out_have_half_of_them_and_the_table_says_so() -> None:
+    """FedCor chooses clients by losses on these, in the studies that choose and in those that measure."""
+    held = replace(part(), text=part().text.replace('source = "digits"', 'source = "digits"\nholdout = 0.5'))
+    whole = table(replace(held, rows=(AVG, OURS)))
+    candidates = {
+        own.name: metrics(**{row.arm: [[0.1], [0.2]] for row in own.rows})
+        for own in tuning.choosing(whole).parts
+    }
+    choice = tuning.chosen(whole, candidates)
+    final = tuning.measured(whole, choice).parts[0]
+    found = []
+    for text in (held.text, final.text):
+        here = build(parse(text), 1)
+        assert here.held is not None
+        found.append(sum(len(x) for x, _ in here.held))
+    assert 0.35 < found[1] / found[0] < 0.65
+    assert tuning.HALVED in tuning.tuned(whole, choice).differences
+    bare = tuning.tuned(TABLE, tuning.chosen(TABLE, runs()))
+    assert tuning.HALVED not in bare.differences
 
 
 def test_a_run_that_diverged_is_never_chosen() -> None:

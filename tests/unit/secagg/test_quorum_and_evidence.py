@@ -32,7 +32,7 @@ from securefl.core.signing import verify
 from securefl.secagg import Aborted, Agreement, Channels, Client, Server
 from securefl.secagg.agreement import ClosedRoster, Entry
 from securefl.secagg.checks import read_survivors
-from securefl.secagg.dealing import Pair, Tree, _seal, leaves, share_key, signed
+from securefl.secagg.dealing import Pair, Tree, _bound, _seal, leaves, share_key, signed
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
@@ -414,7 +414,7 @@ def test_a_share_that_is_no_number_of_the_field_proves_its_dealer_bad(pair: Pair
         lie = replace(
             sent.message,
             marks=swapped(sent.message.marks, 0, pair.marks(closed, 3, 0)),
-            sealed=swapped(sent.message.sealed, 0, _seal(pair, key, closed, 3, 0, entropy("lie"))),
+            sealed=swapped(sent.message.sealed, 0, _seal(pair, key, _bound(closed, 3, 0), entropy("lie"))),
         )
         return replace(step, out=(replace(sent, message=signed_anew(inner, step.state, lie)),))
 

@@ -7,31 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tiny_problem import tiny_problem
 
 from securefl.algorithm.clients import ClientContext
 from securefl.core.release import Adjacency
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.fedlog.bodies import Public
-from securefl.training import LocalTraining, ModelConfig
-from securefl.training.task import Problem
 
 CLASSES, WIDTH, EACH = 100, 256, 20
 
 
 def statistic(client_bound: float | None = None) -> Statistic:
     """Records that are their own features."""
-    problem = Problem(
-        model=ModelConfig(kind="mlp", hidden=()),
-        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4),
-        kind="classification",
-        shape=(WIDTH,),
-        outputs=CLASSES,
-        clients=2,
-        records=CLASSES * EACH,
-        server_x=np.zeros((1, WIDTH), np.float32),
-        server_y=np.zeros(1, np.int64),
-        seed=1,
-    )
+    problem = tiny_problem(width=WIDTH, hidden=(), outputs=CLASSES, clients=2, records=CLASSES * EACH)
     clip = Clipping()
     return Statistic(Public(problem, clip.activation()), clip, CLASSES, WIDTH, 2, client_bound)
 

@@ -12,6 +12,7 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from scipy import stats
 from support.noises import noise
 from support.tiny_fedlog import BOUNDED, UNIT, study, world
+from support.tiny_problem import tiny_problem
 from support.tiny_study import plain
 
 from securefl.accounting.events import NON_PRIVATE
@@ -30,10 +31,8 @@ from securefl.study.run import run_arm
 from securefl.study.run_report import bought
 from securefl.study.seeded import World
 from securefl.study.world import build
-from securefl.training import LocalTraining, ModelConfig
 from securefl.training.chunks import body_features
 from securefl.training.heads import last_dense, with_head
-from securefl.training.task import Problem
 
 
 def run(of: Study, folder: Path, here: World | None = None) -> ArmRun:
@@ -41,18 +40,7 @@ def run(of: Study, folder: Path, here: World | None = None) -> ArmRun:
 
 
 def statistic(clip: Clipping, classes: int = 3, q: int = 4) -> Statistic:
-    problem = Problem(
-        model=ModelConfig(kind="mlp", hidden=(5,)),
-        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4),
-        kind="classification",
-        shape=(q,),
-        outputs=classes,
-        clients=2,
-        records=100,
-        server_x=np.zeros((1, q), np.float32),
-        server_y=np.zeros(1, np.int64),
-        seed=1,
-    )
+    problem = tiny_problem(width=q, hidden=(5,), outputs=classes, clients=2)
     return Statistic(Public(problem, clip.activation()), clip, classes, 5, 2)
 
 

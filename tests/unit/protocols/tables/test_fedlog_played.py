@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from math import e, inf, log, sqrt
+from math import e, log, sqrt
 from pathlib import Path
 
 import pytest
@@ -97,6 +97,8 @@ def test_inputs_are_normalised_as_the_authors_do() -> None:
 
 NOMINAL = (0.5, 1.0, 5.0)
 DELTA, RELEASES = 0.01, 101
+FIGURE, TWIN = "fedlog_figure_2_privacy", "fedlog_figure_2_privacy_twin"
+BOTH = pytest.mark.parametrize(("study", "releases"), [(FIGURE, RELEASES), (TWIN, 21)])
 
 
 def classic(epsilon: float) -> float:
@@ -108,32 +110,39 @@ def of_theorem_4(epsilon: float) -> float:
     return sqrt(8 * RELEASES * log(e + epsilon / DELTA)) / epsilon
 
 
-def noise_figure() -> str:
-    return text_of("fedlog_figure_2_privacy")
+def epsilons_in_text(study: str) -> list[list[float]]:
+    """The rows of the table in the study's text: a nominal epsilon, and true ones."""
+    rows = re.findall(r"^# {5}([\d.]+) +([\d.]+) +([\d.]+)$", text_of(study), re.M)
+    assert [float(row[0]) for row in rows] == [*NOMINAL]
+    return [[float(number) for number in row] for row in rows]
+
+
+def exact(noise: float, releases: int) -> float:
+    return epsilon_of(noise, DELTA, releases=releases, sensitivity=1.0)
 
 
 def test_each_nominal_epsilon_stands_beside_the_true_one() -> None:
-    stated = re.findall(r"^# {5}([\d.]+) +([\d.]+) +([\d.]+)$", noise_figure(), re.M)
-    assert [float(row[0]) for row in stated] == [*NOMINAL]
-    for nominal, (_, true, theorem) in zip(NOMINAL, stated, strict=True):
-        for noise, said in ((classic(nominal), true), (of_theorem_4(nominal), theorem)):
-            exact = epsilon_of(noise, DELTA, releases=RELEASES, sensitivity=1.0)
-            assert exact == pytest.approx(float(said), rel=4e-3)
-    sweep = toml(noise_figure())["sweep"]["grid"]["privacy.epsilon"]
-    assert sweep == [*(float(true) for _, true, _ in stated), inf]
+    for nominal, true, theorem in epsilons_in_text(FIGURE):
+        assert exact(classic(nominal), RELEASES) == pytest.approx(true, rel=4e-3)
+        assert exact(of_theorem_4(nominal), RELEASES) == pytest.approx(theorem, rel=4e-3)
+    for nominal, fewer, true in epsilons_in_text(TWIN):
+        assert exact(classic(nominal), 21) == pytest.approx(fewer, rel=4e-3)
+        assert exact(classic(nominal), RELEASES) == pytest.approx(true, rel=4e-3)
 
 
-def test_both_placements_have_the_noise_of_the_authors() -> None:
-    study = toml(noise_figure())
-    del study["data"]["scaling"]
+@BOTH
+def test_both_placements_have_the_noise_of_the_authors(study: str, releases: int) -> None:
+    text = toml(text_of(study))
+    del text["data"]["scaling"]
     few_digits = {"data.source": "digits", "model.kind": "mlp", "model.hidden": [100]}
     for key, value in few_digits.items():
-        put(study, key, value)
-    cells = parse_sweep(tomli_w.dumps(study)).cells
+        put(text, key, value)
+    cells = parse_sweep(tomli_w.dumps(text)).cells
     here = build(cells[0].study, 1)
     plans = [composition(cell.study, cell.study.arms[0], here)[1] for cell in cells]
-    assert [plan.noise for plan in plans] == ["central"] * 3 + ["none"] + ["local"] * 3 + ["none"]
-    for plan, nominal in zip(plans, (*NOMINAL, inf) * 2, strict=True):
-        assert plan.max_releases == {"statistic": RELEASES}
+    for placement in ("central", "local"):
+        own = {plan.noise_multiplier for plan in plans if plan.noise == placement}
         # the epsilons of the study have three digits
-        assert plan.noise_multiplier == pytest.approx(classic(nominal), rel=2e-3)
+        assert sorted(own) == pytest.approx(sorted(map(classic, NOMINAL)), rel=4e-3)
+    assert {plan.noise for plan in plans} == {"central", "local", "none"}
+    assert all(plan.max_releases == {"statistic": releases} for plan in plans)
