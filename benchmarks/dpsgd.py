@@ -35,7 +35,8 @@ from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig, single_thread, train
 from securefl.training.cohorts import Batched
 from securefl.training.dpsgd import train_privately
-from securefl.training.fit import Fit, one_by_one
+from securefl.training.fit import Fit
+from securefl.training.fitting import one_by_one
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
 

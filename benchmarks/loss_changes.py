@@ -40,7 +40,7 @@ from securefl.study.config import Arm, Study, read
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.world import build
-from securefl.training.fit import one_by_one
+from securefl.training.fitting import one_by_one
 from securefl.training.losses import losses_of, records
 
 SHOWN = 4

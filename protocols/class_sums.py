@@ -29,7 +29,8 @@ from securefl.algorithm import (
 from securefl.dp import clipping
 from securefl.errors import DataError
 from securefl.training.chunks import body_features
-from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.fit import Fit, Fitted
+from securefl.training.fitting import fitted
 from securefl.training.heads import Bounded
 
 Clip = Literal["unit-l2", "bounded", "none"]

@@ -52,7 +52,8 @@ from securefl.protocols.contributions import to_fit, update_sends
 from securefl.protocols.local_accuracy import of_common_model
 from securefl.protocols.parts import step_of
 from securefl.training import Learnt, Problem
-from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.fit import Fit, Fitted
+from securefl.training.fitting import fitted
 from securefl.training.learnt import common
 
 

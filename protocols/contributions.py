@@ -29,7 +29,8 @@ from securefl.dp import Losses, clipping
 from securefl.dp.moments import GRID
 from securefl.errors import DataError
 from securefl.training import Problem, mean_loss, record_losses
-from securefl.training.fit import Fit, Fitted, fitted, usable, with_training
+from securefl.training.fit import Fit, Fitted, usable, with_training
+from securefl.training.fitting import fitted
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 

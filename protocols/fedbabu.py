@@ -52,7 +52,8 @@ from securefl.protocols.personal import (
     each_on_its_own,
 )
 from securefl.training import Learnt, Problem
-from securefl.training.fit import Fit, Fitted, fitted, usable
+from securefl.training.fit import Fit, Fitted, usable
+from securefl.training.fitting import fitted
 from securefl.training.heads import last_dense, output_layer, places
 from securefl.training.task import Bodies
 

@@ -64,7 +64,8 @@ from securefl.protocols.parts import Gathering, step_of
 from securefl.protocols.personal import accuracies, by_model, each_on_its_own
 from securefl.training import Learnt, Problem
 from securefl.training.chunks import body_features
-from securefl.training.fit import Fit, Fitted, fitted, usable
+from securefl.training.fit import Fit, Fitted, usable
+from securefl.training.fitting import fitted
 from securefl.training.heads import last_dense, output_layer, with_head
 from securefl.training.models import Architecture
 

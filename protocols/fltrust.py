@@ -58,7 +58,8 @@ from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Uniform, check_fraction, cohort_size
 from securefl.protocols.contributions import UPDATE
 from securefl.training import Learnt, Problem
-from securefl.training.fit import Fit, Fitted, fitted, usable, with_training
+from securefl.training.fit import Fit, Fitted, usable, with_training
+from securefl.training.fitting import fitted
 from securefl.training.learnt import common
 
 __all__ = ["FLTrust", "cosine_bounds", "direction", "trust_weights"]

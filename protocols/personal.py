@@ -37,7 +37,8 @@ from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Gathering, gather_mean
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
 from securefl.training.chunks import body_features
-from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.fit import Fit, Fitted
+from securefl.training.fitting import fitted
 from securefl.training.heads import entries, last_dense, last_layers, output_layer
 from securefl.training.heads import places as places_of
 from securefl.training.task import Bodies

@@ -40,7 +40,8 @@ from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fi
 from securefl.protocols.parts import Gathering, gather_mean
 from securefl.protocols.personal import accuracies, by_model, each_on_its_own
 from securefl.training import Learnt, Problem
-from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.fit import Fit, Fitted
+from securefl.training.fitting import fitted
 from securefl.training.local import Envelope
 
 

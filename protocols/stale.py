@@ -24,7 +24,8 @@ from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Part, Whole
 from securefl.training import Problem
-from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.fit import Fit, Fitted
+from securefl.training.fitting import fitted
 
 
 def part_of(problem: Problem, stale: bool) -> Part | None:

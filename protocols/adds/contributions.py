@@ -27,7 +27,8 @@ from securefl.protocols.contributions import (
     to_fit,
     update_sends,
 )
-from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.fit import Fit, Fitted
+from securefl.training.fitting import fitted
 
 MAP = ValueSpec(
     name="map",

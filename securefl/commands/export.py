@@ -9,6 +9,7 @@ import click
 
 from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
+from securefl.core.lazy import loading
 
 
 @click.command(epilog="Example:  securefl export runs/gas --arm FedAvg -o model.safetensors")
@@ -37,9 +38,10 @@ def export(
     With the ending .onnx the same model is written for ONNX (pip install 'securefl[onnx]'). Its input `x` is
     the encoded record, and its metadata have the card.
     """
-    from securefl.study.export import require_kind, rows, taken
-    from securefl.study.folder import study_of
-    from securefl.training.devices import one_thread
+    with loading("securefl.study.export"):
+        from securefl.study.export import require_kind, rows, taken
+        from securefl.study.folder import study_of
+        from securefl.training.devices import one_thread
 
     require_kind(out)
     study = study_of(folder)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.telling import tell_end
+from securefl.core.lazy import loading
 
 
 @click.command(epilog="Example:  securefl report runs/gas")
@@ -23,6 +24,7 @@ def report(folder: Path, out: Path | None, as_json: bool) -> None:
     With --out, FOLDER is only read and may be on read-only media. Warnings and the exit code are those of the
     run (see `securefl run --help`).
     """
-    from securefl.study import session
+    with loading("securefl.study.session"):
+        from securefl.study import session
 
     tell_end(*session.reopen(folder, out), as_json)

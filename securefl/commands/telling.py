@@ -17,6 +17,7 @@ import click
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
+from securefl.core.lazy import loading
 from securefl.core.text_safety import escaped
 from securefl.report import terminal
 from securefl.report.terminal import draws, say
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 
 def find(study: str) -> Study:
     """Read a study by its path, or by the name of a packaged one."""
-    from securefl.study.config import parse, read
-    from securefl.sweep.cells import has_sweep
+    with loading("securefl.study.config"):
+        from securefl.study.config import parse, read
+        from securefl.sweep.cells import has_sweep
 
     text = text_of(study)
     if has_sweep(text):

@@ -49,14 +49,14 @@ from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
-from securefl.engine.party.computing import Records, Streams
+from securefl.engine.party.computing import Records, Streams, one_by_one
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
 from securefl.linear.scheme import LinearScheme
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.sums.registry import scheme_of
-from securefl.training.fit import Trainer, one_by_one
+from securefl.training.fit import Trainer
 
 T = TypeVar("T")
 MOST_MESSAGES: Final = 32

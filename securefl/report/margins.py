@@ -129,6 +129,10 @@ def _of_axis(axis: Axis, renderer: Any) -> list[Bbox]:
         axis.set_label_coords(0.5, 0.0, transform=axis.axes.transAxes + away)
     if power.get_visible() and power.get_text():
         found.append(power.get_window_extent(renderer))
+    else:
+        # Each draw would measure the numbers again, to place a power of ten beside them.
+        for tick in axis.get_major_ticks():
+            tick.label1.set_in_layout(False)
     if label.get_visible() and label.get_text():
         found.append(_thin(label.get_window_extent(renderer), across=not upright))
     return found

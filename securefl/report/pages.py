@@ -74,6 +74,7 @@ def environment() -> Environment:
         loader=FunctionLoader(_source),
         autoescape=True,
         undefined=StrictUndefined,
+        optimized=False,  # a page is written once: to optimise its template takes longer than it saves
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -32,7 +32,8 @@ from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilo
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import Batched, slots_for
 from securefl.training.devices import Wanted
-from securefl.training.fit import Fits, Trainer, one_by_one
+from securefl.training.fit import Fits, Trainer
+from securefl.training.fitting import one_by_one
 from securefl.training.own_models import OwnModelSection, section_of
 from securefl.training.parallel import Forked
 from securefl.training.private_steps import DPSGD

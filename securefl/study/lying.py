@@ -16,7 +16,7 @@ from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.data.corruptions import LYING
 from securefl.training.fit import Fit, Fits, Fitted
-from securefl.training.fit import fitted as run
+from securefl.training.fitting import fitted as run
 
 
 def with_lies(

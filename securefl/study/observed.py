@@ -31,7 +31,8 @@ from securefl.study.config import Study
 from securefl.study.interruption import Stop
 from securefl.study.seeded import World
 from securefl.training.evaluation import constant_accuracy, outputs_on
-from securefl.training.fit import Fit, Trainer, one_by_one, usable
+from securefl.training.fit import Fit, Trainer, usable
+from securefl.training.fitting import one_by_one
 from securefl.training.learnt import Exportable
 from securefl.training.measures import Measures, accuracy_of, measured, worst_decile
 from securefl.training.task import Problem

@@ -18,7 +18,8 @@ import torch
 from securefl.core.errors import DataError, WorkerDied
 from securefl.storage.processes import Ended, Line, Supervisor, can_fork, ending
 from securefl.training.devices import one_thread
-from securefl.training.fit import Fit, Fitted, fitted, one_by_one
+from securefl.training.fit import Fit, Fitted
+from securefl.training.fitting import fitted, one_by_one
 
 _NOTHING, _TRAINED, _REFUSED, _FAILED = range(4)
 """The state of a fit: no result yet, a trained model, a DataError, or another error."""

@@ -19,7 +19,7 @@ from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.world import build
-from securefl.training.fit import fitted
+from securefl.training.fitting import fitted
 
 FEDLOG = 'name = "FedLog"\nprotocol = "fedlog"\nbody = "private"'
 

@@ -27,14 +27,14 @@ from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
 from securefl.engine.drive import Driver
 from securefl.engine.exchange import Client, Contribute
 from securefl.engine.observer import Log
-from securefl.engine.party.computing import Computing, Records, Streams, Task, of_size
+from securefl.engine.party.computing import Computing, Records, Streams, Task, of_size, one_by_one
 from securefl.engine.party.contributing import Contributing
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.journal import Journal
 from securefl.sums.registry import scheme_of
 from securefl.sums.scheme import Attempt
-from securefl.training.fit import Trainer, one_by_one
+from securefl.training.fit import Trainer
 
 MOST = Limit(2**30, 2**22)
 """The default limit of one order or broadcast."""

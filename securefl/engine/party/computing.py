@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
@@ -46,7 +46,16 @@ def of_records(error: Exception) -> bool:
     """Whether the records may have caused an error. Deliberate errors and a lack of memory are not such."""
     if isinstance(error, SecureFLError):
         return isinstance(error, DataError)
-    return not isinstance(error, MemoryError | torch.OutOfMemoryError)
+    # Who has not loaded torch gets no error of it, and does not wait for it.
+    torch = sys.modules.get("torch")
+    return not isinstance(error, MemoryError if torch is None else (MemoryError, torch.OutOfMemoryError))
+
+
+def one_by_one(fits: Sequence[Fit]) -> Sequence[Fitted]:
+    """The trainer that runs the fits one after the other. Who trains nothing does not wait for torch."""
+    from securefl.training import fitting
+
+    return fitting.one_by_one(fits)
 
 
 @dataclass(frozen=True, kw_only=True)

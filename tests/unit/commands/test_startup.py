@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import securefl
 from securefl.commands.ledger import show
 from securefl.commands.main import Commands, cli
 from securefl.core.installed import entry_points
@@ -21,6 +23,7 @@ from securefl.core.release import PARTIES
 
 SLOW = ("torch", "matplotlib", "dp_accounting", "scipy", "pandas", "tenseal", "sklearn", "opacus", "jinja2")
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "startup.py"
 HELP = """
 with click.Context(cli, info_name="securefl") as context:
     cli.get_help(context)
@@ -30,45 +33,98 @@ with click.Context(cli, info_name="securefl") as context:
             command.get_help(inner)
 """
 ACCOUNTANT = {"dp_accounting", "scipy"}
+PUBLIC = "--public K/public.key --evaluator V/evaluator"
+
+
+def call(words: str) -> str:
+    return f"cli({words.split()!r}, standalone_mode=False)"
+
+
 STEPS: Sequence[tuple[str, set[str]]] = (
     (HELP, set()),
-    ("cli(['studies'], standalone_mode=False)", set()),
-    ("cli(['studies', 'demo'], standalone_mode=False)", set()),
-    ("cli(['data', 'list'], standalone_mode=False)", set()),
+    (call("studies"), set()),
+    (call("studies demo"), set()),
+    (call("data list"), set()),
+    (call("data fetch digits"), set()),
+    (call("data describe patients.csv --public"), {"pandas"}),
     # Who only reads keys and plans does not wait for the accountant.
     ("from securefl.deployment import keys, pinning, status", set()),
     ("from securefl.study import comparison, comparison_report", {"pandas"}),
-    ("cli('calibrate --epsilon 1 --delta 1e-5 --sensitivity 1'.split(), standalone_mode=False)", ACCOUNTANT),
-    ("import securefl; securefl.run, securefl.forecast", {"torch", "pandas"}),
+    ("from securefl.study import export, folder", {"torch", *ACCOUNTANT}),
+    (call("calibrate --epsilon 1 --delta 1e-5 --sensitivity 1"), ACCOUNTANT),
+    ("import securefl; securefl.Plan, securefl.SecureFLError", set()),
+    ("import securefl; securefl.Profile, securefl.KeyHolder, securefl.Evaluator", {"tenseal"}),
+    ("import securefl; securefl.SecureAggregator, securefl.masked_sum", ACCOUNTANT),
+    ("import securefl; securefl.select_by_profile", {"tenseal", *ACCOUNTANT}),
+    # A saved model predicts without the accountant.
+    ("import securefl; securefl.load", {"torch"}),
+    ("import securefl; securefl.run, securefl.forecast", {"torch", "pandas", *ACCOUNTANT}),
     # The study's own net.py loads scikit-learn. No picture is drawn, and nothing encrypted.
-    ("cli(['plan', 'own_table.toml'], standalone_mode=False)", {"sklearn"}),
-    # A key holder's key is a homomorphic one.
-    ("cli('keygen --role key-holder --out K'.split(), standalone_mode=False)", {"tenseal"}),
+    (call("plan own_table.toml"), {"torch", "pandas", "sklearn", *ACCOUNTANT}),
+    # A key holder's key is a homomorphic one, and so are what is encrypted to it and the match.
+    (call("keygen --role key-holder --out K"), {"tenseal"}),
+    (call("keygen --role evaluator --out V"), {"tenseal"}),
+    (call(f"encrypt {PUBLIC}.pub --profile p.json --out p.enc"), {"tenseal"}),
+    (call(f"match {PUBLIC}.key --baseline p.json p.enc --out s.enc"), {"tenseal"}),
+    # What is read is charged in the key holder's ledger.
+    (call("reveal --secret K/secret.key --evaluator V/evaluator.pub s.enc"), {"tenseal", *ACCOUNTANT}),
 )
-"""What one interpreter does in this order, and what it may load that no step before has loaded."""
+"""What a process does, and which of the slow libraries it loads for it."""
 ALL_STEPS = """
+import os
 import sys
 import click
 from securefl.commands.main import Commands, cli
 
 for code in %r:
-    exec(code)
-    print("LOADED", *(name for name in %r if name in sys.modules))
+    child = os.fork()
+    if child == 0:
+        exec(code)
+        print("LOADED", *(name for name in %r if name in sys.modules), flush=True)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit(f"failed: {code}")
 """
 
 
 def test_each_call_loads_only_what_it_needs(tmp_path: Path) -> None:
     for name in ("own_table.toml", "patients.csv", "net.py"):
         shutil.copy(EXAMPLES / name, tmp_path)
+    (tmp_path / "p.json").write_text('{"mean": [0.1, 0.2], "variance": [1.0, 1.1]}')
     code = ALL_STEPS % ([code for code, _ in STEPS], SLOW)
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    lines = [line.split()[1:] for line in found.stdout.split("\n") if line.startswith("LOADED")]
-    may: set[str] = set()
-    for (step, more), loaded in zip(STEPS, lines, strict=True):
-        may |= more
-        assert set(loaded) <= may, step
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    lines = [set(line.split()[1:]) for line in found.stdout.split("\n") if line.startswith("LOADED")]
+    assert [(step, loaded) for (step, _), loaded in zip(STEPS, lines, strict=True)] == [*STEPS]
+
+
+def _words(name: str, command: click.Command) -> Iterator[str]:
+    """A command's words, or those of each command of a group."""
+    if not isinstance(command, click.Group):
+        yield name
+        return
+    context = click.Context(command)
+    for word in command.list_commands(context):
+        found = command.get_command(context, word)
+        assert found is not None
+        yield from _words(f"{name} {word}", found)
+
+
+def test_the_benchmark_has_each_command_and_each_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_from_file_location("startup", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    startup = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "startup", startup)  # its dataclasses look for their module
+    spec.loader.exec_module(startup)
+    timed = [case.name for case in startup.CASES]
+    all_of_them = [*_words("securefl", cli), *(f"securefl.{name}" for name in securefl.__all__)]
+    missing = [
+        words
+        for words in all_of_them
+        if not any(name == words or name.startswith((f"{words} ", f"{words}(")) for name in timed)
+    ]
+    assert missing == []
 
 
 def test_entry_points_follow_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 from securefl.study.run import run_arm
-from securefl.training.fit import fitted
+from securefl.training.fitting import fitted
 from securefl.training.task import Problem
 
 OPTIONS = {

@@ -15,7 +15,7 @@ from support.trained_bodies import context
 from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError, DataError
 from securefl.protocols.cs_fl import CSFL, ROWS, ROWS_OF_SIGNS, Sketch, recover, recover_from_signs
-from securefl.training.fit import fitted
+from securefl.training.fitting import fitted
 
 Floats = NDArray[np.float64]
 ARM = '[[arm]]\nname = "CS-FL"\nprotocol = "cs_fl"\nfraction = 1.0\n{more}'

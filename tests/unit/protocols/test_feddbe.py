@@ -28,7 +28,7 @@ from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.export import taken
 from securefl.training import ModelConfig
-from securefl.training.fit import fitted
+from securefl.training.fitting import fitted
 
 D, M = 6 * 8 + 8 + 8 * 3 + 3, 8
 

@@ -27,7 +27,8 @@ from securefl.study.export import taken
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training.cohorts import fit_together
-from securefl.training.fit import Fit, fitted, one_by_one
+from securefl.training.fit import Fit
+from securefl.training.fitting import fitted, one_by_one
 from securefl.training.task import Bodies
 
 Floats = NDArray[np.float64]

@@ -35,7 +35,8 @@ from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training import DPSGD, ModelConfig, evaluate
 from securefl.training.cohorts import Batched
-from securefl.training.fit import Fit, _again, fitted, one_by_one
+from securefl.training.fit import Fit
+from securefl.training.fitting import _again, fitted, one_by_one
 
 HEAD = 10 * 9
 """The values of the head of a tiny study: 8 features, a bias, 10 classes."""

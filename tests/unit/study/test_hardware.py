@@ -26,7 +26,7 @@ from securefl.study.seeded import World
 from securefl.study.session import reopen, run_study
 from securefl.study.world import build
 from securefl.training import devices as training_devices
-from securefl.training import fit as fits
+from securefl.training import fitting as fits
 from securefl.training.devices import Hardware, Wanted
 
 

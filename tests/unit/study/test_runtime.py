@@ -20,7 +20,7 @@ from securefl.storage import processes
 from securefl.study.config import RuntimeSection, parse
 from securefl.study.forecast import Forecast, total_seconds
 from securefl.training.cohorts import Batched
-from securefl.training.fit import one_by_one
+from securefl.training.fitting import one_by_one
 from securefl.training.parallel import Forked
 
 

@@ -21,7 +21,8 @@ from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.bodies import Clustering
 from securefl.training import LocalTraining, ModelConfig, cohorts
 from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, slots_within, why_alone
-from securefl.training.fit import Fit, Fitted, Trainer, one_by_one
+from securefl.training.fit import Fit, Fitted, Trainer
+from securefl.training.fitting import one_by_one
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
 from securefl.training.task import Problem

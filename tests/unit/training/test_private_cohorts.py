@@ -17,7 +17,8 @@ from securefl.dp.noise import Source
 from securefl.protocols.class_sums import Clipping
 from securefl.training import LocalTraining, ModelConfig, cohorts
 from securefl.training.cohorts import SLOTS, Batched, clipped_sums, fit_privately, require_alike, tail_of
-from securefl.training.fit import Fit, Fitted, Trainer, one_by_one
+from securefl.training.fit import Fit, Fitted, Trainer
+from securefl.training.fitting import one_by_one
 from securefl.training.private_steps import DPSGD
 from securefl.training.stack import Stack
 from securefl.training.task import Problem

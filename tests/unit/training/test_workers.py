@@ -23,7 +23,8 @@ from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.storage.files import write
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training.fit import Fit, Fitted
+from securefl.training.fitting import one_by_one
 from securefl.training.parallel import Forked, _shares
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
@@ -193,7 +194,7 @@ def test_another_error_is_raised_as_in_one_process(bad: int, forks: list[int]) -
 
 def at_training(monkeypatch: pytest.MonkeyPatch, do: Callable[[bool], None]) -> None:
     """Call `do` before a fit trains. It is told whether this process is forked."""
-    from securefl.training import fit as module
+    from securefl.training import fitting as module
 
     train, here = module.train, os.getpid()
 
