@@ -142,7 +142,7 @@ def test_a_client_catches_a_forged_signature_as_often_as_its_sample_has_it() -> 
 
 
 def simulated(one: Recording, state: Any) -> tuple[Any, Any, list[int]]:
-    """The same client and state in a process of all parties, and the members whose signatures were verified."""
+    """The same client and state in a process of all parties, and the members whose signatures it verified."""
     checked: list[int] = []
     agreed = state.held.closed.agreement
     roster = replace(agreed.roster, known=Once())

@@ -179,7 +179,7 @@ def test_a_dealer_without_the_secret_of_the_two_cannot_speak_for_a_box() -> None
 
 
 def test_a_dealing_is_hashed_once_where_its_dealer_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server takes the tree that follows from the very bytes that came. Of any others it builds its own."""
+    """The server takes the tree that follows from the very bytes that came. Of others it builds its own."""
     built: list[int] = []
     own = Tree.of
     monkeypatch.setattr(Tree, "of", lambda hashed: built.append(len(hashed)) or own(hashed))
