@@ -36,6 +36,9 @@ def boxes(figure: Figure) -> tuple[list[np.ndarray], np.ndarray]:
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        for tick in axis.get_major_ticks():
+            tick.label1.set_in_layout(True)  # measured here, and not again when drawn
     panels = [axes.get_tightbbox(renderer) for axes in figure.axes]
     (below,) = figure.legends
     found = [np.array(box.extents) for box in panels if box is not None]
