@@ -23,7 +23,7 @@ def drawn(down: int, across: int, width: float, scale: float = 1.0) -> Figure:
     """A grid of panels with labels at every side that a report uses, and a legend of several lines."""
     figure = blank(height=1.0 + 2.6 * down, width=width)
     for number, axes in enumerate(figure.subplots(down, across, squeeze=False).flat):
-        axes.plot([0, 1], [0, scale], label=f"arm {number} of a study" if number < 3 else "_nolegend_")
+        axes.plot([0, scale], [0, scale], label=f"arm {number} of a study" if number < 3 else "_nolegend_")
         axes.set_xlabel("rounds so far")
         axes.set_ylabel("accuracy")
         panel_title(axes, "one panel of this figure", share=1 / across)
