@@ -23,7 +23,7 @@ def drawn(down: int, across: int, width: float, scale: float = 1.0) -> Figure:
     """A grid of panels with labels at every side that a report uses, and a legend of several lines."""
     figure = blank(height=1.0 + 2.6 * down, width=width)
     for number, axes in enumerate(figure.subplots(down, across, squeeze=False).flat):
-        axes.plot([0, 1], [0, scale], label=f"arm {number} of a study" if number < 3 else "_nolegend_")
+        axes.plot([0, scale], [0, scale], label=f"arm {number} of a study" if number < 3 else "_nolegend_")
         axes.set_xlabel("rounds so far")
         axes.set_ylabel("accuracy")
         panel_title(axes, "one panel of this figure", share=1 / across)
@@ -36,6 +36,9 @@ def boxes(figure: Figure) -> tuple[list[np.ndarray], np.ndarray]:
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        for tick in axis.get_major_ticks():
+            tick.label1.set_in_layout(True)  # measured here, and not again when drawn
     panels = [axes.get_tightbbox(renderer) for axes in figure.axes]
     (below,) = figure.legends
     found = [np.array(box.extents) for box in panels if box is not None]
