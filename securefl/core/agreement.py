@@ -66,7 +66,7 @@ def fields(*parts: bytes) -> bytes:
 
 
 class Made(Protocol):
-    """What the parties of one process made for each other, so that the receiver need not look again.
+    """What the parties of one process made, so that the receiver need not make or check it again.
 
     `what` says everything on which the receiver's check depends: the place, the two parties, and each byte.
     A party on a machine of its own has none.

@@ -8,8 +8,9 @@ a peer) and `Ledger.open` (the value, for a caller's own training loop). Both co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, final
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,12 +127,21 @@ class Release(Guarded):
 
     @staticmethod
     def all_in(body: Any) -> Iterator[Release]:
-        """Yield the releases in the fields of a message, also those inside tuples."""
-        for own in fields(body):
-            value = getattr(body, own.name)
+        """Yield the releases in the fields of a message, also those inside tuples.
+
+        The fields that are declared for them: in any other field the encoder refuses a release.
+        """
+        for name in _places(type(body)):  # type: ignore[arg-type]  # a class is hashable
+            value = getattr(body, name)
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, Release):
                     yield item
+
+
+@cache
+def _places(cls: Any) -> tuple[str, ...]:
+    """The names of a message class's fields that are declared for releases."""
+    return tuple(name for name, hint in cls.__wire__.fields if Release in (hint, *get_args(hint)))
 
 
 @final

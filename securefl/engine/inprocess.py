@@ -12,8 +12,10 @@ expects another message has other arguments, and so its own result.
 The two owners of a key agreement compute the same secret. The second one takes the first one's result.
 A signature that a client's key made in this process is valid, because it is that key's: the key's owner did
 what another party would check. Any other signature is checked, also one that differs in one bit. In the same
-way a box that its dealer sealed in this process opens to what it sealed, with the hashes that it published,
-and a tag that its sender made holds. Any other box and tag is opened or checked by its receiver.
+way a box that its dealer sealed in this process opens to what it sealed, with the hashes that it published;
+any other box is opened by its receiver. The tree of a dealing follows from its bytes: the server takes the
+one that its dealer built from the same bytes. The first client verifies every signature of a quorum, and the
+others need no sample of a list that it found whole.
 
 Formal guarantees:
 - A failure is not stored. It fails again for each party.

@@ -210,6 +210,11 @@ class Published:
         """The proof to a holder that its dealer signed: signature, hash of the seed, path in the tree."""
         return self.dealing.signature.raw + self.dealing.seed.raw + self.tree.path(self.places[holder])
 
+    def rows(self) -> Iterator[tuple[int, Commitment, Share | None, bytes]]:
+        """Yield each holder with its hashes, its box (None for the dealer itself) and its evidence."""
+        for holder, marks in zip(self.places, self.dealing.marks, strict=True):
+            yield holder, marks, self.boxes.get(holder), self.evidence(holder)
+
 
 def check_evidence(
     closed: ClosedRoster, dealer: int, holder: int, marks: Commitment, sealed: Share, evidence: bytes

@@ -8,7 +8,7 @@ of shares of its own secrets, and a *holder* of its neighbours' shares.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -17,7 +17,7 @@ import numpy as np
 
 from securefl.core.append_map import AppendMap
 from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.keys import Share, Signature
+from securefl.core.keys import Commitment, Share, Signature
 from securefl.core.machine import Need, Outgoing, Step
 from securefl.core.release import Delivered
 from securefl.core.signing import cannot_agree
@@ -91,6 +91,7 @@ class Sharing:
 class Summing:
     """Round 2: the running sums, and the signature of each input in them.
 
+    `marks` has, for each holder, the hashes of the shares that it holds, in the order of their dealers.
     `gone` are the holders that complained and left. `accused` has, for each dealer, the holders that accused
     it without proof.
     """
@@ -101,6 +102,7 @@ class Summing:
     dealt: Mapping[int, Published] = field(repr=False)
     sums: tuple[Words, ...] = field(repr=False)
     inputs: AppendMap[int, Signature] = field(repr=False)
+    marks: Mapping[int, tuple[Commitment, ...]] = field(default_factory=dict, repr=False)
     gone: frozenset[int] = frozenset()
     accused: Mapping[int, frozenset[int]] = field(default_factory=dict)
     waited: int = 0
@@ -234,20 +236,41 @@ def close_dealing(agreement: Agreement, state: Sharing) -> Step[ServerState]:
     dealers = tuple(sorted(state.dealt))
     if len(dealers) < agreement.parameters.least_survivors:
         return _too_few(agreement, SHARE, "dealt shares", len(dealers))
-    out = tuple(_to(agreement, (holder,), _dealt(state, holder, dealers)) for holder in dealers)
-    sums = tuple(np.zeros(vector.length, word(vector.bits)) for vector in agreement.vectors)
     # No more dealings come. A plain dictionary is quicker to read, for each share and each input to come.
     dealt = {dealer: state.dealt[dealer] for dealer in dealers}
-    return Step(Summing(closed=state.closed, dealt=dealt, sums=sums, inputs=AppendMap()), out=out)
+    marks, told = _by_holder(dealers, dealt)
+    out = tuple(_to(agreement, (holder,), told[holder]) for holder in dealers)
+    sums = tuple(np.zeros(vector.length, word(vector.bits)) for vector in agreement.vectors)
+    summing = Summing(closed=state.closed, dealt=dealt, marks=marks, sums=sums, inputs=AppendMap())
+    return Step(summing, out=out)
 
 
-def _dealt(state: Sharing, holder: int, dealers: tuple[int, ...]) -> Dealt:
-    near = [state.dealt[m] for m in state.closed.graph.neighbours[holder] if m in state.dealt]
+def _by_holder(
+    dealers: tuple[int, ...], dealt: Mapping[int, Published]
+) -> tuple[dict[int, tuple[Commitment, ...]], dict[int, Dealt]]:
+    """Return each holder's hashes, its own among them, and what it is sent, both in the order of dealers."""
+    # Dealer by dealer, although holder by holder would read more simply: one dealing lies together in memory,
+    # and those of a large cohort do not fit into a processor's cache.
+    marks: dict[int, list[Commitment]] = {holder: [] for holder in dealers}
+    told: dict[int, list[tuple[Share, Commitment, bytes]]] = {holder: [] for holder in dealers}
+    for dealer in dealers:
+        for holder, hashes, box, evidence in dealt[dealer].rows():
+            if holder in marks:
+                marks[holder].append(hashes)
+                if box is not None:
+                    told[holder].append((box, hashes, evidence))
+    return (
+        {holder: tuple(own) for holder, own in marks.items()},
+        {holder: _dealt(dealers, rows) for holder, rows in told.items()},
+    )
+
+
+def _dealt(dealers: tuple[int, ...], rows: Sequence[tuple[Share, Commitment, bytes]]) -> Dealt:
     return Dealt(
         dealers=dealers,
-        sealed=tuple(of.boxes[holder] for of in near),
-        marks=tuple(of.marks(holder) for of in near),
-        evidence=tuple(of.evidence(holder) for of in near),
+        sealed=tuple([box for box, _, _ in rows]),
+        marks=tuple([hashes for _, hashes, _ in rows]),
+        evidence=tuple([evidence for _, _, evidence in rows]),
     )
 
 
@@ -385,29 +408,30 @@ def _opening(state: Summing, asked: tuple[int, ...]) -> Opening:
 
 def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> Step[ServerState]:
     """A survivor opened its shares. Check each against the hash that its dealer published."""
-    _admit(agreement, number, state.asked, UNMASK)
+    _admit(agreement, number, alive(state.asked), UNMASK)
     summed = state.summed
     held = [dealer for dealer in summed.closed.graph.holders(number) if dealer in summed.dealt]
     if len(said.shares) != len(held):
         raise CryptoError(f"Expected {len(held)} shares, got {len(said.shares)}.")
     there = alive(summed.survivors)
-    for dealer, share in zip(held, said.shares, strict=True):
-        _check_share(summed, dealer, number, share, survived=dealer in there)
+    for dealer, marks, share in zip(held, summed.marks[number], said.shares, strict=True):
+        _check_share(summed.closed, dealer, number, marks.raw, share, survived=dealer in there)
     shares = {dealer: share.raw[SALT_BYTES:] for dealer, share in zip(held, said.shares, strict=True)}
     state = replace(state, answers=state.answers.having(number, shares))
     return close_shares(agreement, state) if len(state.answers) == len(state.asked) else Step(state)
 
 
-def _check_share(state: Summing, dealer: int, holder: int, share: Share, *, survived: bool) -> None:
+def _check_share(
+    closed: ClosedRoster, dealer: int, holder: int, marks: bytes, share: Share, *, survived: bool
+) -> None:
     """Raise CryptoError unless the share matches its dealer's published hash. The holder is then at fault."""
-    marks = state.dealt[dealer].marks(holder).raw
     # Of a survivor its self-mask is opened, of a dropped client its mask key. Both would open its input.
     kind, wanted = (SEED, marks[:32]) if survived else (KEY, marks[32:])
     # A share of another length has another hash, so the check below would refuse it too. If a dealer
     # published the hash of such a share, opening its secret would name the dealer.
     if len(share.raw) != OPENED_BYTES:
         raise CryptoError(f"Expected {OPENED_BYTES} bytes of salt and share, got {len(share.raw)}.")
-    if mark(kind, state.closed, dealer, holder, share.raw) != wanted:
+    if mark(kind, closed, dealer, holder, share.raw) != wanted:
         raise CryptoError(f"Expected a share of {dealer} whose hash its dealer published, got another.")
 
 

@@ -170,7 +170,7 @@ def test_killed_under_masks_before_and_after_every_act(
 
 @pytest.mark.slow  # the lines around every act are tried in the fast suite
 def test_killed_under_masks_anywhere(tmp_path: Path, under_masks: tuple[int, list[int], list[int]]) -> None:
-    assert check_kills(tmp_path, [[line] for line in spread(under_masks[0], 4, seed=6)], MASKED) >= 1
+    assert check_kills(tmp_path, [[line] for line in spread(under_masks[0], 8, seed=6)], MASKED) >= 1
 
 
 @pytest.mark.slow

@@ -39,20 +39,24 @@ _Read = Callable[["_Reader"], Any]
 def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
     """Return the bytes of `body`. Raises `UnaccountedRelease` if a release is outside the permit."""
     spec: WireType = body.__wire__
-    out: _Parts = [_head(spec.kind, spec.version, header)]
+    out: _Parts = [_head(spec, header)]
     for name, write in _fields(body.__class__, _writer):
         write(out, getattr(body, name), permit)
     return b"".join(out)
 
 
-@lru_cache(maxsize=64)
-def _head(kind: str, version: int, header: Header) -> bytes:
+def _head(spec: WireType, header: Header) -> bytes:
     """Return the first bytes of a message of this kind at this place."""
-    if len(header.session) != 32:
-        raise LocalProtocolError(f"Expected a session of 32 bytes, got {len(header.session)}.")
+    # By its parts, which have quick hashes: each message that comes is looked up under each kind that is due.
+    return _begun(spec.kind, spec.version, header.session, header.round, header.attempt, header.stage)
+
+
+@lru_cache(maxsize=64)
+def _begun(kind: str, version: int, session: bytes, *place: int) -> bytes:
+    if len(session) != 32:
+        raise LocalProtocolError(f"Expected a session of 32 bytes, got {len(session)}.")
     name = kind.encode("ascii")
-    place = (header.session, header.round, header.attempt, header.stage)
-    return b"".join([MAGIC, _pack("B", len(name)), name, _pack("H32sIHH", version, *place)])
+    return b"".join([MAGIC, _pack("B", len(name)), name, _pack("H32sIHH", version, session, *place)])
 
 
 @cache
@@ -248,7 +252,7 @@ def peek(data: bytes, sender: str) -> Header:
 def begins_as(data: bytes, header: Header, kind: Any) -> bool:
     """Whether these bytes begin as a message of this class at this place. Nothing else is read."""
     spec: WireType = kind.__wire__
-    return data.startswith(_head(spec.kind, spec.version, header))
+    return data.startswith(_head(spec, header))
 
 
 def decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
@@ -278,7 +282,7 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
     for cls, most in kinds.items():
         spec: WireType = cls.__wire__  # type: ignore[attr-defined]
         # This check refuses a message that is replayed from another session, round or attempt.
-        if not data.startswith(head := _head(spec.kind, spec.version, header)):
+        if not data.startswith(head := _head(spec, header)):
             continue
         if len(data) > most.bytes:
             raise _Bad(f"a {spec.kind!r} has at most {most.bytes} bytes here, this one has {len(data)}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from securefl.core.agreement import Directory, Identity, Roster
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.release import KEY_HOLDER, SERVER
 
 SERVER_OWN, HOLDER = Identity.generate(SERVER).member(), Identity.generate(KEY_HOLDER).member()
@@ -35,3 +35,28 @@ def test_members_whose_names_differ_by_case_alone_are_refused() -> None:
     members = tuple(Identity.generate(name).member() for name in ("Ann", "ann"))
     with pytest.raises(ConfigError, match=r"got 'Ann' and 'ann'"):
         Roster(members)
+
+
+def test_the_roster_of_a_cohort_is_made_once() -> None:
+    """By its names, whatever their order. A cohort that was refused is asked for again."""
+    pinned = {name: Identity.generate(name).member() for name in ("client-0000", "client-0001")}
+    found = directory(members=lambda names: [pinned[name] for name in names])
+    both = found.roster(["client-0001", "client-0000"])
+    assert found.roster(name for name in pinned) is both
+    assert found.roster(["client-0001"]).members == (pinned["client-0001"],)
+    with pytest.raises(CryptoError, match="keys are pinned"):
+        found.roster([*pinned, "client-0002"])
+    pinned["client-0002"] = Identity.generate("client-0002").member()
+    assert len(found.roster(pinned).members) == 3
+    assert replace(found, session=bytes([1] * 32)).roster(pinned) is not found.roster(pinned)
+
+
+def test_the_rosters_of_the_newest_cohorts_are_kept() -> None:
+    names = [f"client-{number:04d}" for number in range(20)]
+    pinned = {name: Identity.generate(name).member() for name in names}
+    found = directory(members=lambda names: [pinned[name] for name in names])
+    first = found.roster(names[:1])
+    assert found.roster(names[:1]) is first
+    for name in names[1:]:
+        found.roster([name])
+    assert found.roster(names[:1]) is not first

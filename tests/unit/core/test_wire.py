@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 import tracemalloc
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.tiny_orders import order
 
@@ -17,6 +20,7 @@ from securefl.core.keys import PublicKey, SecretKey, Share, Signature
 from securefl.core.messages import Broadcast, ContributionMessage, OpenReply, OpenRequest, Order
 from securefl.core.release import Delivered, Release, ReleaseKey
 from securefl.core.wire import MAGIC, Header, Limit, decode, encode, message, peek
+from securefl.core.wire.coding import _Bad, _Reader
 from securefl.secagg.messages import Survivors
 
 HERE = Header(bytes(range(32)), 3, 1, 2)
@@ -315,3 +319,25 @@ def test_decoded_arrays_do_not_write_into_the_message() -> None:
     got = decode(data, HERE, {Broadcast: MANY}, "server")
     with pytest.raises(ValueError, match="read-only"):
         got.model[0] = 2.0
+
+
+LENGTHS = st.lists(st.integers(0, 40), max_size=6)
+ALIKE = st.builds(lambda size, count: [size] * count, st.integers(0, 40), st.integers(0, 6))
+
+
+@given(LENGTHS | ALIKE, st.integers(-9, 9))
+def test_blocks_of_one_length_are_read_as_any_others(lengths: list[int], cut: int) -> None:
+    """Keys have one length and are read at once. What is cut or follows is found as it is one by one."""
+    data = b"".join(struct.pack("<I", size) + bytes([size]) * size for size in lengths)
+    data = data[:cut] if cut < 0 else data + bytes(cut)
+    ends = []
+    for read in (
+        lambda reader: reader.blocks(len(lengths)),
+        lambda reader: [reader.block() for _ in lengths],
+    ):
+        reader = _Reader(data)
+        try:
+            ends.append((read(reader), reader.at))
+        except _Bad as bad:
+            ends.append((str(bad), 0))
+    assert ends[0] == ends[1]

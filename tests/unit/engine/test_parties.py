@@ -24,6 +24,7 @@ from support.four_clients import (
     server,
     sum_call,
 )
+from support.tiny_orders import order
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
@@ -32,15 +33,16 @@ from securefl.algorithm.queries import PerClient, Sum, Value, ValueSpec
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.core.messages import client_name
+from securefl.core.messages import Broadcast, client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit, encode
 from securefl.engine.calls import MOST_CLIENTS, QueryCall, SumCall, bits_of, decode_call, encode_call
 from securefl.engine.drive import Driver, Packet
+from securefl.engine.exchange import Contribute
 from securefl.engine.exchange.server import broadcast_of, clear_orders_of, cohort_of, order_of
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.network import Network
-from securefl.engine.party.clients import ClientParty
+from securefl.engine.party.clients import ClientParty, _by_order
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -393,3 +395,36 @@ def test_a_length_that_the_server_made_up_costs_it_the_sum() -> None:
     answers, log = whole.query(replace(ASK, sums=(Sum(SENDS, SIZE + 1),)), PLACE)
     assert answers.totals == {}
     assert "called for 4 values of 'own' and has 3" in log.abstained["client-0000"]
+
+
+# What clients of one party were shown -----------------------------------------------------------------
+
+
+def shown(model: Any, client: int = 0) -> Contribute:
+    return Contribute(
+        client=client,
+        header=PLACE,
+        order=order(),
+        broadcast=Broadcast(model=model, names=(), arrays=()),
+        cohort=None,
+        conceal={},
+    )
+
+
+def test_clients_that_were_shown_the_same_bytes_are_one_group() -> None:
+    """Views of one message, or its copies: by their bytes, and not by numbers that are equal."""
+    model = np.arange(8.0)
+    seven = np.arange(8.0) * (np.arange(8) != 7)
+    same = [shown(model, 0), shown(model[:], 1), shown(model.copy(), 2), shown(seven, 3)]
+    assert [[one.client for one in group] for group in _by_order(same)] == [[0, 1, 2], [3]]
+    zero, other = np.array([0.0]), np.array([-0.0])
+    for one, two in (
+        (zero, other),
+        (model[:4], model[::2]),  # these begin at one place
+        (model[:4], model[:5]),
+        (zero, zero.view(np.int64)),
+        (np.float32([1, 0]), np.float64([1])),
+    ):
+        assert len(_by_order([shown(one), shown(two, 1)])) == 2
+    nan = np.array([np.nan])
+    assert len(_by_order([shown(nan), shown(nan.copy(), 1)])) == 1

@@ -26,6 +26,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import encode
 from securefl.engine.drive import Driver, Packet
+from securefl.engine.inprocess import Once
 from securefl.secagg import Agreement, Server
 from securefl.secagg.agreement import TAG_BYTES
 from securefl.secagg.messages import Confirmed, Consistent, Quorum, RosterClosed, Unmask
@@ -138,6 +139,49 @@ def test_a_client_catches_a_forged_signature_as_often_as_its_sample_has_it() -> 
     caught = sum(not passes(one.inner, state, lie, random) for _ in range(turns))
     low, high = binom(turns, size / len(rest)).interval(1 - FALSE_ALARM)
     assert low <= caught <= high
+
+
+def simulated(one: Recording, state: Any) -> tuple[Any, Any, list[int]]:
+    """The same client and state in a process of all parties, and the members whose signatures it verified."""
+    checked: list[int] = []
+    agreed = state.held.closed.agreement
+    roster = replace(agreed.roster, known=Once())
+
+    class Counted(Agreement):
+        def check(self, member: int, signature: Signature, message: bytes) -> None:
+            checked.append(member)
+            super().check(member, signature, message)
+
+    shown = {name: getattr(agreed, name) for name in agreed.__dataclass_fields__}
+    agreed = Counted(**(shown | {"roster": roster}))
+    held = replace(state.held, closed=replace(state.held.closed, agreement=agreed))
+    return replace(one.inner, agreement=agreed), replace(state, held=held), checked
+
+
+def test_clients_of_one_process_verify_a_list_once_and_whole() -> None:
+    """More than a sample, so nobody draws one."""
+    _, one, _ = sparse()
+    state, quorum, _ = one.at(Quorum)
+    machine, state, checked = simulated(one, state)
+    asked: list[int] = []
+    for _ in range(3):
+        assert passes(machine, state, quorum, asked.append)
+    assert (sorted(checked), asked) == (sorted(quorum.signers), [])
+
+
+def test_clients_of_one_process_sample_a_list_with_a_forged_signature() -> None:
+    """As clients apart, they catch it as often as their samples have it: they behave alike."""
+    agreed, one, _ = sparse()
+    state, quorum, _ = one.at(Quorum)
+    rest = strangers(state, quorum)
+    size = sample_size(len(rest), agreed.parameters.quorum - (len(quorum.signers) - len(rest)))
+    lie, turns = forged(quorum, rest[3:4]), 100
+    machine, state, checked = simulated(one, state)
+    alone, together = stream("alike"), stream("alike")
+    seen = [passes(one.inner, one.at(Quorum)[0], lie, alone) for _ in range(turns)]
+    assert [passes(machine, state, lie, together) for _ in range(turns)] == seen
+    assert 0 < seen.count(False) < turns
+    assert len(checked) <= len(quorum.signers) + turns * size, "the whole list is verified once"
 
 
 def test_a_list_with_one_true_signature_too_few_is_always_refused_in_a_small_cohort() -> None:

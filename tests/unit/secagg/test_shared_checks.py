@@ -18,6 +18,7 @@ from securefl.core.keys import Commitment, SecretKey, Signature
 from securefl.core.messages import client_name
 from securefl.engine.inprocess import Once
 from securefl.secagg import Agreement, Channels, checks, dealing, quorum
+from securefl.secagg.dealing import Tree
 from securefl.secagg.messages import Confirmed, Dealt, Quorum, RosterClosed, Survivors
 
 
@@ -115,7 +116,7 @@ def test_a_tag_for_another_member_confirms_nothing() -> None:
     assert one.inner.receive(state, "server", theirs).state.confirmed == frozenset()
 
 
-# Boxes and tags, which their maker in this process has checked -----------------------------------------
+# Boxes, which their maker in this process has checked -------------------------------------------------
 
 
 @pytest.fixture
@@ -175,6 +176,20 @@ def test_a_dealer_without_the_secret_of_the_two_cannot_speak_for_a_box() -> None
         liar = replace(client(3, agreed), channels=channels)
         ends.append(aggregate(agreed, machines={client_name(3): liar}).results[client_name(0)])
     assert ends == ["complained", "complained"]
+
+
+def test_a_dealing_is_hashed_once_where_its_dealer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server takes the tree that follows from the very bytes that came. Of others it builds its own."""
+    built: list[int] = []
+    own = Tree.of
+    monkeypatch.setattr(Tree, "of", lambda hashed: built.append(len(hashed)) or own(hashed))
+    for agreed, trees in ((together(), 5), (agreement(5), 10)):
+        built.clear()
+        assert_exact(agreed, aggregate(agreed).server)
+        assert len(built) == trees
+    built.clear()
+    aggregate(together(), tamper=flipped(b"secagg-shares", 300))
+    assert len(built) == 6
 
 
 def test_a_box_is_told_of_once_and_each_byte_counts() -> None:

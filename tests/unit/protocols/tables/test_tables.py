@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tomli_w
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.data import Dataset, Split
 from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1, fedprof_v2
 from securefl.published.differences import differences
 from securefl.published.table import Figure, Measure, Part, Table
-from securefl.study import world
+from securefl.study import own_code, world
 from securefl.study.composition import composition, require_known
+from securefl.sweep.cells import put
 
 TABLES = {
     "adds_table_3_all_rows": adds.TABLE_3_ALL_ROWS,
@@ -287,6 +292,26 @@ def test_the_sizes_of_adds_are_shares_of_fedavgs() -> None:
     found = {row.label: printed(dense, adds.SHARES, row.label) for row in dense.rows}
     assert found["FedAvg"] == [Figure(mean=1.0), Figure(mean=1.0)]
     assert found["ADDS (LRP)"] == [Figure(mean=0.1506), Figure(mean=0.4651)]
+
+
+def black_images(*_: object, **__: object) -> Split:
+    """Few images of CIFAR-10's form, whose files few machines have."""
+    labels = np.arange(2000) % 10
+    black = Dataset(name="black", x=np.zeros((2000, 3, 32, 32), np.float32), y=labels, classes=10)
+    return Split(train=black, test=black)
+
+
+@pytest.mark.parametrize("table", [fedlog.TABLE_1_CIFAR10_TWIN, fedlog.FLEXIBLE], ids=["1", "2"])
+def test_every_arm_of_fedlog_on_cifar10_can_be_composed(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_code, "load", black_images)
+    (part,) = table.parts
+    few = tomllib.loads(part.text)
+    put(few, "data.records", 2000)
+    study = replace(part, text=tomli_w.dumps(few)).study
+    here = world.build(study, 1)
+    require_known(study, [composition(study, arm, here)[0] for arm in study.arms])
 
 
 @pytest.mark.parametrize(
