@@ -423,7 +423,7 @@ def test_clients_that_were_shown_the_same_bytes_are_one_group() -> None:
         (model[:4], model[::2]),  # these begin at one place
         (model[:4], model[:5]),
         (zero, zero.view(np.int64)),
-        (np.float32([1, 0]), np.float64([1])),
+        (np.array([1, 0], np.float32), np.array([1.0])),
     ):
         assert len(_by_order([shown(one), shown(two, 1)])) == 2
     nan = np.array([np.nan])
