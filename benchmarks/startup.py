@@ -119,6 +119,7 @@ def command(words: str, *needs: str) -> Case:
 
 TRUST: Final = "corrupt=0.25, dropout=0.25, min_honest=2, max_client_weight=0.5"
 NEAR: Final = "([0.1, 0.0], [1.0, 1.1])"
+DRAWN: Final = "alpha=50.0, rng=__import__('numpy').random.default_rng(0), scores='pads'"
 MATCH: Final = "--public K/public.key --evaluator V/evaluator.key --baseline profile.json"
 CASES: Final = (
     Case(
@@ -149,7 +150,7 @@ CASES: Final = (
     ),
     Case(
         name="securefl.select_by_profile(...)",
-        code=PYTHON.format(call=f"select_by_profile(dict.fromkeys('abc', {NEAR}), {NEAR}, 2, scores='pads')"),
+        code=PYTHON.format(call=f"select_by_profile(dict.fromkeys('abc', {NEAR}), {NEAR}, 2, {DRAWN})"),
         needs=("dp_accounting",),
     ),
     *(

@@ -389,13 +389,14 @@ def _by_receiver(state: Agreeing) -> Iterator[tuple[int, tuple[Signature, ...]]]
     """Yield each signer, with the tags of its surviving neighbours for it. One without has an empty tag."""
     summed = state.summed
     there = alive(summed.survivors)
-    near = {member: summed.closed.surviving_neighbours(member, there) for member in there}
-    found: dict[int, dict[int, Signature]] = {member: {} for member in there}
-    for sender, tags in state.tags.items():
-        for receiver, tag in zip(near[sender], tags, strict=True):
-            found[receiver][sender] = tag
+    found: dict[int, list[Signature]] = {member: [] for member in summed.survivors}
+    for sender in summed.survivors:  # ascending, as each receiver's neighbours are
+        near = summed.closed.surviving_neighbours(sender, there)
+        tags = state.tags[sender] if sender in state.tags else (_NO_TAG,) * len(near)
+        for receiver, tag in zip(near, tags, strict=True):
+            found[receiver].append(tag)
     for member in sorted(state.signatures):
-        yield member, tuple(found[member].get(other, _NO_TAG) for other in near[member])
+        yield member, tuple(found[member])
 
 
 # Round 4 ----------------------------------------------------------------------------------------
