@@ -5,7 +5,7 @@
 Each call runs in a new interpreter, twice: the second one does the same work again, without the first's
 imports and caches. It prints for each call
 
-    needs     the libraries of torch, pandas and dp_accounting that the call uses; `click, numpy` if none
+    needs     which of torch, pandas, dp_accounting and tenseal the call uses; `click, numpy` if none
     first     CPU of the interpreter until the first call ends, over that of importing what it needs
     start-up  the same without the work: first call minus second
 
@@ -158,7 +158,8 @@ CASES: Final = (
         for name, needs in {
             "Ledger": ("dp_accounting",),
             "SecureAggregator": ("dp_accounting",),
-            **dict.fromkeys(("Plan", "Profile", "KeyHolder", "Evaluator", "SecureFLError"), ()),
+            **dict.fromkeys(("Plan", "SecureFLError"), ()),
+            **dict.fromkeys(("Profile", "KeyHolder", "Evaluator"), ("tenseal",)),
         }.items()
     ),
     command("run study.toml --out OUT", "torch", "pandas", "dp_accounting"),
@@ -176,13 +177,19 @@ CASES: Final = (
     command("data fetch digits"),
     command("data describe table.csv --target class --public", "pandas"),
     command("profile --data records.npy --model model.toml --out OUT", "torch"),
-    *(command(f"keygen --role {role} --out OUT") for role in ("key-holder", "evaluator", "client")),
-    command(f"declare {MATCH} --out OUT"),
+    *(
+        command(f"keygen --role {role} --out OUT", "tenseal")
+        for role in ("key-holder", "evaluator", "client")
+    ),
+    command(f"declare {MATCH} --out OUT", "tenseal"),
     command(
         "encrypt --public K/public.key --evaluator V/evaluator.pub --profile profile.json --out OUT",
+        "tenseal",
     ),
-    command(f"match {MATCH} p.enc --out OUT"),
-    command("reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc", "dp_accounting"),
+    command(f"match {MATCH} p.enc --out OUT", "tenseal"),
+    command(
+        "reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc", "dp_accounting", "tenseal"
+    ),
     command("party init OUT study.toml --client 0 --yes", "torch", "pandas", "dp_accounting"),
     command("party status P", "dp_accounting"),
     command("--help"),
