@@ -9,6 +9,7 @@ from typing import Any
 
 from securefl.core.errors import DataError
 from securefl.core.logs import to_stderr
+from securefl.core.memory import free_cycles
 from securefl.published.catalogue import data_of, missing
 from securefl.published.reproduction_status import home, require_own
 from securefl.published.table import Part, Table
@@ -53,6 +54,7 @@ def run_table(
             found[part.name], _ = run_study(
                 study, home(folder, part), _of(tell, part), stop=stop, say=say, baselines=False
             )
+            free_cycles()
             stop.check()
     return found
 

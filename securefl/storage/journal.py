@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ KIND = Kind(
 )
 _KEY = "party = ? AND session = ? AND round = ? AND name = ? AND ask = ? AND again = ?"
 _AT = "at_round = ? AND at_stage = ? AND at_attempt = ?"
+_KEYS = {"parties": 2, "lasting": 2, "totals": 2, "said": 4, "questions": 6, "attempts": 9, "opened": 6}
+"""How many columns are a table's key. They come first."""
 _ACTS = {"deal": 1, "mask": 2, "sign": 3}
 """The place of an act's digest in the list that `_attempt` gives."""
 Answer = SecretKey | None | bool
@@ -86,6 +89,8 @@ class Journal:
     ) -> None:
         self._random = random
         self._totals: dict[tuple[str, bytes], int] = {}
+        # By party: the rows that were read or written in the open transaction, by table and key.
+        self._seen: dict[str, dict[tuple[Any, ...], tuple[Any, ...] | None]] = {}
         self._db = Database.of(path, KIND)
         try:
             # The secret of a finished round opens the round's messages, so SQLite overwrites deleted rows.
@@ -128,17 +133,17 @@ class Journal:
         Raises DataError if the write fails. Then no act is recorded, and the parties must do none of them.
         """
         known: dict[tuple[str, ...], bytes] = {}
-        with self._db.transaction():
+        with self._transaction():
             return [self._begin(act, known) if isinstance(act, Begin) else self._do(act) for act in acts]
 
     def lasting(self, parties: Sequence[str], session: bytes) -> list[SecretKey]:
         """Return the stored secrets of the parties' own keys. They stay the same for the whole session."""
-        with self._db.transaction():
+        with self._transaction():
             return [self._lasting(party, session) for party in parties]
 
     def secrets(self, parties: Sequence[str], session: bytes, number: int) -> list[SecretKey | None]:
         """Return the parties' stored secrets for a round's draws. None for a round below the newest."""
-        with self._db.transaction():
+        with self._transaction():
             return [self._secret(party, session, number) for party in parties]
 
     def totals(self, parties: Sequence[str], session: bytes, told: Sequence[int]) -> list[int]:
@@ -150,7 +155,7 @@ class Journal:
         known = [(party, session) for party in parties]
         if all(place in self._totals for place in known):  # saves a commit in every round
             return [self._totals[place] for place in known]
-        with self._db.transaction():
+        with self._transaction():
             found = [self._total(*place, now) for place, now in zip(known, told, strict=True)]
         # Only after the commit: a number whose write was rolled back does not count.
         self._totals |= dict(zip(known, found, strict=True))
@@ -170,7 +175,7 @@ class Journal:
         be derived from a secret again, such as ciphertexts. Those of earlier rounds are deleted.
         """
         key = (party, at.session, at.round, name)
-        with self._db.transaction():
+        with self._transaction():
             found = self._read("said", "party = ? AND session = ? AND round = ? AND name = ?", key)
             if found is None:
                 self._db.run(
@@ -183,18 +188,34 @@ class Journal:
 
     # Rows -------------------------------------------------------------------------------------------
 
-    def _read(self, table: str, where: str, values: Sequence[Value]) -> tuple[Any, ...] | None:
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """A transaction, or a step of the round's one (`Database.together`).
+
+        Within it nobody else can write, so a row is read and its seal checked once.
+        """
+        try:
+            with self._db.transaction(self._seen.clear):
+                yield
+        except BaseException:
+            self._seen.clear()  # what was written is undone
+            raise
+
+    def _read(self, table: str, where: str, key: tuple[Value, ...]) -> tuple[Any, ...] | None:
         """A row without its seal, which is checked, or None if there is no row."""
-        row = self._db.row(f"SELECT * FROM {table} WHERE {where}", values)
-        if row is None:
-            return None
-        check(row[-1], table, *row[:-1])
-        return row[:-1]
+        seen, place = self._seen.setdefault(str(key[0]), {}), (table, *key)
+        if place not in seen:
+            row = self._db.row(f"SELECT * FROM {table} WHERE {where}", key)
+            if row is not None:
+                check(row[-1], table, *row[:-1])
+            seen[place] = None if row is None else row[:-1]
+        return seen[place]
 
     def _write(self, table: str, *values: Value) -> None:
         """Write a row with its seal, in place of the row under its key."""
         places = ", ".join("?" * (len(values) + 1))
         self._db.run(f"INSERT OR REPLACE INTO {table} VALUES ({places})", (*values, seal(table, *values)))
+        self._seen.setdefault(str(values[0]), {})[(table, *values[: _KEYS[table]])] = values
 
     def _lasting(self, party: str, session: bytes) -> SecretKey:
         found = self._read("lasting", "party = ? AND session = ?", (party, session))
@@ -208,6 +229,7 @@ class Journal:
         if found is not None and found[2] >= number:
             return SecretKey(found[3]) if found[2] == number else None
         fresh = self._random(32)
+        self._seen.pop(party, None)
         self._write("parties", party, session, number, fresh)
         # Rounds go up, so a question of an earlier round is never asked again, and its rows are deleted. A
         # constant value may be asked for again, so its rows stay.

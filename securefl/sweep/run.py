@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
+from securefl.core.memory import free_cycles
 from securefl.mechanisms.charges import endless
 from securefl.storage.files import write
 from securefl.storage.private_folder import CONFIG, NOTICE, PRIVATE, json_text, private_folder
@@ -211,6 +212,7 @@ def _work(line: Line) -> None:
             line.tell({"stopped": True})
         else:
             line.tell({"error": error})
+        free_cycles()
 
 
 def _cell(folder: Path, text: str, home: Path | None, line: Line) -> str | None:

@@ -6,10 +6,19 @@ import gc
 import platform
 import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from support.tiny_table import TABLE
 
 from securefl.core.memory import NEW_OBJECTS, searches_apart
+from securefl.published import run as tables
+from securefl.sweep import run as sweeps
 
 ROUNDS = """
 import resource
@@ -55,3 +64,48 @@ def test_searches_are_rare_for_a_while() -> None:
                 assert gc.get_threshold() == own
     finally:
         gc.set_threshold(*usual)
+
+
+class Held:
+    """What a study leaves in a cycle, such as its records in the frames of an exception."""
+
+    def __init__(self, left: list[weakref.ref[Held]]) -> None:
+        self.own = self
+        left.append(weakref.ref(self))
+
+
+@contextmanager
+def without_searches() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_no_record_of_a_part_of_a_table_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[weakref.ref[Held]] = []
+
+    def played(*_: Any, **__: Any) -> tuple[None, Path]:
+        Held(left)
+        return None, tmp_path
+
+    monkeypatch.setattr(tables, "run_study", played)
+    with without_searches():
+        tables.run_table(TABLE, tmp_path, lambda *_: None)
+        assert [own() for own in left] == [None]
+
+
+def test_no_record_of_a_cell_of_a_sweep_outlives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[weakref.ref[Held]] = []
+
+    def orders() -> Iterator[dict[str, Any]]:
+        for _ in range(2):
+            yield {"folder": "", "text": "", "home": None}
+            assert left.pop()() is None
+
+    monkeypatch.setattr(sweeps, "_cell", lambda *_: Held(left) and None)
+    monkeypatch.setattr(sweeps, "single_thread", lambda: None)
+    line: Any = SimpleNamespace(orders=orders, tell=lambda _: None)
+    with without_searches():
+        sweeps._work(line)

@@ -139,7 +139,6 @@ IN_MEMORY = {
     ("securefl/training/networks.py", "savez"),
     ("securefl/study/run_report.py", "to_json"),
     ("securefl/report/inline.py", "print_svg"),
-    ("securefl/report/tables.py", "print_png"),
     ("securefl/report/tables.py", "to_csv"),
 }
 """Writers of a buffer, of text, of nothing, of a file without a name or in a temporary folder; ours."""

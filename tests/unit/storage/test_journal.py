@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from securefl.core.errors import DataError
 from securefl.core.keys import SecretKey
 from securefl.core.release import KEY_HOLDER
 from securefl.core.wire import Header
-from securefl.storage.journal import Journal
+from securefl.storage.database import Database, joined
+from securefl.storage.journal import KIND, Journal
 
 SESSION = header().session
 NAMES = tuple(f"client-000{number}" for number in range(5))
@@ -396,6 +398,55 @@ def test_a_wave_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         db.commit()
         db.close()
         assert all(answer is not None for answer in kept.record([begin(), begin(client=NAMES[1])]))
+
+
+# Rows of one transaction ---------------------------------------------------------------------------
+
+
+def test_two_processes_see_each_others_acts(tmp_path: Path) -> None:
+    """A row is not remembered beyond its transaction."""
+    path = tmp_path / "journal.sqlite"
+    with Journal(path) as one, Journal(path) as other:
+        assert allowed(one, begin())
+        assert answer(other, act(begin(), digest=b"their set"))
+        assert not answer(one, act(begin(), digest=b"our set"))
+
+
+def test_a_round_reads_a_row_once(tmp_path: Path) -> None:
+    file = Database(tmp_path / "run.sqlite", joined(KIND, lost="Begin anew."))
+    with closing(file), Journal(file) as kept:
+        read: list[str] = []
+        for before in (1, 2):  # in one commit, and after it: then from the file
+            with file.together(read.clear):
+                file._db.set_trace_callback(read.append)
+                assert allowed(kept, begin())
+                assert all(answer(kept, act(begin(), kind)) for kind in ("deal", "mask", "sign"))
+                selected = [line.split()[3] for line in read if line.startswith("SELECT")]
+                assert {name: selected.count(name) for name in set(selected)} == {
+                    "parties": 1,
+                    "attempts": 1,
+                    "questions": 1,
+                }, before
+
+
+def test_a_round_that_is_over_is_over_in_the_same_transaction() -> None:
+    over, now = begin(place(1)), begin(place(2))
+    assert Journal().record([over, now, act(over, "deal"), act(now, "deal")])[2:] == [False, True]
+
+
+def test_what_a_failed_step_recorded_does_not_count(tmp_path: Path) -> None:
+    file = Database(tmp_path / "run.sqlite", joined(KIND, lost="Begin anew."))
+    with closing(file), Journal(file) as kept:
+        file._db.execute(
+            "CREATE TEMP TRIGGER full BEFORE INSERT ON questions WHEN NEW.party = 'client-0001' "
+            "BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+        )
+        with file.together(lambda: None):
+            with pytest.raises(DataError, match="SQLITE_CONSTRAINT_TRIGGER"):
+                kept.record([begin(), begin(client=NAMES[1])])
+            assert not answer(kept, act(begin(), "deal"))
+            assert allowed(kept, begin())
+            assert answer(kept, act(begin(), "deal"))
 
 
 def test_an_agreement_is_entered_as_it_stands() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sqlite3
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Question
 from securefl.core.errors import DataError
 from securefl.core.wire import Header
+from securefl.storage.database import Value, seal
 from securefl.storage.journal import KIND, Journal
 
 CLIENT, SESSION = "client-0000", bytes(32)
@@ -183,3 +185,21 @@ def test_a_cohort_that_is_gone_is_told_as_damage(tmp_path: Path) -> None:
         database.execute("DELETE FROM cohorts")
     with Journal(path) as kept, pytest.raises(DataError, match="a cohort is missing"):
         kept.record([begin(2)])
+
+
+def test_a_seal_is_of_typed_parts_with_their_lengths() -> None:
+    """As files of earlier runs have it. Parts that are equal to Python have seals of their own."""
+
+    def of(*parts: Value) -> bytes:
+        raw = [part if isinstance(part, bytes) else repr(part).encode() for part in parts]
+        typed = [type(part).__name__.encode() for part in parts]
+        pieces = [b"%b%d:%b" % (kind, len(one), one) for kind, one in zip(typed, raw, strict=True)]
+        return hashlib.sha256(b"".join(pieces)).digest()
+
+    parts: list[Value] = [1, True, 0, False, None, "1", "x" * 64, "x" * 65, "y" * 2**17]
+    parts += [b"", b"1", bytes(2**16 + 1)]
+    for one in parts:
+        assert seal(one, "a", one) == of(one, "a", one)
+    assert seal(*parts) == of(*parts)
+    assert len({seal(one) for one in parts}) == len(parts)
+    assert seal("a", "b") != seal("ab")
