@@ -24,7 +24,8 @@ from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header
 from securefl.secagg import Agreement, Channels, centred
 from securefl.secagg.agreement import ClosedRoster, Entry, advertised
-from securefl.secagg.dealing import SALT_BYTES, deal, share_key, unseal
+from securefl.secagg.dealing import SALT_BYTES, deal
+from securefl.secagg.dealing import opened as open_box
 from securefl.secagg.masks import apply_masks
 from securefl.secagg.packing import reduce, words
 from securefl.secagg.policy import parameters
@@ -68,8 +69,9 @@ def play(
         dealings[k], held[k][k] = deal(closed, channels[k], seeds[k], keys[k].secret, random)
         tell(f"1 share        Client {k} deals a seed and its mask key; any {threshold} shares open either.")
     for dealer in cohort:
+        marks = dict(zip(closed.graph.holders(dealer), dealings[dealer].marks, strict=True))
         for k, box in zip(near[dealer], dealings[dealer].sealed, strict=True):
-            held[k][dealer] = unseal(box, share_key(closed, channels[k], dealer, k), closed, dealer, k)
+            held[k][dealer] = open_box(closed, channels[k], dealer, box, marks[k])
     tell("               The server passes the boxes on. Each client opens its own.")
 
     survivors = [k for k in cohort if k != dropped]

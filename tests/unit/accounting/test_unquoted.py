@@ -13,6 +13,7 @@ import pytest
 from support.command_line import securefl
 
 from securefl.accounting.chain import replay
+from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.accounting.shared import Allotment, SharedLedger, account_of, is_shared, shared_terms
 from securefl.accounting.statements import identity_of, statement
@@ -22,7 +23,6 @@ from securefl.core.errors import SecureFLError
 from securefl.core.release import ReleaseKey
 from securefl.deployment.session_store import SessionStore
 from securefl.he.openings import Openings
-from securefl.matching.key_holder import READS
 from securefl.storage.counter import Counter, Place
 from securefl.storage.database import Damaged, decoding
 from securefl.storage.journal import Journal
@@ -36,7 +36,7 @@ SESSION = bytes(32)
 
 def ledger(path: Path) -> None:
     with Ledger(path, TERMS) as own:
-        own.reserve([(ReleaseKey("p1", SESSION, 1, 0, 0, "score"), READS)])
+        own.reserve([(ReleaseKey("p1", SESSION, 1, 0, 0, "score"), NO_COST)])
 
 
 def use_ledger(path: Path) -> None:
@@ -48,7 +48,7 @@ def use_ledger(path: Path) -> None:
 def go_on(path: Path) -> None:
     with Ledger(path, TERMS) as own:
         _ = own.identity, own.head, own.rows(), own.worst("key-holder")
-        own.reserve([(ReleaseKey("p2", SESSION, 1, 0, 0, "score"), READS)])
+        own.reserve([(ReleaseKey("p2", SESSION, 1, 0, 0, "score"), NO_COST)])
 
 
 def shared(path: Path) -> None:
@@ -255,7 +255,7 @@ def test_another_ledgers_holders_are_not_quoted(tmp_path: Path) -> None:
 
     plan = Plan(delta=1e-5, max_rounds=10, budget=float("inf"))
     with Ledger(tmp_path / "ledger.sqlite", plan.terms()) as own:
-        own.reserve([(ReleaseKey("SECRET", SESSION, 1, 0, 0, "score"), READS)])
+        own.reserve([(ReleaseKey("SECRET", SESSION, 1, 0, 0, "score"), NO_COST)])
     with (
         pytest.raises(SecureFLError, match="a ledger of numbered clients") as told,
         ledger_of(tmp_path / "ledger.sqlite", plan, ["client"]),
@@ -274,7 +274,7 @@ def test_tables_of_ledgers_are_legible_and_narrow(
     if command == "show":
         long = "x" * 8_000  # no name of a holder has control characters
         with Ledger(path, TERMS) as own:
-            own.reserve([(ReleaseKey(long, SESSION, 1, 0, 0, long), READS)])
+            own.reserve([(ReleaseKey(long, SESSION, 1, 0, 0, long), NO_COST)])
     else:
         terms = shared_terms(Terms(unit="record", adjacency="replace-one", delta=1e-5, budget=2.0))
         with SharedLedger(path, terms, "ab" * 32) as own_:

@@ -209,7 +209,7 @@ def test_without_the_rule_the_order_opens_one_client(name: str, how: str) -> Non
     attack = ATTACKS[name]
     # A call bears no larger numbers. These do as well: the others' weights vanish on the grid.
     attack = replace(attack, weights=heavy(min(attack.weights.draws[0], 2**30)))
-    with lying_server(*RULE), mock.patch("securefl.engine.exchange.client.Client._check_draws"):
+    with lying_server(*RULE), mock.patch("securefl.engine.exchange.client._check_draws"):
         answers = InOneProcess(attack, how).query(attack.query())
     total = answers.totals["own"]
     heaviest = attack.weights.draws[0] / sum(attack.weights.draws.values())
