@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -233,8 +234,16 @@ def test_a_request_to_stop_ends_the_lanes_after_their_rounds(
             os.kill(os.getpid(), signal.SIGTERM)
         told.append(arm.name)
 
-    with pytest.raises(Interrupted), Interruption(lambda line: None) as stop:
-        played(tmp_path, tell, stop=stop)
+    play = Turn.play
+
+    def slow(self: Turn, *given: Any, **named: Any) -> Any:
+        time.sleep(0.1)  # else both lanes may end before they hear of the stop
+        return play(self, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Turn, "play", slow)
+        with pytest.raises(Interrupted), Interruption(lambda line: None) as stop:
+            played(tmp_path, tell, stop=stop)
     assert len(told) < 2 * ROUNDS
     assert all(actor.lost for actor in ray.actors)
     assert ray.begun is None
