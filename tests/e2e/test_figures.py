@@ -332,6 +332,21 @@ def test_fedlogs_table_beside_measured_figures() -> None:
         ]
 
 
+def test_bodies_of_two_lengths_beside_measured_figures() -> None:
+    kept = beside.read(RESULTS / "fedlog_figure_2_flexible.csv", fedlog.FLEXIBLE)
+    for (name, *figures), (system, own) in zip(
+        cells("FedLog's Figure 2, two lengths of bodies"), kept.groupby("system", sort=False), strict=True
+    ):
+        last, best = (own[own["measure"] == measure].iloc[0] for measure in ("last accuracy", "best accuracy"))
+        assert name == system
+        assert figures == [
+            f"{last['published']:.4f}",
+            f"{last['measured']:.3f} ± {last['deviation']:.3f}",
+            f"{best['measured']:.3f} ± {best['deviation']:.3f}",
+            number(last["adjusted_p"]),
+        ]
+
+
 def test_what_makes_lenet5_learn() -> None:
     kept = pd.read_csv(RESULTS / "fedprof_lenet5.csv", comment="#").to_dict("records")
     for said, row in zip(cells("LeNet-5 under full aggregation"), kept, strict=True):
