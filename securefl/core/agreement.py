@@ -304,10 +304,13 @@ class Vector:
         number: the number of the query within its round, or 0. `ask` or `number` is 0.
         again: the number of retries.
         once: the value is constant in a session, so a client lets it be opened once in a session.
+        sum_bound: the largest magnitude of an entry of the sum, where the clients' weights keep it below
+            clients * bound. 0: the clients' bounds together. No message has it: `bits` says all that
+            another party must know.
 
     Raises:
         ConfigError: if `bits` is not in 8 to 64, if `length` or `bound` is below 1, if `length` is 2^32 or
-            more, or if both `ask` and `number` are set.
+            more, if `sum_bound` is below 0, or if both `ask` and `number` are set.
 
     >>> from securefl.secagg import Vector
     >>> vector = Vector(name="update", length=4, bits=32, bound=2**20)
@@ -323,11 +326,22 @@ class Vector:
     again: int = 0
     once: bool = False
     number: int = 0
+    sum_bound: int = 0
 
     def __post_init__(self) -> None:
         fits = LEAST_BITS <= self.bits <= MOST_BITS and 0 < self.length < 2**32 and self.bound >= 1
-        if not fits or (self.ask and self.number):
+        if not fits or (self.ask and self.number) or self.sum_bound < 0:
             raise ConfigError(f"Expected a length, a bound, 8 to 64 bits, and `ask` or `number`, got {self}.")
+
+    def require_room(self, clients: int) -> None:
+        """Raises ConfigError unless sums over so many clients fit. One that wraps looks like any other."""
+        most = self.sum_bound or clients * self.bound
+        # Half of the residues are negative sums, so the largest sum must stay below the other half.
+        if most >= 1 << (self.bits - 1):
+            raise ConfigError(
+                f"Expected room for sums up to {most} of {clients} clients, got the {self.bits} bits of "
+                f"{self.name!r}. Widen it or tighten the bound."
+            )
 
     def question(self, header: Header) -> Question:
         """Return the question that this vector answers in an aggregation at that place."""

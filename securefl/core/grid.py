@@ -50,13 +50,14 @@ class Grid:
 
         Args:
             values: (d,) floats. The product is taken in their own precision.
-            weight: the factor, without unit.
+            weight: the factor, from 0 to 1, without unit.
 
         Returns:
             (d,) int32, in units of `step`.
 
         Raises:
-            DataError: if the product is not finite or exceeds `bound` in magnitude.
+            DataError: if a value is not finite or exceeds `bound` in magnitude, before or after it is
+                weighted. So sums with weights that add up to 1 stay within the bound too.
         """
         # One product instead of two: if `step` is a power of two, dividing by it adds no rounding.
         factor, room = float(weight / self.step), self.bound / self.step
@@ -69,12 +70,19 @@ class Grid:
             block = scaled[: len(part)]
             with np.errstate(over="ignore"):
                 np.multiply(part, factor, out=block)
-            # If a value is nan, minimum and maximum are nan, and both comparisons are false. The comparison
-            # is of Python floats, because in float32 the bound could be rounded up.
-            if not (-room <= float(block.min()) and float(block.max()) <= room):
+            if not (_surely_within(block, weight * room) or self._holds(part, block)):
                 raise DataError(self._why_not(values))
             numbers[at : at + _BLOCK] = np.rint(block, out=block)
         return numbers
+
+    def _holds(self, values: Floats, scaled: Floats) -> bool:
+        """Whether values are within the bound, and these products with weight / step too."""
+        # If a value is nan, minimum and maximum are nan, and the comparisons are false. They are of Python
+        # floats, because in float32 the bound could be rounded up.
+        return all(
+            -most <= float(of.min()) and float(of.max()) <= most
+            for of, most in ((values, self.bound), (scaled, self.bound / self.step))
+        )
 
     def _why_not(self, values: Floats) -> str:
         # The messages name no value: they may be logged, and a client's values are private.
@@ -112,3 +120,12 @@ class Grid:
                 f"Expected grid values within +-{self.limit}.", sender=sender, phase="contribution"
             )
         return largest
+
+
+def _surely_within(numbers: Floats, most: float) -> bool:
+    """Whether the norm of these numbers shows that none is larger than half of `most` in magnitude.
+
+    One product takes a quarter of the time of a search for the smallest and the largest. nan shows nothing.
+    """
+    # Rounding takes less than a hundredth from the sum of a block, and half of `most` leaves room for it.
+    return float(np.dot(numbers, numbers)) <= (most / 2) ** 2

@@ -137,12 +137,7 @@ class Agreement(agreement.Agreement):
                 "parameters for the roster's size."
             )
         for vector in self.vectors:
-            # Checked before a client sends: a sum that wraps around looks like any other. One bit is a sign.
-            if clients * vector.bound >= 1 << (vector.bits - 1):
-                raise ConfigError(
-                    f"Expected room for {clients} clients of at most {vector.bound} each, got the "
-                    f"{vector.bits} bits of {vector.name!r}. Widen it or tighten the bound."
-                )
+            vector.require_room(clients)
 
     @property
     def rules(self) -> bytes:

@@ -80,23 +80,33 @@ class Attempt:
 
     def vectors(self, room: Callable[[ValueSpec], int] = lambda spec: 0) -> tuple[Vector, ...]:
         """The sums as vectors. The modulus has room for the whole cohort, plus `room`."""
-        return tuple(
-            Vector(
-                name=question.spec.name,
-                length=question.size,
-                # Enough bits for the sum over the whole cohort and its sign. With fewer, the sum could wrap
-                # modulo 2^bits unnoticed. The packing needs at least 8 bits.
-                bits=max(
-                    8, (len(self.cohort) * question.spec.grid.limit + room(question.spec)).bit_length() + 1
-                ),
-                bound=question.spec.grid.limit,
-                ask=self.initial,
-                again=self.again,
-                number=self.number,
-                once=question.spec.once,
-            )
-            for question in self.sums
+        return tuple(self._vector(question, room(question.spec)) for question in self.sums)
+
+    def _vector(self, question: Sum, room: int) -> Vector:
+        spec = question.spec
+        most = self._sum_bound(spec) + room
+        return Vector(
+            name=spec.name,
+            length=question.size,
+            # Enough bits for the sum over the whole cohort and its sign. With fewer, the sum could wrap
+            # modulo 2^bits unnoticed. The packing needs at least 8 bits.
+            bits=max(8, most.bit_length() + 1),
+            bound=spec.grid.limit,
+            ask=self.initial,
+            again=self.again,
+            number=self.number,
+            once=spec.once,
+            sum_bound=most,
         )
+
+    def _sum_bound(self, spec: ValueSpec) -> int:
+        """The largest magnitude of the clients' sum, in units of the grid."""
+        limit, clients = spec.grid.limit, len(self.cohort)
+        if spec.sensitivity or self.weights.kind != "draws":
+            return clients * limit
+        # The weights add up to 1 at most, and each client's value is within the grid before it is weighted.
+        # A weighted value in single precision is off by 2^-22 of itself, and rounds by half a unit.
+        return min(clients * limit, limit + (limit >> 22) + 1 + clients)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -337,7 +337,9 @@ def test_bodies_of_two_lengths_beside_measured_figures() -> None:
     for (name, *figures), (system, own) in zip(
         cells("FedLog's Figure 2, two lengths of bodies"), kept.groupby("system", sort=False), strict=True
     ):
-        last, best = (own[own["measure"] == measure].iloc[0] for measure in ("last accuracy", "best accuracy"))
+        last, best = (
+            own[own["measure"] == measure].iloc[0] for measure in ("last accuracy", "best accuracy")
+        )
         assert name == system
         assert figures == [
             f"{last['published']:.4f}",

@@ -49,12 +49,7 @@ class Agreement(agreement.Agreement):
         if not clients <= self.ordered < 2**32:
             raise ConfigError(f"Expected at least the {clients} clients called, got {self.ordered} ordered.")
         for vector in self.vectors:
-            # Half of the residues are negative sums, so the largest sum must stay below the other half.
-            if clients * vector.bound >= 1 << (vector.bits - 1):
-                raise ConfigError(
-                    f"Expected room for {clients} clients of at most {vector.bound} each, got {vector.bits} "
-                    f"bits for {vector.name!r}: widen it or tighten the bound."
-                )
+            vector.require_room(clients)
 
     # In every attempt `ordered` follows from `weights`. An agreement made by other code binds both.
     @property

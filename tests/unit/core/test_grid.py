@@ -76,3 +76,14 @@ def test_blocks_are_the_whole_and_none_is_left_out(dtype: type[np.floating[Any]]
 
 def test_nothing_is_on_the_grid_as_nothing() -> None:
     assert Grid().quantise(np.zeros(0)).tolist() == []
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_one_large_value_among_many_small_ones_is_found(dtype: type[np.floating[Any]]) -> None:
+    """The norm shows at once that most blocks are within the bound, and never that this one is."""
+    values = np.full(2**16, 0.01, dtype)
+    values[1234] = 101
+    with pytest.raises(DataError, match="within"):
+        Grid(step=1.0, bound=100.0).quantise(values)
+    values[1234] = 100
+    assert Grid(step=1.0, bound=100.0).quantise(values).max() == 100

@@ -108,7 +108,7 @@ def test_the_extremes_do_not_wrap(bits: int, sign: int, holder: Holder) -> None:
 
 def test_a_sum_that_could_wrap_is_no_agreement() -> None:
     bound = (1 << 19) // MEMBERS + 1
-    with pytest.raises(ConfigError, match="got 20 bits for"):
+    with pytest.raises(ConfigError, match="got the 20 bits of"):
         agreement(vectors=(Vector(name="update", length=9, bits=20, bound=bound),))
 
 
