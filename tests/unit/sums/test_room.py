@@ -118,7 +118,7 @@ def test_an_attempt_with_fewer_clients_needs_no_more_room_than_they_fill() -> No
 DRAWS = (2, 2, 2, 2, 2, 1, 1)
 AT_THE_BOUND = np.array([512.0, -512.0, 511.99997, 0.1], np.float32)
 IN_THE_CLEAR = Plan(delta=1e-5, max_rounds=1, non_private=("update",))
-HIDDEN = {
+HIDDEN: dict[str, Any] = {
     "corrupt": 0.0,
     "min_cohort_size": 3,
     "max_cohort_size": len(DRAWS),
