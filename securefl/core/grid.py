@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
+from securefl.core.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
 
 Floats = NDArray[np.floating[Any]]
 _BLOCK: Final = 2**16
@@ -49,40 +49,49 @@ class Grid:
         """Return `weight * values` as grid integers.
 
         Args:
-            values: (d,) floats. The product is taken in their own precision.
-            weight: the factor, from 0 to 1, without unit.
+            values: (d,) floats. The product is taken in their own precision, and at least in float32.
+            weight: the factor, above 0 and at most 1, without unit.
 
         Returns:
-            (d,) int32, in units of `step`.
+            (d,) int32 within +-`limit`, in units of `step`.
 
         Raises:
-            DataError: if a value is not finite or exceeds `bound` in magnitude, before or after it is
-                weighted. So sums with weights that add up to 1 stay within the bound too.
+            DataError: if a value is not finite or exceeds `bound` in magnitude before it is weighted. So sums
+                with weights that add up to 1 stay within the bound too.
+            LocalProtocolError: if the weight is outside its range.
         """
+        if not 0 < weight <= 1:
+            raise LocalProtocolError(f"Expected a weight above 0 and at most 1, got {weight}.")
         # One product instead of two: if `step` is a power of two, dividing by it adds no rounding.
         factor, room = float(weight / self.step), self.bound / self.step
         numbers = np.empty(values.shape, np.int32)
         # Block by block in the memory of the first one: it stays in the cache, and no large vector is
-        # allocated beside the result.
-        scaled = np.empty(min(len(values), _BLOCK), np.result_type(values, np.float16))
+        # allocated beside the result. A float16 would round more than the room of a sum allows for.
+        scaled = np.empty(min(len(values), _BLOCK), np.result_type(values, np.float32))
+        limit = _at_most(self.limit, scaled.dtype)
         for at in range(0, len(values), _BLOCK):
             part = values[at : at + _BLOCK]
             block = scaled[: len(part)]
             with np.errstate(over="ignore"):
-                np.multiply(part, factor, out=block)
-            if not (_surely_within(block, weight * room) or self._holds(part, block)):
-                raise DataError(self._why_not(values))
+                np.multiply(part, factor, out=block, dtype=block.dtype)
+            if not _surely_within(block, weight * room):
+                if not self._holds(part):
+                    raise DataError(self._why_not(values))
+                # By rounding alone, a product can exceed the limit.
+                np.clip(block, -limit, limit, out=block)
             numbers[at : at + _BLOCK] = np.rint(block, out=block)
         return numbers
 
-    def _holds(self, values: Floats, scaled: Floats) -> bool:
-        """Whether values are within the bound, and these products with weight / step too."""
+    def clipped(self, values: Floats) -> Floats:
+        """Return values (d,) of the same type, with those beyond +-`bound` moved to it. nan stays."""
+        most = _at_most(self.bound, values.dtype)
+        return np.clip(values, -most, most)
+
+    def _holds(self, values: Floats) -> bool:
+        """Whether values are finite and within the bound."""
         # If a value is nan, minimum and maximum are nan, and the comparisons are false. They are of Python
         # floats, because in float32 the bound could be rounded up.
-        return all(
-            -most <= float(of.min()) and float(of.max()) <= most
-            for of, most in ((values, self.bound), (scaled, self.bound / self.step))
-        )
+        return -self.bound <= float(values.min()) and float(values.max()) <= self.bound
 
     def _why_not(self, values: Floats) -> str:
         # The messages name no value: they may be logged, and a client's values are private.
@@ -122,10 +131,17 @@ class Grid:
         return largest
 
 
+def _at_most(number: float, dtype: np.dtype[Any]) -> Any:
+    """The largest number of this type that is not above the given one, which is positive."""
+    near = dtype.type(number)
+    return near if float(near) <= number else np.nextafter(near, dtype.type(0))
+
+
 def _surely_within(numbers: Floats, most: float) -> bool:
     """Whether the norm of these numbers shows that none is larger than half of `most` in magnitude.
 
     One product takes a quarter of the time of a search for the smallest and the largest. nan shows nothing.
     """
     # Rounding takes less than a hundredth from the sum of a block, and half of `most` leaves room for it.
-    return float(np.dot(numbers, numbers)) <= (most / 2) ** 2
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinite norm shows nothing either
+        return float(np.dot(numbers, numbers)) <= (most / 2) ** 2

@@ -161,7 +161,7 @@ def _summand(
         return _noised_sum(plan, spec, value.integers, weight, source)
     floats = value.floats(spec.grid)
     if speaks:  # nan stays and is refused: the client then sends the value that it would without records
-        floats = np.clip(floats, -spec.grid.bound, spec.grid.bound)
+        floats = spec.grid.clipped(floats)
     return spec.grid.quantise(floats, weight)
 
 

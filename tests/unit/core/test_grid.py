@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.core.errors import DataError
+from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.grid import Grid
 
 
@@ -87,3 +87,50 @@ def test_one_large_value_among_many_small_ones_is_found(dtype: type[np.floating[
         Grid(step=1.0, bound=100.0).quantise(values)
     values[1234] = 100
     assert Grid(step=1.0, bound=100.0).quantise(values).max() == 100
+
+
+@pytest.mark.parametrize("large", [1e30, -1e30, 1e19])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_training_that_diverged_is_refused_without_a_warning(
+    large: float, dtype: type[np.floating[Any]]
+) -> None:
+    """Its norm overflows. Warnings are errors here."""
+    with pytest.raises(DataError, match="within"):
+        Grid().quantise(np.array([0.1, large], dtype), 0.5)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 1.5, 4.0, np.nan])
+def test_a_weight_beyond_1_lets_no_product_beyond_the_limit(weight: float) -> None:
+    """Of many small values and one at half of the bound, the norm is small."""
+    values = np.zeros(2**16)
+    values[0] = 49.9
+    with pytest.raises(LocalProtocolError, match="weight"):
+        Grid(step=1.0, bound=100.0).quantise(values, weight)
+
+
+def test_half_precision_rounds_no_product() -> None:
+    """A float16 is off by 2^-11 of itself: seven would add up beyond the room that a sum has for rounding."""
+    values = np.array([64992.0], np.float16)
+    assert Grid(step=1.0, bound=65000.0).quantise(values, 1 / 7).tolist() == [round(64992 / 7)]
+
+
+@pytest.mark.parametrize("step", [0.1, 2.0**-21, 2.0**-7 / 3])
+@pytest.mark.parametrize("bound", [0.1, 0.7, 3.0])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("weight", [1.0, 1 / 3])
+def test_a_clipped_value_is_on_every_grid(
+    step: float, bound: float, dtype: type[np.floating[Any]], weight: float
+) -> None:
+    """Whether or not the type represents the bound, and dividing by the step rounds."""
+    grid = Grid(step=step, bound=bound)
+    clipped = grid.clipped(np.array([7e3, -7e3, 0.05], dtype))
+    assert clipped.dtype == dtype
+    assert clipped[2] == dtype(0.05)
+    high, low, _ = grid.quantise(clipped, weight).tolist()
+    assert high == -low
+    assert high <= grid.limit
+    assert abs(high - weight * bound / step) <= 1 + 2.0**-10 * bound / step
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    assert np.isnan(Grid().clipped(np.array([np.nan]))).all()

@@ -223,3 +223,13 @@ def test_a_number_of_any_size_is_cut_where_floats_are_exact() -> None:
     bare = released(BARE, EACH, np.array([2**53, -3]))._numbers
     assert bare.tolist() == [2.0**53 * GRID.step, -3 * GRID.step]
     assert released(PLAN, EACH, np.array([2**51]))._numbers[0] == pytest.approx(2.0**51 * GRID.step, abs=50)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weight", [1.0, 0.3])
+def test_a_client_that_may_not_be_silent_sends_a_cut_value_on_every_grid(dtype: Any, weight: float) -> None:
+    """A float32 cannot represent this bound: rounded up, the cut value would be refused as too large."""
+    spec = ValueSpec(name="own", reduction="sum", reveals="it", grid=Grid(step=0.1, bound=0.7))
+    value = Value(clear=np.array([5.0, -5.0, 0.25], dtype))
+    came = protect(BARE, spec, value, key=KEY, weight=weight, speaks=True)
+    assert came._numbers.tolist() == [round(7 * weight), -round(7 * weight), round(2.5 * weight)]
