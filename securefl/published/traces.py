@@ -48,6 +48,12 @@ _PUBLISHED: Final[Mapping[str, Any]] = {
     "capsize": 2,
 }
 _MEASURED: Final[Mapping[str, Any]] = {"markersize": 5, "capsize": 2}
+_MARKS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "published": {"marker": "o", "markerfacecolor": "white"},
+    "measured": {"marker": "o"},
+    "measured, at least": {"marker": ">"},
+}
+"""The marks of the legend, by their words."""
 
 
 def write(folder: Path, table: Table, metrics: Mapping[str, pd.DataFrame]) -> list[Path]:
@@ -70,7 +76,8 @@ def pictures(table: Table, metrics: Mapping[str, pd.DataFrame]) -> dict[Measure,
 def _picture(table: Table, measure: Measure, metrics: Mapping[str, pd.DataFrame]) -> Picture:
     looks = style.looks(row.label for part in table.parts for row in part.rows)
     rows = 0.17 * max(len(part.rows) for part in table.parts) + 0.15
-    figure = blank(height=0.7 + len(table.parts) * (_CURVES + _GAP + rows + _WORDS), width=NARROW)
+    words = style.legend_height(NARROW, [*looks, *_MARKS])
+    figure = blank(height=words + len(table.parts) * (_CURVES + _GAP + rows + _WORDS), width=NARROW)
     panels = figure.subplots(len(table.parts), 1, squeeze=False)[:, 0]
     for above, part in zip(panels, table.parts, strict=True):
         systems = [_System.of(part, row, measure, metrics[part.name], looks) for row in part.rows]
@@ -224,10 +231,15 @@ def _needed_words(part: Part, measure: Measure) -> str:
 
 
 def _share_axis(above: Axes, below: Axes, systems: Sequence[_System]) -> None:
-    """One scale for both panels of a part: logarithmic if the paper's figures are far beyond the curves."""
-    longest, most = max(own.spent[-1] for own in systems), max(end for own in systems for end in own.ends())
+    """One scale for both panels of a part.
+
+    It is logarithmic if the paper's figures are far beyond the curves, or if the systems spend amounts of
+    different orders.
+    """
+    spent, most = [own.spent[-1] for own in systems], max(end for own in systems for end in own.ends())
+    far = most > 3 * max(spent) or max(spent) > 20 * min(spent)
     for axes in (above, below):
-        if most > 3 * longest:
+        if far:
             axes.set_xscale("log")
             axes.set_xlim(min(own.spent[0] for own in systems), 1.1 * most)
             style.plain_logarithmic(axes.xaxis)
@@ -244,11 +256,6 @@ def _add_legend(figure: Picture, looks: Mapping[str, Look]) -> None:
     for label, worn in looks.items():
         axes.plot([], [], color=worn.colour, linestyle=_dash(label, looks), label=label)
     line: Mapping[str, Any] = {"color": _GREY, "linestyle": "none", "markersize": 5}
-    marks: Mapping[str, Mapping[str, Any]] = {
-        "published": {"marker": "o", "markerfacecolor": "white"},
-        "measured": {"marker": "o"},
-        "measured, at least": {"marker": ">"},
-    }
-    for label, own in marks.items():
+    for label, own in _MARKS.items():
         axes.add_line(Line2D([], [], label=label, **line, **own))
-    style.legend(figure, [*looks, *marks])
+    style.legend(figure, [*looks, *_MARKS])

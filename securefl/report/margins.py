@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final, cast
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import RendererAgg
@@ -100,7 +101,8 @@ def _around(axes: Axes, renderer: Any) -> tuple[float, float, float, float]:
     words += [_thin(own.get_window_extent(renderer), across=True) for own in titles if own.get_text()]
     words += [own.get_tightbbox(renderer) for own in written if not isinstance(own, Spine)]
     frame = axes.bbox
-    whole = Bbox.union([frame, *(box for box in words if box is not None)])
+    # A bar of errors has an infinite box on a logarithmic axis. Its mark and its caps have their own.
+    whole = Bbox.union([frame, *(box for box in words if box is not None and np.isfinite(box.extents).all())])
     beyond = (frame.x0 - whole.x0, whole.x1 - frame.x1, whole.y1 - frame.y1, frame.y0 - whole.y0)
     first, second, third, fourth = (max(0.0, float(one)) for one in beyond)
     return first, second, third, fourth

@@ -132,12 +132,25 @@ def light_frame(axes: Axes) -> None:
 
 def legend(figure: Figure, labels: Sequence[str]) -> None:
     """Draw the legend below the figure, in as many columns as fit."""
-    # The line sample and the gap take 8 letters in each column.
-    room = int(_LETTERS_PER_INCH * figure.get_figwidth())
-    columns = max(1, min(4, room // (8 + max(map(len, labels)))))
+    width = figure.get_figwidth()
+    columns = _columns(width, labels)
     made = figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     for text in made.get_texts():
-        text.set_text(fill(text.get_text(), room - 16))
+        text.set_text(fill(text.get_text(), _letters(width) - 16))
+
+
+def legend_height(width: float, labels: Sequence[str]) -> float:
+    """Inches of a legend's height below a figure of this width, if each label has one line."""
+    return 0.21 * -(-len(labels) // _columns(width, labels)) + 0.1
+
+
+def _columns(width: float, labels: Sequence[str]) -> int:
+    # The line sample and the gap take 8 letters in each column.
+    return max(1, min(4, _letters(width) // (8 + max(map(len, labels)))))
+
+
+def _letters(width: float) -> int:
+    return int(_LETTERS_PER_INCH * width)
 
 
 def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:

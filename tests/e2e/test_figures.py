@@ -315,14 +315,21 @@ def test_a_table_of_rounds_beside_measured_ones() -> None:
         ]
 
 
-def test_fedlogs_table_beside_measured_figures() -> None:
-    kept = beside.read(RESULTS / "fedlog_table_1_mnist_twin.csv", fedlog.TABLE_1_MNIST_TWIN)
-    for (name, *figures), (system, own) in zip(
-        cells("FedLog's Table 1"), kept.groupby("system", sort=False), strict=True
+@pytest.mark.parametrize(
+    ("heading", "name", "table"),
+    [
+        ("FedLog's Table 1", "fedlog_table_1_mnist_twin", fedlog.TABLE_1_MNIST_TWIN),
+        ("FedLog's Table 1 on CIFAR-10", "fedlog_table_1_cifar10_twin", fedlog.TABLE_1_CIFAR10_TWIN),
+    ],
+)
+def test_fedlogs_table_beside_measured_figures(heading: str, name: str, table: Table) -> None:
+    kept = beside.read(RESULTS / f"{name}.csv", table)
+    for (said, *figures), (system, own) in zip(
+        cells(heading), kept.groupby("system", sort=False), strict=True
     ):
         last, sent = (own[own["measure"] == measure].iloc[0] for measure in ("last accuracy", "Mb sent"))
         least = "≥ " if sent["reached"] < sent["seeds"] else ""
-        assert name == system
+        assert said == system
         assert figures == [
             f"{last['published']:.4f}",
             f"{last['measured']:.3f} ± {last['deviation']:.3f}",

@@ -121,6 +121,18 @@ def test_figures_far_beyond_the_curves_stand_on_a_logarithmic_axis(published: fl
     assert hollow(above) == []
 
 
+@pytest.mark.parametrize(("times", "scale"), [(19, "linear"), (21, "log")])
+def test_systems_that_spend_amounts_of_different_orders_share_a_logarithmic_axis(
+    times: int, scale: str
+) -> None:
+    spent = runs()
+    spent["one"].loc[spent["one"]["arm"] == "FedAvg", "seconds"] *= times
+    figure = traces.pictures(printed({"Avg": {}, "Ours": {}}), spent)[Measure.MINUTES]
+    (above,) = figure.axes
+    (below,) = above.child_axes
+    assert (above.get_xscale(), below.get_xscale()) == (scale, scale)
+
+
 def test_all_curves_and_marks_are_inside_their_panels() -> None:
     above, below = panels(Measure.MINUTES)
     low, high = above.get_ylim()

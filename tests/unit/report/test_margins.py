@@ -114,6 +114,23 @@ def test_the_file_of_a_figure_is_what_matplotlib_draws(tmp_path: Path) -> None:
         assert found.info["dpi"] == pytest.approx((150, 150), abs=0.1)
 
 
+def test_a_bar_of_errors_beside_a_logarithmic_panel_has_room() -> None:
+    """Its box is infinite there. The figure stayed where matplotlib puts one without words."""
+    figure = blank(height=4.0, width=NARROW)
+    axes = figure.subplots()
+    axes.plot([1, 1000], [0, 1], label="arm 0 of a study")
+    axes.set_xscale("log")
+    axes.errorbar(
+        1.2, 0.5, yerr=0.1, marker="o", clip_on=False, transform=axes.get_yaxis_transform(), capsize=2
+    )
+    legend(figure, ["arm 0 of a study"])
+    (panel,), below = boxes(figure)
+    edge = figure.get_size_inches() * figure.dpi
+    assert panel[2] <= edge[0]
+    assert axes.bbox.x1 < 0.84 * edge[0]
+    assert apart(panel, below)
+
+
 def test_words_that_are_larger_than_the_figure_move_nothing() -> None:
     figure = Figure(figsize=(1, 1), dpi=110, layout=Margins())
     axes = figure.subplots()
