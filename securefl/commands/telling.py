@@ -261,8 +261,9 @@ def echo_measures(rows: Sequence[MeasureRow]) -> None:
     cells = [[row.name, *(number_text(getattr(row, name), 3) for name in kept)] for row in rows]
     click.echo(terminal.table(head, cells, terminal.columns_of(sys.stdout)))
     echo(
-        "At clients: the accuracy on test records like each client's own, on which personal models are tested. "
-        "Worst 10%: that of the tenth of the clients with the lowest. Both are for the person at this machine."
+        "At clients: the accuracy on test records like each client's own, on which personal models are "
+        "tested. Worst 10%: that of the tenth of the clients with the lowest. Both are for the person at this "
+        "machine."
     )
     echo(WHOSE)
 

@@ -46,7 +46,7 @@ def test_help_breaks_no_word(width: int) -> None:
 def test_a_row_has_the_accuracy_of_the_clients_whose_lowest_tenth_it_shows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Clients alone: 0.297 on the server's records, and 0.993 on their own kind. The tenth is of the second."""
+    """Clients alone: 0.297 on the server's records, 0.993 on their own kind. The tenth is of the second."""
     no = float("nan")
     row = MeasureRow(
         name="each client alone",
