@@ -262,8 +262,8 @@ def echo_measures(rows: Sequence[MeasureRow]) -> None:
     click.echo(terminal.table(head, cells, terminal.columns_of(sys.stdout)))
     echo(
         "At clients: the accuracy on test records like each client's own, on which personal models are "
-        "tested. Worst 10%: that of the tenth of the clients with the lowest. Both are for the person at this "
-        "machine."
+        "tested. Worst 10%: that of the tenth of the clients with the lowest. Both are for the person at "
+        "this machine."
     )
     echo(WHOSE)
 
