@@ -79,7 +79,8 @@ class SharedLayers:
         if not rest.any():
             raise ConfigError(
                 f"Expected a model with layers before its last {self.layers} dense one(s), which clients "
-                "share, got none. Set `hidden` under [model], or take another model."
+                "share, got none. Set `hidden` under [model], lower `layers` of the arm if it has more than "
+                "1, or take another model."
             )
         return np.flatnonzero(rest)
 

@@ -253,13 +253,18 @@ def echo_measures(rows: Sequence[MeasureRow]) -> None:
         "ece": "ECE",
         "r2": "R2",
         "rmse": "RMSE",
+        "at_clients": "at clients",
         "worst_decile": "worst 10%",
     }
     kept = [name for name in names if any(isfinite(getattr(row, name)) for row in rows)]
     head = ["model", *(names[name] for name in kept)]
     cells = [[row.name, *(number_text(getattr(row, name), 3) for name in kept)] for row in rows]
     click.echo(terminal.table(head, cells, terminal.columns_of(sys.stdout)))
-    echo("Worst 10%: the tenth of the clients with the lowest accuracies, for the person at this machine.")
+    echo(
+        "At clients: the accuracy on test records like each client's own, on which personal models are "
+        "tested. Worst 10%: that of the tenth of the clients with the lowest. Both are for the person at "
+        "this machine."
+    )
     echo(WHOSE)
 
 

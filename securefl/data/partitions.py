@@ -75,8 +75,8 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
     found = np.unique(labels)
     if per_client > len(found) or clients * per_client < len(found):
         raise ConfigError(
-            f"Expected per_client so that {clients} clients can hold all {len(found)} classes, got "
-            f"per_client={per_client}. Change it."
+            f"Expected per_client from {-(-len(found) // clients)} to {len(found)}, so that {clients} "
+            f"clients hold all {len(found)} classes, got {per_client}."
         )
     holders: list[list[int]] = [[] for _ in found]
     for client in range(clients):

@@ -25,17 +25,30 @@ _MOST_NAMED = 3
 
 
 def answer(found: Comparison) -> str:
-    """One sentence: the series with the highest final accuracy."""
-    kept = [own for own in found.series if own.models != PERSONAL] or list(found.series)
-    known = [own for own in kept if not math.isnan(own.mean)]
-    if not known:
+    """A sentence on the series with the highest final accuracy, for global and for personal models."""
+    kinds = [
+        [own for own in found.series if (own.models == PERSONAL) == personal and not math.isnan(own.mean)]
+        for personal in (False, True)
+    ]
+    if not any(kinds):
         return "No series has a final accuracy."
+    both = all(kinds)
+    return " ".join(
+        _highest(known, words if both else "")
+        for known, words in zip(kinds, (" of global models", " of personal models"), strict=True)
+        if known
+    )
+
+
+def _highest(known: Sequence[Series], models: str) -> str:
     first = max(known, key=lambda own: own.mean)
     level = [own for own in known if f"{own.mean:.3f}" == f"{first.mean:.3f}"]
     names = " and ".join(own.label for own in level)
-    if len(level) == len(known) > 1:
-        return f"All {len(known)} series ended level, at an accuracy of {first.mean:.3f}."
-    return f"Of {len(known)} series, {names} ended highest, at an accuracy of {first.mean:.3f}."
+    if len(known) == 1:
+        return f"The only series{models}, {names}, ended at an accuracy of {first.mean:.3f}."
+    if len(level) == len(known):
+        return f"All {len(known)} series{models} ended level, at an accuracy of {first.mean:.3f}."
+    return f"Of {len(known)} series{models}, {names} ended highest, at an accuracy of {first.mean:.3f}."
 
 
 def differing(found: Comparison) -> str:

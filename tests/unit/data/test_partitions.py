@@ -435,3 +435,10 @@ def test_an_unknown_kind_is_refused() -> None:
 def test_a_data_set_without_what_the_kind_needs_is_refused(partition: Partition, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         partition.split(toy(classes=0), 3, rng())
+
+
+@pytest.mark.parametrize("per_client", [2, 11])
+def test_the_numbers_of_classes_that_are_possible_are_said(per_client: int) -> None:
+    labels = np.repeat(np.arange(10), 20)
+    with pytest.raises(ConfigError, match=f"per_client from 3 to 10, .* got {per_client}"):
+        by_classes(labels, 4, per_client, np.random.default_rng(1))

@@ -234,6 +234,19 @@ def test_personal_accuracies_come_from_the_private_table_and_are_marked(tmp_path
     assert answer(compared(runs)) == "No series has a final accuracy."
 
 
+def test_each_kind_of_model_has_its_own_sentence(tmp_path: Path) -> None:
+    """A personal model's accuracy is of other records, so the highest of all would compare the two."""
+    run = finished(tmp_path / "a", arms=("FedAvg", "Personal"))
+    table = pd.read_csv(run / "metrics.csv")
+    table.loc[table["arm"] == "Personal", "models"] = "personal"
+    (run / "private").mkdir()
+    table.to_csv(run / "private" / "metrics.csv", index=False)
+    assert answer(compared([run, finished(tmp_path / "b", finals=(0.4,))])) == (
+        "Of 2 series of global models, a: FedAvg ended highest, at an accuracy of 0.500. "
+        "The only series of personal models, a: Personal, ended at an accuracy of 0.490."
+    )
+
+
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     evil = "<script>alert(1)"
     run = finished(tmp_path / evil, config=text(FEDAVG).replace('"tiny"', f'"{evil}"'), arms=(evil,))
