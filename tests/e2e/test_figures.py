@@ -315,6 +315,22 @@ def test_a_table_of_rounds_beside_measured_ones() -> None:
         ]
 
 
+def test_a_table_whose_targets_nobody_reaches_beside_measured_accuracies() -> None:
+    kept = beside.read(RESULTS / "fedcor_table_1_cifar10_twin.csv", fedcor.TABLE_1_CIFAR10_TWIN)
+    groups = kept.groupby(["part", "system"], sort=False)
+    for (said, *figures), ((part, system), own) in zip(
+        cells("FedCor's Table 1 on CIFAR-10"), groups, strict=True
+    ):
+        rounds, best = (own[own["measure"] == measure].iloc[0] for measure in ("rounds", "best accuracy"))
+        assert said == f"{part}: {system}"
+        assert figures == [
+            "N/A" if pd.isna(rounds["published"]) else f"{rounds['published']:.1f}",
+            f"{rounds['reached']} of {rounds['seeds']}",
+            f"{best['measured']:.3f} ± {best['deviation']:.3f}",
+            number(best["adjusted_p"]),
+        ]
+
+
 @pytest.mark.parametrize(
     ("heading", "name", "table"),
     [
