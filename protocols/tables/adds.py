@@ -166,7 +166,7 @@ TABLE_3_ALL_ROWS: Final = Table(
     source="ADDS, Table III",
     parts=_images(range(1, 9)),
     measures=(*ACCURACIES, *SHARES),
-    minutes=240,
+    minutes=30,
     differences=(
         *LOCALLY,
         f"Shares are of the whole model, in the paper of {PARAMETERS:g}M parameters and {MACS:g}M MACs.",
@@ -177,7 +177,7 @@ TABLE_3_ALL_ROWS_TWIN: Final = replace(
     TABLE_3_ALL_ROWS,
     title=f"{TABLE_3_ALL_ROWS.title}, one seed",
     parts=_images([1]),
-    minutes=40,
+    minutes=4,
     twin_of="adds_table_3_all_rows",
 )
 
@@ -231,7 +231,7 @@ TABLE_4_TWIN: Final = Table(
         ),
     ),
     measures=(*ACCURACIES, *ROUNDS),
-    minutes=40,
+    minutes=6,
     differences=_TEXT_DIFFERENCES,
     twin_of="adds_table_4",
 )

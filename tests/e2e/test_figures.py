@@ -315,6 +315,38 @@ def test_a_table_of_rounds_beside_measured_ones() -> None:
         ]
 
 
+def beside_published(row: pd.Series[Any]) -> str:
+    """Published, measured, and the deviation if there are several seeds."""
+    spread = "" if row["seeds"] == 1 else f" ± {row['deviation']:.3f}"
+    return f"{row['published']:g}, {row['measured']:.3f}{spread}"
+
+
+def test_all_systems_of_adds_table_three() -> None:
+    kept = beside.read(RESULTS / "adds_table_3_all_rows_twin.csv", adds.TABLE_3_ALL_ROWS_TWIN)
+    groups = kept.groupby(["part", "system"], sort=False)
+    for (said, *figures), ((part, system), own) in zip(
+        cells("ADDS' Table III, all systems"), groups, strict=True
+    ):
+        assert said == f"{part}: {system}"
+        rows = [row for _, row in own.iterrows()]
+        assert figures == [*map(beside_published, rows), number(rows[0]["adjusted_p"])]
+
+
+def test_adds_table_four() -> None:
+    kept = beside.read(RESULTS / "adds_table_4_twin.csv", adds.TABLE_4_TWIN)
+    for (said, *figures), (system, own) in zip(
+        cells("ADDS' Table IV"), kept.groupby("system", sort=False), strict=True
+    ):
+        (whole, alone, *rounds) = (row for _, row in own.iterrows())
+        assert said == system
+        assert figures == [
+            beside_published(whole),
+            beside_published(alone),
+            ", ".join(f"{row['published']:.0f}" for row in rounds),
+            f"{rounds[0]['reached']} of {rounds[0]['seeds']}",
+        ]
+
+
 def test_a_table_whose_targets_nobody_reaches_beside_measured_accuracies() -> None:
     kept = beside.read(RESULTS / "fedcor_table_1_cifar10_twin.csv", fedcor.TABLE_1_CIFAR10_TWIN)
     groups = kept.groupby(["part", "system"], sort=False)
