@@ -49,14 +49,14 @@ class SocketExchange:
         deadline: float,
         entering: float = ENTERING,
         most: int = MOST,
-        say: Callable[[str], None] = _log.warning,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         for seconds in (deadline, entering):
             if not 0 < seconds < float("inf"):
                 raise ValueError(f"Expected a deadline of some seconds for each request, got {seconds}.")
         self._sockets, self._most = dict(sockets), most
         self._deadline, self._entering = deadline, min(entering, deadline)
-        self._say, self._told = say, dict[str, str]()
+        self._say, self._told = say or _log.warning, dict[str, str]()
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """The replies to these requests, by party."""
