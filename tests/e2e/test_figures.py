@@ -322,7 +322,7 @@ def beside_published(row: pd.Series[Any]) -> str:
 
 
 def test_all_systems_of_adds_table_three() -> None:
-    kept = beside.read(RESULTS / "adds_table_3_all_rows_twin.csv", adds.TABLE_3_ALL_ROWS_TWIN)
+    kept = beside.read(RESULTS / "adds_table_3_all_rows.csv", adds.TABLE_3_ALL_ROWS)
     groups = kept.groupby(["part", "system"], sort=False)
     for (said, *figures), ((part, system), own) in zip(
         cells("ADDS' Table III, all systems"), groups, strict=True
