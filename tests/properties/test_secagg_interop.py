@@ -48,7 +48,11 @@ def agreed_of(agreement: Agreement) -> second.Agreed:
         quorum=of.quorum,
         least_survivors=of.least_survivors,
         least_degree=of.least_degree,
-        vectors=tuple(second.Vector(**vars(vector)) for vector in agreement.vectors),
+        # No message has the bound of a sum. These vectors have room for all members at their bound.
+        vectors=tuple(
+            second.Vector(**{key: value for key, value in vars(vector).items() if key != "sum_bound"})
+            for vector in agreement.vectors
+        ),
         plan=agreement.plan,
         task=agreement.task,
     )
