@@ -36,7 +36,7 @@ class SocketExchange:
             request answers later, and is asked again.
         most: the longest reply in bytes.
         say: prints why a party's socket is not used, such as another user who listens: once, until the reason
-            is another. It is not called for a party that is merely silent.
+            is another. It is not called for a party that is merely silent. By default the log gets a warning.
 
     Raises:
         ValueError: a deadline is not positive and finite.

@@ -22,7 +22,7 @@ from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.engine.network import Faults
-from securefl.secagg import Aborted, Agreement, Parameters, Summed
+from securefl.secagg import Aborted, Agreement, Parameters, Summed, Vector
 from securefl.secagg import messages as m
 from securefl.secagg.packing import word
 
@@ -48,14 +48,24 @@ def agreed_of(agreement: Agreement) -> second.Agreed:
         quorum=of.quorum,
         least_survivors=of.least_survivors,
         least_degree=of.least_degree,
-        # No message has the bound of a sum. These vectors have room for all members at their bound.
         vectors=tuple(
             second.Vector(**{key: value for key, value in vars(vector).items() if key != "sum_bound"})
             for vector in agreement.vectors
         ),
         plan=agreement.plan,
         task=agreement.task,
+        sum_bounds=tuple(vector.sum_bound for vector in agreement.vectors),
     )
+
+
+def test_a_room_by_public_weights_is_in_no_message_and_in_both_agreements() -> None:
+    one_client = 2**30
+    by_weights = Vector(name="update", length=11, bits=32, bound=one_client, sum_bound=one_client + 5)
+    first = agreement(vectors=(by_weights,))
+    second_one = agreed_of(first)
+    assert second_one.context() == first.context
+    with pytest.raises(second.Refused, match="wrap around"):
+        replace(second_one, sum_bounds=())
 
 
 def blaming(step: Callable[[], Step[str]], sender: str) -> Step[str]:

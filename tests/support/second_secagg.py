@@ -139,7 +139,11 @@ class Vector:
 
 @dataclass(frozen=True)
 class Agreed:
-    """Members are (name, identity key, channel key)."""
+    """Members are (name, identity key, channel key).
+
+    `sum_bounds` bounds each vector's sum where public weights do, which no message says. Where it has 0, or
+    nothing, all members may be at their bound.
+    """
 
     session: bytes
     round: int
@@ -157,6 +161,7 @@ class Agreed:
     vectors: tuple[Vector, ...]
     plan: bytes
     task: bytes
+    sum_bounds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         n, c, floor = len(self.members), self.corrupt, max(self.quorum, self.threshold, self.corrupt + 2)
@@ -172,9 +177,9 @@ class Agreed:
         demand(
             len({vector.name for vector in self.vectors}) == len(self.vectors) > 0, "a vector twice, or none"
         )
-        for vector in self.vectors:
+        for vector, most in zip(self.vectors, self.sum_bounds or [0] * len(self.vectors), strict=True):
             demand(8 <= vector.bits <= 64, "bits out of range")
-            demand(n * vector.bound < 2 ** (vector.bits - 1), "a sum could wrap around")
+            demand((most or n * vector.bound) < 2 ** (vector.bits - 1), "a sum could wrap around")
 
     def roster_digest(self) -> bytes:
         return digest("pinned", b"", fields(*(fields(name.encode(), *keys) for name, *keys in self.members)))
