@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
@@ -40,6 +40,7 @@ from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.noise import Source
 from securefl.training.devices import as_tensor, one_thread
+from securefl.training.factored import steps_factored
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
 from securefl.training.losses import records, require_records
@@ -49,7 +50,7 @@ from securefl.training.private_steps import DPSGD, Records, private_steps
 from securefl.training.private_steps import diverged as diverged_privately
 from securefl.training.probes import probes_of, stay_apart
 from securefl.training.products import UNIT, widened
-from securefl.training.stack import Stack, Tail, stackable
+from securefl.training.stack import Stack, Tail, memory_of, stackable
 from securefl.training.task import Problem
 
 SLOTS: Final = 10
@@ -138,7 +139,7 @@ class Batched:
     def __init__(self, rest: Trainer, slots: int = SLOTS) -> None:
         self._rest, self.slots = rest, slots
         self._stackable: dict[Problem, bool] = {}
-        self._tried: set[tuple[Problem, bool]] = set()
+        self._tried: set[tuple[Problem, bool, bool]] = set()
 
     def __call__(self, fits: Sequence[Fit]) -> Sequence[Fitted]:
         came: dict[int, Result] = {}
@@ -178,7 +179,7 @@ class Batched:
 
     def _try(self, fit: Fit, slots: int) -> None:
         """Test the kernels of this kind of training, once in a run."""
-        if (kind := (fit.problem, fit.under_head)) not in self._tried:
+        if (kind := (fit.problem, fit.under_head, _broadcast(fit) is None)) not in self._tried:
             require_alike(fit, _rows_of(fit.problem), slots)
             self._tried.add(kind)
 
@@ -201,7 +202,7 @@ class Batched:
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
         how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope)
-        return (problem, fit.context.round, *how, forms)
+        return (problem, fit.context.round, *how, forms, _broadcast(fit))
 
 
 def fit_together(fits: Sequence[Fit], slots: int) -> Results:
@@ -212,11 +213,11 @@ def fit_together(fits: Sequence[Fit], slots: int) -> Results:
     came: dict[int, Result] = {}
     with torch.no_grad(), one_thread():
         stack = stack_of(fits[0], [_start(fit) for fit in fits], slots)
-        envelope = fits[0].envelope
-        pull = config.proximal if envelope is None else envelope.weight
+        envelope, pull = fits[0].envelope, _pull(fits[0])
         near = stack.values.clone() if pull else None
         total = torch.zeros(slots, _rows_of(fits[0].problem))
-        for number, batch in enumerate(_batches(fits, slots), start=1):
+        ahead = _ahead(fits[0], stack)
+        for number, batch in enumerate(_batches(fits, slots, ahead, stack.expect), start=1):
             for _ in range(1 if envelope is None else envelope.steps):
                 back = stack.back(*batch)
                 total.addcmul_(back.losses, batch.weights)
@@ -237,6 +238,8 @@ def fit_together(fits: Sequence[Fit], slots: int) -> Results:
                 moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
                 for slot in ended:
                     read: Result = partial(stack.vector, slot, update=fits[0].update)
+                    if stack.factored:
+                        read = partial(_if_finite, read, optimizer.rate)
                     if moved is not None:
                         read = partial(_same, np.concatenate([read(), moved[slot]]))
                     elif number < max(lasts):
@@ -247,6 +250,35 @@ def fit_together(fits: Sequence[Fit], slots: int) -> Results:
 
 def _same(result: Fitted) -> Fitted:
     return result
+
+
+def _pull(fit: Fit) -> float:
+    """The factor by which the training is pulled towards a point, or 0."""
+    return fit.problem.local.proximal if fit.envelope is None else fit.envelope.weight
+
+
+def _ahead(fit: Fit, stack: Stack) -> int:
+    """The number of steps whose inputs the stack is told in advance. Only `Stack.descend` may follow."""
+    problem = fit.problem
+    # By the fit alone: if the other models of the wave decided, a client's last bits would depend on them.
+    if problem.private is not None or not problem.local.plain or _pull(fit) or _broadcast(fit) is None:
+        return 0
+    return steps_factored(_rows_of(problem), stack.layout.sizes[0][0])
+
+
+def _broadcast(fit: Fit) -> Hashable:
+    """The memory of the query's broadcast, if the training starts from all of it. None otherwise."""
+    start, broadcast = (memory_of(values) for values in (fit.start, fit.context.broadcast))
+    return start if start == broadcast and fit.start.shape == fit.context.broadcast.shape else None
+
+
+def _if_finite(read: Result, rate: float) -> Fitted:
+    """The result, unless a value of it is not finite."""
+    found = read()
+    # If the norm is finite, all values are. It takes a third of the time of their sum.
+    if isinstance(found, DataError) or np.isfinite(np.dot(found, found)) or np.isfinite(found).all():
+        return found
+    return diverged(rate)
 
 
 def _start(fit: Fit) -> Float32s:
@@ -275,10 +307,13 @@ class Batch(NamedTuple):
     there: Tensor | None
 
 
-def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
+def _batches(
+    fits: Sequence[Fit], slots: int, ahead: int, expect: Callable[[Tensor, int], None]
+) -> Iterator[Batch]:
     """The mini-batches of all slots, until no client has one left.
 
     Rows without a record are zero and have weight 0. A record has weight 1 / (records of its mini-batch).
+    ahead: before the first steps, at most this number, `expect` is told their inputs and the rows of each.
     """
     problem, rows = fits[0].problem, _rows_of(fits[0].problem)
     columns = [(fit.context.x.reshape(len(fit.context.x), -1), fit.context.y) for fit in fits]
@@ -286,8 +321,10 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
     orders = [_order(len(fit.context.x), problem.local, fit.context.rng) for fit in fits]
     # Gather several steps at a time: for small steps, gathering would take longer than computing.
     most = max(map(len, sizes))
-    steps = min(most, max(1, _GATHERED // (slots * rows * columns[0][0].shape[1])))
-    for at in range(0, most, steps):
+    gathered = max(1, _GATHERED // (slots * rows * columns[0][0].shape[1]))
+    ahead = min(most, ahead, gathered)
+    for at, end in pairwise([*([0] if ahead else []), *range(ahead, most, gathered), most]):
+        steps = end - at
         # Tensors, since torch aligns their memory. Writing to them as arrays is faster.
         block = [
             as_tensor(column[:0]).new_empty((slots, steps * rows, *column.shape[1:])) for column in columns[0]
@@ -300,11 +337,13 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
             _gather(inputs, order[first:last], places, x[slot])
             _gather(targets, order[first:last], places, y[slot])
         block[0] = widened(block[0])
+        if end == ahead:
+            expect(block[0], rows)
         there = (block[2] > 0).float()[:, :, None]
         # Slots without a client are not checked: their results are discarded.
         full: NDArray[np.bool_] = np.all(weights[: len(fits)].reshape(len(fits), steps, rows), (0, 2))
         parts = (part.view(slots, steps, rows, *part.shape[2:]).unbind(1) for part in (*block, there))
-        for step, filled in zip(islice(zip(*parts, strict=True), most - at), full, strict=False):
+        for step, filled in zip(zip(*parts, strict=True), full, strict=True):
             yield Batch(step[0], step[1], step[2], None if filled else step[3])
 
 
@@ -452,7 +491,8 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     """Test two public records in all places of all slots, and one of them among zeros.
 
     Only shapes and types of the fit's records are used. Raises ConfigError if a record's gradient depends on
-    its place, on its slot, or on other records. Then this build of torch has kernels that slots cannot use.
+    its place, on its slot, on other records, or on the number of steps that a stack expects. Then this build
+    of torch has kernels that slots cannot use.
     """
     columns = records(fit.context.x, fit.context.y, fit.problem.loss)
     initial = fit.problem.initial
@@ -461,18 +501,27 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
         stack_of(fit, own, slots) for own in ([initial] * slots, [initial.copy() for _ in range(slots)])
     ]
     probes = probes_of(columns, slots * rows)
-    if not all(stay_apart(*(_factors(stack, probe) for probe in probes)) for stack in stacks):
+    pairs = [[_factors(stack, probe) for probe in probes] for stack in stacks]
+    # The number of steps follows from the client of a wave that takes most.
+    steps = range(1, _ahead(fit, stacks[0]) + 1)
+    advance = [_factors(stacks[0], probes[0], ahead) for ahead in steps]
+    if advance:
+        pairs.append([advance[0], _factors(stacks[0], probes[1], 1)])
+    if not (all(stay_apart(*pair) for pair in pairs) and all(map(torch.equal, advance, advance[1:]))):
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
             'be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'
         )
 
 
-def _factors(stack: Stack, probe: Sequence[Tensor]) -> Tensor:
-    """The factors of each record's gradient, (slots * rows, ...)."""
+def _factors(stack: Stack, probe: Sequence[Tensor], ahead: int = 0) -> Tensor:
+    """The factors of each record's gradient, (slots * rows, ...). ahead: steps that the stack expects."""
     x, y = (column.flatten(1) if column.ndim > 1 else column for column in probe)
     x, y = (column.view(stack.slots, -1, *column.shape[1:]) for column in (x, y))
-    back = stack.back(widened(x), y, torch.ones(x.shape[:2]))
+    x = widened(x)
+    if ahead:
+        stack.expect(x.repeat(1, ahead, 1), x.shape[1])
+    back = stack.back(x, y, torch.ones(x.shape[:2]))
     return torch.cat([part.flatten(0, 1) for layer in back.layers for part in layer], dim=1)
 
 

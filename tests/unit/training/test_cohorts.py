@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,76 +12,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.streams import stream
 from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.bodies import Clustering
-from securefl.training import LocalTraining, ModelConfig, cohorts
+from securefl.training import ModelConfig, cohorts
 from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, slots_within, why_alone
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.fitting import one_by_one
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
 from securefl.training.task import Problem
-
-CLIENTS, SHAPE, CLASSES = 10, (6, 5), 4
-Records = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
-
-
-def local(**changes: Any) -> LocalTraining:
-    given = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 2, "batch_size": 8}
-    return LocalTraining(**{**given, **changes})
-
-
-def problem(training: LocalTraining, *, kind: Any = "classification") -> Problem:
-    x, y = records(1, kind)[0]
-    return Problem(
-        model=ModelConfig(kind="mlp", hidden=(16, 8)),
-        local=training,
-        kind=kind,
-        shape=SHAPE,
-        outputs=CLASSES,
-        clients=CLIENTS,
-        records=1000,
-        server_x=x,
-        server_y=y,
-        seed=3,
-    )
-
-
-@cache
-def records(clients: int, kind: str) -> Sequence[Records]:
-    """Clients of 3 to 50 records: no two have as many, and none fills its batches."""
-    rng = np.random.default_rng(5)
-    made = []
-    for k in range(clients):
-        n = 3 + 47 * k // max(1, clients - 1)
-        y: Any = rng.integers(0, CLASSES, n)
-        if kind == "regression":
-            y = rng.normal(size=(n, CLASSES)).astype(np.float32)
-        made.append((rng.random((n, *SHAPE), dtype=np.float32), y))
-    return made
-
-
-def fits(here: Problem, own: Sequence[Records] | None = None, **tail: Any) -> list[Fit]:
-    return [
-        Fit(
-            problem=here,
-            start=here.initial,
-            context=ClientContext(
-                client=k, round=2, x=x, y=y, broadcast=here.initial, public={}, rng=stream(0, "client", 2, k)
-            ),
-            **tail,
-        )
-        for k, (x, y) in enumerate(own or records(CLIENTS, here.kind))
-    ]
-
-
-def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
-    assert not any(isinstance(own, DataError) for own in came), came
-    return np.array(came)
+from tests.support.side_by_side import (
+    CLASSES,
+    CLIENTS,
+    SHAPE,
+    fits,
+    local,
+    problem,
+    records,
+    vectors,
+)
 
 
 def steps_apart(here: Problem, one: Sequence[Fitted], other: Sequence[Fitted]) -> np.ndarray[Any, Any]:

@@ -1,0 +1,73 @@
+"""Clients of different sizes whose dense models train side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from securefl.algorithm.clients import ClientContext
+from securefl.core.errors import DataError
+from securefl.core.streams import stream
+from securefl.training import LocalTraining, ModelConfig
+from securefl.training.fit import Fit, Fitted
+from securefl.training.task import Problem
+
+CLIENTS, SHAPE, CLASSES = 10, (6, 5), 4
+Records = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+
+def local(**changes: Any) -> LocalTraining:
+    given = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 2, "batch_size": 8}
+    return LocalTraining(**{**given, **changes})
+
+
+def problem(training: LocalTraining, *, kind: Any = "classification") -> Problem:
+    x, y = records(1, kind)[0]
+    return Problem(
+        model=ModelConfig(kind="mlp", hidden=(16, 8)),
+        local=training,
+        kind=kind,
+        shape=SHAPE,
+        outputs=CLASSES,
+        clients=CLIENTS,
+        records=1000,
+        server_x=x,
+        server_y=y,
+        seed=3,
+    )
+
+
+@cache
+def records(clients: int, kind: str) -> Sequence[Records]:
+    """Clients of 3 to 50 records: no two have as many, and none fills its batches."""
+    rng = np.random.default_rng(5)
+    made = []
+    for k in range(clients):
+        n = 3 + 47 * k // max(1, clients - 1)
+        y: Any = rng.integers(0, CLASSES, n)
+        if kind == "regression":
+            y = rng.normal(size=(n, CLASSES)).astype(np.float32)
+        made.append((rng.random((n, *SHAPE), dtype=np.float32), y))
+    return made
+
+
+def fits(here: Problem, own: Sequence[Records] | None = None, **tail: Any) -> list[Fit]:
+    return [
+        Fit(
+            problem=here,
+            start=here.initial,
+            context=ClientContext(
+                client=k, round=2, x=x, y=y, broadcast=here.initial, public={}, rng=stream(0, "client", 2, k)
+            ),
+            **tail,
+        )
+        for k, (x, y) in enumerate(own or records(CLIENTS, here.kind))
+    ]
+
+
+def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
+    assert not any(isinstance(own, DataError) for own in came), came
+    return np.array(came)
