@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 LINE: Final = 4
 """The width of a row is a multiple of this number of values: 16 bytes in float32, 32 in float64."""
+ONEDNN: Final = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+"""Whether this build of torch has oneDNN."""
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -47,16 +49,18 @@ def quick(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether oneDNN can take these. Its function leaves checks to its caller."""
-    parts = [part for part in (x, weight, bias) if part is not None]
     return (
-        torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and all(part.dtype == torch.float32 and part.device.type == "cpu" for part in parts)
-        and all(part.layout == torch.strided and part.numel() > 0 for part in parts)
+        ONEDNN
+        and all(map(_usual, (x, weight) if bias is None else (x, weight, bias)))
         and x.ndim > 1
         and weight.ndim == 2
         and x.shape[-1] == weight.shape[1]
         and (bias is None or bias.shape == weight.shape[:1])
     )
+
+
+def _usual(part: Tensor) -> bool:
+    return part.dtype is torch.float32 and part.is_cpu and part.layout is torch.strided and part.numel() > 0
 
 
 class Quick(TorchFunctionMode):

@@ -18,7 +18,7 @@ from securefl.training.products import Quick, quick
 def test_the_quick_product_is_that_of_torch(
     shape: tuple[int, ...], bias: bool, there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: there)
+    monkeypatch.setattr("securefl.training.products.ONEDNN", there)
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(shape, generator=generator)
     weight = torch.rand(6, shape[-1], generator=generator)
@@ -69,7 +69,7 @@ def test_an_evaluation_is_that_of_the_usual_products(monkeypatch: pytest.MonkeyP
     x, y = rng.random((600, 4, 5), dtype=np.float32), rng.integers(0, 3, 600)
     model = ModelConfig(kind="mlp", hidden=(16,)).build((4, 5), 3, seed=2)
     found = evaluate(model, x, y, "classification")
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr("securefl.training.products.ONEDNN", False)
     usual = evaluate(model, x, y, "classification")
     assert found.accuracy == usual.accuracy
     assert found.loss == pytest.approx(usual.loss, rel=1e-5)
