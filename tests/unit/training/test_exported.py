@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save as foreign
-from support.exported_cards import CARD, MODEL, values
+from support.exported_cards import CARD, MODEL, RECORDS, values
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.training import exported
+from securefl.training.evaluation import outputs_on
 from securefl.training.exported import read, save
 from securefl.training.models import ModelConfig
 from securefl.training.trained import load
@@ -47,11 +48,22 @@ def changed(**model: Any) -> dict[str, Any]:
     return {**CARD, "model": {**MODEL, **model}}
 
 
+def test_predictions_have_the_bits_of_the_reported_accuracy(tmp_path: Path) -> None:
+    """For layers of a width at which kernels differ, and more records than a batch."""
+    model, records = {**MODEL, "shape": [100], "hidden": [64]}, {**RECORDS, "shape": [100]}
+    made = ModelConfig(kind="mlp", hidden=(64,)).build((100,), 3, 7)
+    arrays = {name: value.numpy() for name, value in made.state_dict().items()}
+    save(tmp_path / "wide.safetensors", arrays, {**CARD, "model": model, "records": records})
+    x = np.random.default_rng(1).normal(size=(600, 100)).astype(np.float32)
+    measured = outputs_on(made, x, np.zeros(600, np.int64), "classification")
+    assert np.array_equal(load(tmp_path / "wide.safetensors").outputs(x), measured)
+
+
 def test_it_predicts_what_the_model_says(file: Path) -> None:
     made = ModelConfig(kind="mlp", hidden=(4,)).build((6,), 3, 7)
     outputs = made(torch.from_numpy(X.astype(np.float32))).detach().numpy()
     trained = load(file)
-    assert np.array_equal(trained.outputs(X), outputs)
+    np.testing.assert_allclose(trained.outputs(X), outputs, rtol=1e-5, atol=1e-6)
     assert np.array_equal(trained.predict(X.tolist()), outputs.argmax(1))
     assert isinstance(trained, nn.Module)
     assert not trained.training
