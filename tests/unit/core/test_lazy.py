@@ -52,7 +52,8 @@ def test_the_choices_of_the_caller_stay(disabled: bool) -> None:
         frozen = gc.get_freeze_count()
         with loading("no_module"):
             pass
-        assert gc.get_freeze_count() == frozen
+        # Thawed, none would be left. Frozen objects of other tests may be freed in between.
+        assert 0 < gc.get_freeze_count() <= frozen
         assert gc.isenabled()
 
 
