@@ -9,7 +9,9 @@ A client's bits must not depend on the other clients. The noise covers the chang
 can cause. If it also moved all other clients over the kinks of their ReLUs, the noise would be too small. So
 all passes have the same shape: a number of slots that follows from the plan (`slots_for`), each with as many
 rows as a mini-batch may have. Rows without a record hold zeros. A client's bits then depend neither on the
-other clients of the wave nor on its slot.
+other clients of the wave nor on its slot. One product has other shapes: that of the first layer with the
+records of several steps (`Factored`). Their number follows from the client who takes most, and
+`require_alike` tests that no row depends on it.
 
 With record-level privacy, each client runs the mechanism of `dpsgd`: it draws records and noise from its own
 source, its own records' gradients are clipped, and it alone is charged. One record must change no gradient
@@ -106,12 +108,12 @@ def why_alone(problem: Problem) -> str:
 
 
 Result = Callable[[], Fitted]
-"""Copies one client's result from the memory of its wave."""
+"""Copies or computes one client's result from the memory of its wave."""
 
 
 @dataclass(frozen=True)
 class Results(Sequence[Fitted]):
-    """Results of a wave. Each is copied when it is read."""
+    """Results of a wave. Each is copied or computed when it is read."""
 
     results: Sequence[Result]
 
@@ -145,9 +147,10 @@ class Batched:
         came: dict[int, Result] = {}
         groups: dict[Hashable, list[int]] = {}
         fits = self._under_heads(fits, came)
+        broadcasts: list[Float32s] = []
         for place, fit in enumerate(fits):
             if place not in came:
-                groups.setdefault(self._alike(fit), []).append(place)
+                groups.setdefault(self._alike(fit, broadcasts), []).append(place)
         alone = groups.pop(None, [])
         for places in groups.values():
             problem = fits[places[0]].problem
@@ -168,7 +171,7 @@ class Batched:
         """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
         found = list(fits)
         # A fit that runs alone trains its own head: one attempt on a GPU then covers both trainings.
-        places = [k for k, fit in enumerate(fits) if fit.head_first and self._alike(fit) is not None]
+        places = [k for k, fit in enumerate(fits) if fit.head_first and self._alike(fit, []) is not None]
         heads = self([own for k in places if (own := fits[k].head_first)]) if places else []
         for place, head in zip(places, heads, strict=True):
             if isinstance(head, DataError):
@@ -179,12 +182,16 @@ class Batched:
 
     def _try(self, fit: Fit, slots: int) -> None:
         """Test the kernels of this kind of training, once in a run."""
-        if (kind := (fit.problem, fit.under_head, _broadcast(fit) is None)) not in self._tried:
-            require_alike(fit, _rows_of(fit.problem), slots)
+        if (kind := (fit.problem, fit.under_head, _descends(fit))) not in self._tried:
+            with one_thread():
+                require_alike(fit, _rows_of(fit.problem), slots)
             self._tried.add(kind)
 
-    def _alike(self, fit: Fit) -> Hashable:
-        """The key that fits must share to run side by side. None if a fit must run alone, as on a GPU."""
+    def _alike(self, fit: Fit, broadcasts: list[Float32s]) -> Hashable:
+        """The key that fits must share to run side by side. None if a fit must run alone, as on a GPU.
+
+        broadcasts: those that fits of this wave start from. A new one is added.
+        """
         problem, x, y = fit.problem, fit.context.x, fit.context.y
         if problem not in self._stackable:
             self._stackable[problem] = not why_alone(problem)
@@ -202,7 +209,7 @@ class Batched:
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
         how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope)
-        return (problem, fit.context.round, *how, forms, _broadcast(fit))
+        return (problem, fit.context.round, *how, forms, _number_of(fit, broadcasts))
 
 
 def fit_together(fits: Sequence[Fit], slots: int) -> Results:
@@ -212,7 +219,10 @@ def fit_together(fits: Sequence[Fit], slots: int) -> Results:
     optimizer = optimizer_of(config, fits[0].context.round - 1)
     came: dict[int, Result] = {}
     with torch.no_grad(), one_thread():
-        stack = stack_of(fits[0], [_start(fit) for fit in fits], slots)
+        starts = [_start(fit) for fit in fits]
+        if _descends(fits[0]):
+            starts = starts[:1] * len(fits)  # they are one broadcast, perhaps in several copies
+        stack = stack_of(fits[0], starts, slots)
         envelope, pull = fits[0].envelope, _pull(fits[0])
         near = stack.values.clone() if pull else None
         total = torch.zeros(slots, _rows_of(fits[0].problem))
@@ -257,27 +267,48 @@ def _pull(fit: Fit) -> float:
     return fit.problem.local.proximal if fit.envelope is None else fit.envelope.weight
 
 
+def _descends(fit: Fit) -> bool:
+    """Whether the training is plain SGD from all of the query's broadcast."""
+    problem, broadcast = fit.problem, fit.context.broadcast
+    plain = problem.private is None and problem.local.plain and not _pull(fit)
+    return plain and fit.start.shape == broadcast.shape and memory_of(fit.start) == memory_of(broadcast)
+
+
+def _number_of(fit: Fit, broadcasts: list[Float32s]) -> int | None:
+    """The number of the broadcast that the training descends from. None if it is another training.
+
+    The first layer of such a client is `Factored` and that of others is not, whoever is in the wave: the two
+    have other last bits.
+    """
+    if not _descends(fit):
+        return None
+    for number, known in enumerate(broadcasts):
+        if memory_of(known) == memory_of(fit.start) or np.array_equal(known, fit.start):
+            return number
+    broadcasts.append(fit.start)
+    return len(broadcasts) - 1
+
+
 def _ahead(fit: Fit, stack: Stack) -> int:
-    """The number of steps whose inputs the stack is told in advance. Only `Stack.descend` may follow."""
-    problem = fit.problem
-    # By the fit alone: if the other models of the wave decided, a client's last bits would depend on them.
-    if problem.private is not None or not problem.local.plain or _pull(fit) or _broadcast(fit) is None:
+    """The number of steps whose inputs the stack is told in advance, from the plan and the model."""
+    if not _descends(fit):
         return 0
-    return steps_factored(_rows_of(problem), stack.layout.sizes[0][0])
+    rows, (outputs, inputs) = _rows_of(fit.problem), stack.layout.sizes[0]
+    return min(steps_factored(rows, outputs, inputs), _gathered(stack.slots * rows * inputs))
 
 
-def _broadcast(fit: Fit) -> Hashable:
-    """The memory of the query's broadcast, if the training starts from all of it. None otherwise."""
-    start, broadcast = (memory_of(values) for values in (fit.start, fit.context.broadcast))
-    return start if start == broadcast and fit.start.shape == fit.context.broadcast.shape else None
+def _gathered(values: int) -> int:
+    """The number of steps whose records are gathered at a time. values: of the records of one step."""
+    return max(1, _GATHERED // values)
 
 
 def _if_finite(read: Result, rate: float) -> Fitted:
     """The result, unless a value of it is not finite."""
-    found = read()
-    # If the norm is finite, all values are. It takes a third of the time of their sum.
-    if isinstance(found, DataError) or np.isfinite(np.dot(found, found)) or np.isfinite(found).all():
-        return found
+    with one_thread(), np.errstate(over="ignore", invalid="ignore"):
+        found = read()
+        # If the norm is finite, all values are. It takes a third of the time of their sum.
+        if isinstance(found, DataError) or np.isfinite(np.dot(found, found)) or np.isfinite(found).all():
+            return found
     return diverged(rate)
 
 
@@ -321,8 +352,7 @@ def _batches(
     orders = [_order(len(fit.context.x), problem.local, fit.context.rng) for fit in fits]
     # Gather several steps at a time: for small steps, gathering would take longer than computing.
     most = max(map(len, sizes))
-    gathered = max(1, _GATHERED // (slots * rows * columns[0][0].shape[1]))
-    ahead = min(most, ahead, gathered)
+    gathered, ahead = _gathered(slots * rows * columns[0][0].shape[1]), min(most, ahead)
     for at, end in pairwise([*([0] if ahead else []), *range(ahead, most, gathered), most]):
         steps = end - at
         # Tensors, since torch aligns their memory. Writing to them as arrays is faster.
@@ -501,13 +531,13 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
         stack_of(fit, own, slots) for own in ([initial] * slots, [initial.copy() for _ in range(slots)])
     ]
     probes = probes_of(columns, slots * rows)
-    pairs = [[_factors(stack, probe) for probe in probes] for stack in stacks]
-    # The number of steps follows from the client of a wave that takes most.
-    steps = range(1, _ahead(fit, stacks[0]) + 1)
-    advance = [_factors(stacks[0], probes[0], ahead) for ahead in steps]
-    if advance:
-        pairs.append([advance[0], _factors(stacks[0], probes[1], 1)])
-    if not (all(stay_apart(*pair) for pair in pairs) and all(map(torch.equal, advance, advance[1:]))):
+    apart = all(stay_apart(*(_factors(stack, probe) for probe in probes)) for stack in stacks)
+    if ahead := _ahead(fit, stacks[0]):
+        one, other = (_factors(stacks[0], probe, 1) for probe in probes)
+        # The number of steps follows from the client of a wave that takes most of them.
+        more = (_factors(stacks[0], probes[0], steps) for steps in (2, ahead))
+        apart &= stay_apart(one, other) and all(map(one.equal, more))
+    if not apart:
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
             'be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'

@@ -16,7 +16,7 @@ from securefl.algorithm.queries import Floats
 from securefl.core.errors import DataError
 from securefl.training.devices import computed, device_of, full_precision, in_mode
 from securefl.training.losses import Loss, criterion_of, records
-from securefl.training.products import Quick
+from securefl.training.quick import reader
 
 Task = Literal["classification", "regression"]
 """The kind of a learning problem. It decides the loss and the accuracy."""
@@ -137,8 +137,9 @@ def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> 
 
     def read() -> Tensor:
         device = device_of(model)
-        with in_mode(model, training=False), torch.inference_mode(), full_precision(device), Quick():
-            return torch.cat([model(batch.to(device)) for batch in torch.split(inputs, _AT_ONCE)]).cpu()
+        with in_mode(model, training=False), torch.inference_mode(), full_precision(device):
+            read = reader(model)
+            return torch.cat([read(batch.to(device)) for batch in torch.split(inputs, _AT_ONCE)]).cpu()
 
     return computed(model, read), targets
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
-from securefl.training.products import quick
+from securefl.training.quick import product
+
+_LEAST: Final = 2**16
+"""The least number of weights of a layer that is kept as a product."""
 
 
 class Factored:
@@ -17,14 +22,15 @@ class Factored:
         W_k = W - sum_s rate slope_s[k]^T x_s[k]
         x W_k^T = x W^T - sum_s (x x_s[k]^T) (rate slope_s[k])
 
-    One product of W serves all slots and steps, and its kernel is fast at many rows.
+    One product of W serves all slots and steps, and its kernel is fast at many rows. A client whose records
+    exceed 1e19 diverges here, since x x_s[k]^T overflows.
 
     x: the inputs of these steps, (slots, steps * rows, wide), step after step.
     """
 
     def __init__(self, start: Tensor, x: Tensor, rows: int) -> None:
         self._start, self._x, self._rows = start, x, rows
-        self._products = quick(x.flatten(0, 1), start).view(*x.shape[:2], -1)
+        self._products = product(x.flatten(0, 1), start).view(*x.shape[:2], -1)
         self._moved = torch.empty_like(self._products)
         self._done = 0
 
@@ -49,7 +55,11 @@ class Factored:
 
     def change(self, slot: int) -> Tensor:
         """The weights of a slot minus the broadcast, (high, wide)."""
-        return quick(self._moved[slot, : self._done].t(), self._x[slot, : self._done].t())
+        return product(self._moved[slot, : self._done].t(), self._x[slot, : self._done].t())
+
+    def weights(self, slot: int) -> Tensor:
+        """The weights of a slot, (high, wide)."""
+        return self.change(slot).add_(self._start)
 
     def write(self, to: Tensor) -> None:
         """Write the weights of all slots, (slots, high, wide)."""
@@ -57,13 +67,16 @@ class Factored:
         torch.baddbmm(self._start.expand_as(to), moved.transpose(1, 2), x, out=to)
 
 
-def steps_factored(rows: int, outputs: int) -> int:
-    """The number of steps in which `Factored` takes less work than the weights would.
+def steps_factored(rows: int, outputs: int, inputs: int) -> int:
+    """The number of steps, from 0, in which `Factored` takes less time and memory than the weights would.
 
-    rows: of a pass. outputs: of the layer. In the last step the earlier ones have at most outputs / 2 rows.
+    rows: of a step. outputs, inputs: of the layer. What is kept has fewer numbers than the weights, and a
+    product with it takes less work. In small layers, calls take longer than the work.
 
     >>> from securefl.training.factored import steps_factored
-    >>> steps_factored(32, 10), steps_factored(32, 64), steps_factored(32, 200)
-    (1, 2, 4)
+    >>> steps_factored(32, 64, 784), steps_factored(32, 200, 784), steps_factored(1024, 200, 784)
+    (0, 5, 0)
     """
-    return 1 + outputs // (2 * rows)
+    if outputs * inputs < _LEAST:
+        return 0
+    return min(1 + outputs * inputs // ((outputs + inputs) * rows), inputs // rows)

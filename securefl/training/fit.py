@@ -27,8 +27,8 @@ Fitted = Float32s | DataError
 Trainer = Callable[[Sequence["Fit"]], Sequence[Fitted]]
 """A function that runs a wave of fits. It returns their results in the same order.
 
-Reading a result may copy it from memory of the whole wave. A caller that reads each client's result when it
-needs it has one of them in memory, and reads it from the processor's cache.
+Reading a result may copy it from memory of the whole wave, or compute it. A caller that reads each client's
+result when it needs it has one of them in memory, and reads it from the processor's cache.
 """
 
 

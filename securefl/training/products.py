@@ -13,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 from torch.overrides import TorchFunctionMode
 
 LINE: Final = 4
 """The width of a row is a multiple of this number of values: 16 bytes in float32, 32 in float64."""
-ONEDNN: Final = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-"""Whether this build of torch has oneDNN."""
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -33,47 +30,6 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     own = None if bias is None else pad(bias, (0, more))
     found = linear(pad(x, (0, wider)), pad(weight, (0, wider, 0, more)), own)[..., :outputs]
     return found.contiguous()  # like a layer's output, of which a model may take a view
-
-
-def quick(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias as by `torch.nn.functional.linear`, without a gradient, by oneDNN where torch has it.
-
-    torch multiplies float32 matrices on a CPU by MKL. MKL chooses a kernel by who made the processor, and
-    oneDNN by its instructions: on a processor of AMD with AVX-512, MKL takes twice the time.
-    """
-    if not _fit(x, weight, bias):
-        return linear(x, weight, bias)
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
-
-
-def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether oneDNN can take these. Its function leaves checks to its caller."""
-    return (
-        ONEDNN
-        and all(map(_usual, (x, weight) if bias is None else (x, weight, bias)))
-        and x.ndim > 1
-        and weight.ndim == 2
-        and x.shape[-1] == weight.shape[1]
-        and (bias is None or bias.shape == weight.shape[:1])
-    )
-
-
-def _usual(part: Tensor) -> bool:
-    return part.dtype is torch.float32 and part.is_cpu and part.layout is torch.strided and part.numel() > 0
-
-
-class Quick(TorchFunctionMode):
-    """A context in which dense layers of any model are computed by `quick`, without a gradient."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return (quick if func is linear else func)(*args, **(kwargs or {}))
 
 
 def narrow(of: Tensor, width: int) -> Tensor:

@@ -76,7 +76,8 @@ class Stack:
     """Models with these vectors (d,) in the first slots. No result of further slots counts.
 
     If all vectors are one broadcast, the first pass reads it for all slots, and the first step of `descend`
-    writes each slot's own model. So no copy of the broadcast is made that the step would overwrite.
+    writes each slot's own model, but for a layer that is `Factored`. So no copy of the broadcast is made that
+    the step would overwrite.
     """
 
     def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
@@ -125,7 +126,10 @@ class Stack:
         return self._whole, self._layers[0].weight.numel()
 
     def finite(self) -> Tensor:
-        """A mask of the slots whose values are all finite, (slots,). The `factored` weights are not read."""
+        """A mask of the slots whose values are all finite, (slots,).
+
+        Weights that are `factored` do not count: who reads `vector` has to look.
+        """
         whole, at = self._memory()
         # If the sum is finite, all values are. It takes a fortieth of the time.
         if torch.isfinite(whole[at : self.layout.length].sum()):
@@ -155,8 +159,8 @@ class Stack:
                 own, end = part[slot], at + part[slot].size
                 to, was = found[at:end].reshape(own.shape), start[at:end].reshape(own.shape)
                 if at == 0 and self._factored is not None:
-                    change = self._factored.change(slot)[: own.shape[0], : own.shape[1]].numpy()
-                    np.add(change, 0 if update else was, out=to)
+                    read = self._factored.change if update else self._factored.weights
+                    to[...] = read(slot)[: own.shape[0], : own.shape[1]].numpy()
                 elif update:
                     np.subtract(own, was, out=to)
                 else:
@@ -166,7 +170,7 @@ class Stack:
 
     @cached_property
     def _arrays(self) -> list[NDArray[np.float32]]:
-        """The weights and biases of all slots, (slots, ...), in the model's order: views of `values`."""
+        """The weights and biases of all slots, (slots, ...), in the model's order: views of `_memory`."""
         placed = self._whole_layout.layers(self._memory()[0])
         return [part.numpy() for layer in placed for part in layer.parts(slice(None))]
 

@@ -29,7 +29,7 @@ from securefl.training.models import Kind, ModelConfig
 from securefl.training.networks import Network, digest_of, named
 from securefl.training.own_models import OwnModel
 from securefl.training.private_layers import make_private
-from securefl.training.products import Quick
+from securefl.training.quick import reader
 
 Own = nn.Module | Callable[..., nn.Module]
 """A module, or a function that makes one from some of `shape`, `inputs`, `outputs` and the options."""
@@ -99,10 +99,11 @@ class Trained(nn.Module):
                 "the rest. Name one client (`client=`, or `securefl export --client`)."
             )
         rows = as_tensor(self.inputs(x))
-        with in_mode(self.module, training=False), torch.inference_mode(), Quick():
+        with in_mode(self.module, training=False), torch.inference_mode():
+            read = reader(self.module)
             found = np.empty((len(rows), self.about.outputs), np.float32)
             for start in range(0, len(rows), _AT_ONCE):
-                part = self.module(rows[start : start + _AT_ONCE]).float().numpy()
+                part = read(rows[start : start + _AT_ONCE]).float().numpy()
                 found[start : start + len(part)] = part
                 tell(start + len(part))
         return found

@@ -24,13 +24,15 @@ def local(**changes: Any) -> LocalTraining:
     return LocalTraining(**{**given, **changes})
 
 
-def problem(training: LocalTraining, *, kind: Any = "classification") -> Problem:
-    x, y = records(1, kind)[0]
+def problem(
+    training: LocalTraining, *, kind: Any = "classification", shape: tuple[int, ...] = SHAPE
+) -> Problem:
+    x, y = records(1, kind, shape)[0]
     return Problem(
         model=ModelConfig(kind="mlp", hidden=(16, 8)),
         local=training,
         kind=kind,
-        shape=SHAPE,
+        shape=shape,
         outputs=CLASSES,
         clients=CLIENTS,
         records=1000,
@@ -41,7 +43,7 @@ def problem(training: LocalTraining, *, kind: Any = "classification") -> Problem
 
 
 @cache
-def records(clients: int, kind: str) -> Sequence[Records]:
+def records(clients: int, kind: str, shape: tuple[int, ...] = SHAPE) -> Sequence[Records]:
     """Clients of 3 to 50 records: no two have as many, and none fills its batches."""
     rng = np.random.default_rng(5)
     made = []
@@ -50,7 +52,7 @@ def records(clients: int, kind: str) -> Sequence[Records]:
         y: Any = rng.integers(0, CLASSES, n)
         if kind == "regression":
             y = rng.normal(size=(n, CLASSES)).astype(np.float32)
-        made.append((rng.random((n, *SHAPE), dtype=np.float32), y))
+        made.append((rng.random((n, *shape), dtype=np.float32), y))
     return made
 
 
@@ -64,7 +66,7 @@ def fits(here: Problem, own: Sequence[Records] | None = None, **tail: Any) -> li
             ),
             **tail,
         )
-        for k, (x, y) in enumerate(own or records(CLIENTS, here.kind))
+        for k, (x, y) in enumerate(own or records(CLIENTS, here.kind, here.shape))
     ]
 
 

@@ -1,6 +1,8 @@
-"""Dense layers without a gradient, by oneDNN: as torch computes them."""
+"""Dense layers without a gradient, by oneDNN: the packaged stack as torch computes it, and no other model."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,67 +11,133 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from securefl.training import ModelConfig, evaluate
-from securefl.training.products import Quick, quick
+from securefl.training.evaluation import outputs_on
+from securefl.training.models import MLP
+from securefl.training.quick import LEAST, product, reader
+
+X = torch.rand(70, 5, 20, generator=torch.Generator().manual_seed(1))
+Change = Callable[[MLP], nn.Module]
 
 
-@pytest.mark.parametrize("shape", [(2, 7), (5, 3, 7), (320, 784)])
+def model() -> MLP:
+    """A model whose first layer alone is large enough."""
+    torch.manual_seed(2)
+    made = MLP(100, 3, (64, 8))
+    assert 100 * 64 >= LEAST > 64 * 8
+    return made
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("there", [True, False])
-def test_the_quick_product_is_that_of_torch(
-    shape: tuple[int, ...], bias: bool, there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("securefl.training.products.ONEDNN", there)
-    generator = torch.Generator().manual_seed(1)
-    x = torch.rand(shape, generator=generator)
-    weight = torch.rand(6, shape[-1], generator=generator)
-    own = torch.rand(6, generator=generator) if bias else None
-    torch.testing.assert_close(quick(x, weight, own), linear(x, weight, own))
+def test_the_product_is_that_of_torch(bias: bool, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("securefl.training.quick.ONEDNN", there)
+    weight, own = torch.rand(6, 20), torch.rand(6) if bias else None
+    torch.testing.assert_close(product(X[:, 0], weight, own), linear(X[:, 0], weight, own))
 
 
-X, WEIGHT = torch.ones(3, 7), torch.ones(4, 7)
-STRANGE: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {
-    "float64": (X.double(), WEIGHT.double(), None),
-    "no rows": (X[:0], WEIGHT, None),
-    "no inputs": (X[:, :0], WEIGHT[:, :0], None),
-    "no outputs": (X, WEIGHT[:0], None),
-    "one vector": (X[0], WEIGHT, None),
-    "one bias for all": (X, WEIGHT, torch.ones(1)),
-    "one output": (X, WEIGHT[0], None),
-}
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of the weights of each product."""
+    seen: list[tuple[int, ...]] = []
+
+    def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        seen.append(tuple(weight.shape))
+        return product(x, weight, bias)
+
+    monkeypatch.setattr("securefl.training.quick.product", noted)
+    return seen
+
+
+def test_large_layers_of_the_packaged_stack_are_read_by_it(asked: list[tuple[int, ...]]) -> None:
+    own = model()
+    with torch.inference_mode():
+        for x in (X, X.transpose(0, 1).reshape(70, 5, 20), X[:1], X.flatten(1).t().contiguous().t()):
+            torch.testing.assert_close(reader(own)(x), own(x), rtol=1e-5, atol=1e-6)
+    assert asked == [(64, 100)] * 4
+
+
+def test_an_evaluation_is_read_by_it(asked: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.random((600, 4, 25), dtype=np.float32), rng.integers(0, 3, 600)
+    own = ModelConfig(kind="mlp", hidden=(64,)).build((4, 25), 3, seed=2)
+    found = evaluate(own, x, y, "classification")
+    assert asked == [(64, 100)] * 3, "batches of 256"
+    monkeypatch.setattr("securefl.training.quick.ONEDNN", False)
+    usual = evaluate(own, x, y, "classification")
+    assert found.accuracy == usual.accuracy
+    assert found.loss == pytest.approx(usual.loss, rel=1e-5)
+
+
+class Other(MLP):
+    """A class of its own, whose first layer reads twice the input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(2 * x)
+
+
+def hooked(own: MLP) -> nn.Module:
+    own.fc1.register_forward_hook(lambda layer, x, out: 2 * out)
+    return own
+
+
+def strided_bias(own: MLP) -> nn.Module:
+    own.fc1.bias = nn.Parameter(torch.arange(128.0).view(64, 2)[:, 0])
+    return own
+
+
+def expanded_bias(own: MLP) -> nn.Module:
+    own.fc1.bias = nn.Parameter(torch.ones(1).expand(64))
+    return own
+
+
+def replaced(own: MLP) -> nn.Module:
+    own.fc1.forward = lambda x: linear(x, own.fc1.weight)  # type: ignore[method-assign]
+    return own
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+def parametrized(own: MLP) -> nn.Module:
+    torch.nn.utils.parametrize.register_parametrization(own.fc1, "weight", Doubled())
+    return own
+
+
+def another_layer(own: MLP) -> nn.Module:
+    own.fc1 = nn.Sequential(nn.Linear(100, 64), nn.Tanh())
+    return own
+
+
+def wrapped(own: MLP) -> nn.Module:
+    return nn.Sequential(own)
+
+
+STRANGE: dict[str, Change] = {
+    own.__name__: own
+    for own in (hooked, strided_bias, expanded_bias, replaced, parametrized, another_layer, wrapped)
+} | {"of another class": lambda own: Other(100, 3, (64, 8)), "double": lambda own: own.double()}
 
 
 @pytest.mark.parametrize("case", STRANGE)
-def test_what_is_no_usual_product_is_left_to_torch(case: str) -> None:
-    torch.testing.assert_close(quick(*STRANGE[case]), linear(*STRANGE[case]))
+def test_what_only_looks_like_it_is_left_to_torch(case: str, asked: list[tuple[int, ...]]) -> None:
+    own = STRANGE[case](model())
+    x = X.to(next(own.parameters()).dtype)
+    with torch.inference_mode():
+        assert torch.equal(reader(own)(x), own(x))
+    assert not asked
 
 
-@pytest.mark.parametrize("wrong", [(X[:, :6], WEIGHT, None), (X, WEIGHT, torch.ones(5))])
-def test_shapes_that_do_not_fit_raise_as_in_torch(wrong: tuple[Tensor, ...]) -> None:
-    with pytest.raises(RuntimeError):
-        quick(*wrong)
+def test_autocast_is_left_to_torch(asked: list[tuple[int, ...]]) -> None:
+    own, y = model(), np.zeros(70, np.int64)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = outputs_on(own, X.numpy(), y, "classification")
+        with torch.inference_mode():
+            assert np.array_equal(found, own(X).double().numpy())
+    assert not asked
 
 
-def test_layers_of_any_model_are_quick_within_the_context_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[torch.Size] = []
-
-    def counted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        asked.append(x.shape)
-        return linear(x, weight, bias)
-
-    monkeypatch.setattr("securefl.training.products.quick", counted)
-    model, x = nn.Sequential(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 2)), X[:, :5]
-    with torch.no_grad(), Quick():
-        model(x)
-    model(x)
-    assert asked == [(3, 5), (3, 3)]
-
-
-def test_an_evaluation_is_that_of_the_usual_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    x, y = rng.random((600, 4, 5), dtype=np.float32), rng.integers(0, 3, 600)
-    model = ModelConfig(kind="mlp", hidden=(16,)).build((4, 5), 3, seed=2)
-    found = evaluate(model, x, y, "classification")
-    monkeypatch.setattr("securefl.training.products.ONEDNN", False)
-    usual = evaluate(model, x, y, "classification")
-    assert found.accuracy == usual.accuracy
-    assert found.loss == pytest.approx(usual.loss, rel=1e-5)
+def test_records_of_another_width_raise_as_in_torch() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), torch.inference_mode():
+        reader(model())(X[:, :4])
