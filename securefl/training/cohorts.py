@@ -269,9 +269,14 @@ def _pull(fit: Fit) -> float:
 
 def _descends(fit: Fit) -> bool:
     """Whether the training is plain SGD from all of the query's broadcast."""
-    problem, broadcast = fit.problem, fit.context.broadcast
+    problem = fit.problem
     plain = problem.private is None and problem.local.plain and not _pull(fit)
-    return plain and fit.start.shape == broadcast.shape and memory_of(fit.start) == memory_of(broadcast)
+    return plain and _same_memory(fit.start, fit.context.broadcast)
+
+
+def _same_memory(one: Float32s, other: Float32s) -> bool:
+    """Whether these are one object, or lie at one place in memory. Both lists of numbers are equal then."""
+    return one is other or (one.shape == other.shape and memory_of(one) == memory_of(other))
 
 
 def _number_of(fit: Fit, broadcasts: list[Float32s]) -> int | None:
@@ -283,7 +288,7 @@ def _number_of(fit: Fit, broadcasts: list[Float32s]) -> int | None:
     if not _descends(fit):
         return None
     for number, known in enumerate(broadcasts):
-        if memory_of(known) == memory_of(fit.start) or np.array_equal(known, fit.start):
+        if _same_memory(known, fit.start) or np.array_equal(known, fit.start):
             return number
     broadcasts.append(fit.start)
     return len(broadcasts) - 1

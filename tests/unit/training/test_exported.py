@@ -50,11 +50,11 @@ def changed(**model: Any) -> dict[str, Any]:
 
 def test_predictions_have_the_bits_of_the_reported_accuracy(tmp_path: Path) -> None:
     """For layers of a width at which kernels differ, and more records than a batch."""
-    model, records = {**MODEL, "shape": [100], "hidden": [64]}, {**RECORDS, "shape": [100]}
-    made = ModelConfig(kind="mlp", hidden=(64,)).build((100,), 3, 7)
+    model, records = {**MODEL, "shape": [784], "hidden": [64]}, {**RECORDS, "shape": [784]}
+    made = ModelConfig(kind="mlp", hidden=(64,)).build((784,), 3, 7)
     arrays = {name: value.numpy() for name, value in made.state_dict().items()}
     save(tmp_path / "wide.safetensors", arrays, {**CARD, "model": model, "records": records})
-    x = np.random.default_rng(1).normal(size=(600, 100)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(600, 784)).astype(np.float32)
     measured = outputs_on(made, x, np.zeros(600, np.int64), "classification")
     assert np.array_equal(load(tmp_path / "wide.safetensors").outputs(x), measured)
 
