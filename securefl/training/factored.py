@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from securefl.training.quick import product
+from securefl.training.products import product
 
 _LEAST: Final = 2**16
 """The least number of weights of a layer that is kept as a product."""

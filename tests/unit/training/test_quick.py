@@ -13,7 +13,8 @@ from torch.nn.functional import linear
 from securefl.training import ModelConfig, evaluate
 from securefl.training.evaluation import outputs_on
 from securefl.training.models import MLP
-from securefl.training.quick import LEAST, product, reader
+from securefl.training.products import product
+from securefl.training.quick import LEAST, reader
 
 X = torch.rand(70, 5, 20, generator=torch.Generator().manual_seed(1))
 Change = Callable[[MLP], nn.Module]
@@ -30,7 +31,7 @@ def model() -> MLP:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("there", [True, False])
 def test_the_product_is_that_of_torch(bias: bool, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securefl.training.quick.ONEDNN", there)
+    monkeypatch.setattr("securefl.training.products.ONEDNN", there)
     weight, own = torch.rand(6, 20), torch.rand(6) if bias else None
     torch.testing.assert_close(product(X[:, 0], weight, own), linear(X[:, 0], weight, own))
 
@@ -62,7 +63,7 @@ def test_an_evaluation_is_read_by_it(asked: list[tuple[int, ...]], monkeypatch: 
     own = ModelConfig(kind="mlp", hidden=(64,)).build((4, 25), 3, seed=2)
     found = evaluate(own, x, y, "classification")
     assert asked == [(64, 100)] * 3, "batches of 256"
-    monkeypatch.setattr("securefl.training.quick.ONEDNN", False)
+    monkeypatch.setattr("securefl.training.products.ONEDNN", False)
     usual = evaluate(own, x, y, "classification")
     assert found.accuracy == usual.accuracy
     assert found.loss == pytest.approx(usual.loss, rel=1e-5)
