@@ -81,7 +81,11 @@ class RowsAlike(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return (dense if func is linear else func)(*args, **(kwargs or {}))
+        named = dict(kwargs or {})
+        if func is not linear:
+            return func(*args, **named)
+        # A model may name the argument as torch does.
+        return dense(*([named.pop("input")] if "input" in named else args), **named)
 
 
 UNIT: Final = 32

@@ -68,3 +68,17 @@ def test_layers_of_any_model_are_padded_within_the_context_alone(monkeypatch: py
     model(torch.zeros(4, 21))
     assert seen == [10, 3]
     out.view(-1)  # as a layer's own output, it can be viewed
+
+
+def test_a_layer_may_be_called_by_the_names_of_torch() -> None:
+    x, layer = torch.ones(2, 5), nn.Linear(5, 3)
+    with RowsAlike():
+        found = [
+            nn.functional.linear(input=x, weight=layer.weight, bias=layer.bias),
+            nn.functional.linear(x, weight=layer.weight, bias=layer.bias),
+            nn.functional.linear(bias=layer.bias, weight=layer.weight, input=x),
+            nn.functional.linear(x, layer.weight, layer.bias),
+        ]
+    for own in found:
+        torch.testing.assert_close(own, layer(x))
+    torch.testing.assert_close(nn.functional.linear(input=x, weight=layer.weight), x @ layer.weight.t())
