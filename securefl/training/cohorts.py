@@ -349,7 +349,8 @@ def _batches(
     """The mini-batches of all slots, until no client has one left.
 
     Rows without a record are zero and have weight 0. A record has weight 1 / (records of its mini-batch).
-    ahead: before the first steps, at most this number, `expect` is told their inputs and the rows of each.
+    ahead: the most steps of the first block. `expect` is told that block's inputs, and the rows of a step,
+    before it begins. If `ahead` is 0, it is told nothing.
     """
     problem, rows = fits[0].problem, _rows_of(fits[0].problem)
     columns = [(fit.context.x.reshape(len(fit.context.x), -1), fit.context.y) for fit in fits]
@@ -357,6 +358,7 @@ def _batches(
     orders = [_order(len(fit.context.x), problem.local, fit.context.rng) for fit in fits]
     # Gather several steps at a time: for small steps, gathering would take longer than computing.
     most = max(map(len, sizes))
+    # The expected steps are a block of their own.
     gathered, ahead = _gathered(slots * rows * columns[0][0].shape[1]), min(most, ahead)
     for at, end in pairwise([*([0] if ahead else []), *range(ahead, most, gathered), most]):
         steps = end - at

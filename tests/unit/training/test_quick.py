@@ -22,8 +22,8 @@ Change = Callable[[MLP], nn.Module]
 
 def model() -> MLP:
     """A model whose first layer alone is large enough."""
-    torch.manual_seed(2)
-    made = MLP(100, 3, (64, 8))
+    made = ModelConfig(kind="mlp", hidden=(64, 8)).build((5, 20), 3, seed=2)
+    assert isinstance(made, MLP)
     assert 100 * 64 >= LEAST > 64 * 8
     return made
 
@@ -32,7 +32,7 @@ def model() -> MLP:
 @pytest.mark.parametrize("there", [True, False])
 def test_the_product_is_that_of_torch(bias: bool, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securefl.training.products.ONEDNN", there)
-    weight, own = torch.rand(6, 20), torch.rand(6) if bias else None
+    weight, own = X[:6, 1], X[0, 2, :6].clone() if bias else None
     torch.testing.assert_close(product(X[:, 0], weight, own), linear(X[:, 0], weight, own))
 
 
@@ -115,10 +115,30 @@ def wrapped(own: MLP) -> nn.Module:
     return nn.Sequential(own)
 
 
+def of_another_class(own: MLP) -> nn.Module:
+    made = Other(100, 3, (64, 8))
+    made.load_state_dict(own.state_dict())
+    return made
+
+
+def double(own: MLP) -> nn.Module:
+    return own.double()
+
+
 STRANGE: dict[str, Change] = {
     own.__name__: own
-    for own in (hooked, strided_bias, expanded_bias, replaced, parametrized, another_layer, wrapped)
-} | {"of another class": lambda own: Other(100, 3, (64, 8)), "double": lambda own: own.double()}
+    for own in (
+        hooked,
+        strided_bias,
+        expanded_bias,
+        replaced,
+        parametrized,
+        another_layer,
+        wrapped,
+        of_another_class,
+        double,
+    )
+}
 
 
 @pytest.mark.parametrize("case", STRANGE)
