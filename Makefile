@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-data slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data slow mutants mutants-list gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,12 @@ test-data: $(VENV)/.tested  ## the tests that `make test` skipped without the da
 
 slow: $(VENV)/.tested  ## the tests marked slow
 	$(BIN)/pytest -n 2 -m slow
+
+mutants: $(VENV)/.tested  ## sampled faults in a room, ten minutes: make mutants ROOM=accounting [SEED=1]
+	$(BIN)/python tools/mutants.py room $(ROOM) --seed $(or $(SEED),1)
+
+mutants-list: $(VENV)/.tested  ## the listed faults (tests/mutants), each with the test that must turn red
+	$(BIN)/python tools/mutants.py list
 
 gpu: $(VENV)/.tested  ## the tests that need a GPU, and its figures
 	$(BIN)/pytest -m gpu

@@ -27,6 +27,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With --skipped, such as after a run without the folder of data, leave all other tests out."""
     if not config.option.skipped:
         return
+    if not hasattr(config, "cache"):
+        raise pytest.UsageError(
+            "--skipped reads the note of the last run, which -p no:cacheprovider leaves out."
+        )
     before = set(config.cache.get(_SKIPPED, []))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in before])
     items[:] = [item for item in items if item.nodeid in before]
@@ -50,7 +54,8 @@ class Skips:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Note skipped tests. Hide a GPU, which a study would take by default, without `-m gpu`."""
-    if not hasattr(config, "workerinput"):  # the one process that hears of all tests
+    # The one process that hears of all tests. With -p no:cacheprovider it has no place for the note.
+    if not hasattr(config, "workerinput") and hasattr(config, "cache"):
         config.pluginmanager.register(Skips(config))
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
