@@ -1,11 +1,12 @@
-# make demo: the main job.  make test: all tests but the slow ones.  make check: lint, format, types.
+# make demo: the main job.  make test: all tests but the slow ones and those of documents.
+# make test-docs: those of documents.  make check: lint, format, types.
 # make check-lowest: the oldest packages that pyproject.toml allows.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-data slow mutants mutants-list gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow mutants mutants-list gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,11 +21,14 @@ $(VENV)/.tested: $(VENV)/.installed
 demo: $(VENV)/.installed  ## FedAvg, encrypted FedProf and a head at epsilon 2 on digits, with a report
 	$(BIN)/securefl demo
 
-test: $(VENV)/.tested  ## all tests but those marked slow
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+test: $(VENV)/.tested  ## all tests but those marked slow or docs
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not docs"
+
+test-docs: $(VENV)/.tested  ## the tests marked docs: pages, notebooks, the site in a browser, walks by its text
+	$(BIN)/pytest -n 2 --dist worksteal -m "docs and not slow" tests/e2e
 
 test-data: $(VENV)/.tested  ## the tests that `make test` skipped without the data sets; set SECUREFL_DATA
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" --skipped
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not docs" --skipped
 
 slow: $(VENV)/.tested  ## the tests marked slow
 	$(BIN)/pytest -n 2 -m slow
