@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     before = set(config.cache.get(_SKIPPED, []))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in before])
     items[:] = [item for item in items if item.nodeid in before]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays. Searches for reference cycles, of which some tests do many, pass it by."""
+    gc.collect()
+    gc.freeze()
 
 
 class Skips:

@@ -14,8 +14,9 @@ from securefl.core.lazy import loading
 @pytest.fixture(autouse=True)
 def searching() -> Iterator[None]:
     gc.enable()
-    yield
     gc.unfreeze()
+    yield
+    gc.freeze()  # as the other tests have it
     gc.enable()
 
 
