@@ -85,9 +85,7 @@ def _writer(hint: Any) -> _Write:
         return _WRITERS[hint]
     if hint in KEYS:
         return partial(_write_key, hint)
-    if get_origin(hint) is np.ndarray:
-        return partial(_write_declared, scalar(hint))
-    raise LocalProtocolError(f"Expected a field of a type that has an encoding, got {hint}.")
+    return partial(_write_declared, scalar(hint))
 
 
 def _tuple_writer(hint: Any) -> _Write:

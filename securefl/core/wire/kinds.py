@@ -121,6 +121,11 @@ def element(hint: Any) -> Any:
 
 
 def scalar(hint: Any) -> Any:
-    """Return the scalar class of a field type `NDArray[scalar]`."""
-    found = get_args(get_args(hint)[1])[0]
+    """Return the scalar class of a field type `NDArray[scalar]`. Raises LocalProtocolError for any other."""
+    # Since numpy 2.5 `NDArray` is an alias (PEP 695), and `get_origin` of NDArray[...] is that alias.
+    alias = getattr(get_origin(hint), "__value__", None)
+    plain = hint if alias is None else alias[get_args(hint)]
+    if get_origin(plain) is not np.ndarray:
+        raise LocalProtocolError(f"Expected a field of a type that has an encoding, got {hint}.")
+    found = get_args(get_args(plain)[1])[0]
     return np.generic if found is Any else found

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from dataclasses import dataclass, replace
-from typing import Any
+from types import GenericAlias
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -312,6 +313,39 @@ def test_what_stands_in_front_of_numbers_is_zero() -> None:
     assert data[at - 1 : at + 1] == bytes(2)
     with pytest.raises(RemoteProtocolError, match="not 0"):
         decode(data[:at] + b"\1" + data[at + 1 :], HERE, {Broadcast: MANY}, "server")
+
+
+class _Alias:
+    """It behaves as `type NDArray[Scalar] = ...` does, which numpy has since 2.5 and Python 3.11 has not."""
+
+    __value__ = np.ndarray[tuple[Any, ...], np.dtype[TypeVar("Scalar", bound=np.generic)]]
+    __class_getitem__ = classmethod(GenericAlias)
+
+
+@pytest.mark.parametrize("array", [NDArray, _Alias], ids=["numpy's", "an alias"])
+def test_arrays_are_declared_by_any_numpy(array: Any) -> None:
+    """`NDArray[...]` is np.ndarray[...] up to numpy 2.4, and an alias of it from 2.5 on."""
+    hints = {"one": array[np.float32], "some": tuple[array[np.floating], ...], "any": array[Any]}
+    body: Any = message("arrays", version=1, sender="server")(
+        dataclass(frozen=True)(type("Arrays", (), {"__annotations__": hints}))
+    )
+    ours = body(np.ones(2, np.float32), (np.zeros(1, np.float32), np.ones((1, 2))), np.arange(3))
+    theirs: Any = decode(encode(HERE, ours), HERE, {body: MANY}, "the server")
+    np.testing.assert_equal(vars(theirs), vars(ours))
+    for wrong in (replace(ours, one=np.ones(2)), replace(ours, some=(np.arange(3),))):
+        with pytest.raises(LocalProtocolError):
+            encode(HERE, wrong)
+
+
+@pytest.mark.parametrize("hint", [list[np.float32], np.ndarray, bool], ids=str)
+def test_a_field_of_another_type_is_neither_written_nor_read(hint: Any) -> None:
+    body: Any = message("odd", version=1, sender="server")(
+        dataclass(frozen=True)(type("Odd", (), {"__annotations__": {"value": hint}}))
+    )
+    begun = encode(HERE, message("odd", version=1, sender="server")(dataclass(type("Odd", (), {})))())
+    for wrong in (lambda: encode(HERE, body([1])), lambda: decode(begun, HERE, {body: MANY}, "the server")):
+        with pytest.raises(LocalProtocolError):
+            wrong()
 
 
 def test_decoded_arrays_do_not_write_into_the_message() -> None:
