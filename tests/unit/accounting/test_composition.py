@@ -105,3 +105,11 @@ def test_the_filter_is_never_laxer_than_the_budget() -> None:
         if rounds:
             assert epsilon(spent, 1e-5) <= rdp_epsilon(spent, 1e-5) <= budget + 1e-6
     assert not Filter(8.0, 1e-5).allows(History(endless=True))
+
+
+def test_the_filters_order_does_not_follow_the_releases() -> None:
+    """At one order the bound is linear in the steps. At the best order of each history it would not be."""
+    own = Filter(4.0, 1e-5)
+    costs = [own.epsilon(History(steps={(0.02, 1.1): count})) for count in (500, 1000, 1500)]
+    assert costs[2] - costs[1] == pytest.approx(costs[1] - costs[0], rel=1e-9)
+    assert costs[1] - costs[0] > 0

@@ -598,3 +598,109 @@ def test_releases_of_a_linear_query_are_counted_noised_or_not(path: Path, charge
         assert reserved(ledger, both[0], asked=Asked(max_releases=4)) == set()
         assert reserved(ledger, both[1], asked=Asked(max_releases=4)) == {"a"}
         assert reserved(ledger, both[1], asked=Asked()) == set(), "what answers no query has no number"
+
+
+@pytest.mark.parametrize("adversaries", [(OTHERS, SERVER), (SERVER, OTHERS), (KEY_HOLDER, OTHERS, SERVER)])
+def test_the_budget_holds_against_every_named_party(path: Path, adversaries: tuple[str, ...]) -> None:
+    """The release costs 1.99 against the server and 0.93 against the others, in whichever order they stand."""
+    with Ledger(path, replace(TERMS, budget=1.5, adversaries=adversaries)) as ledger:
+        assert set(ledger.reserve([(key(), GAUSSIAN)])) == {"a"}
+        assert ledger.rows() == []
+        assert ledger.rounds_left("a", [GAUSSIAN]) == 0
+
+
+def test_charges_that_cost_a_party_alike_add_up(ledger: Ledger) -> None:
+    """Two charges that differ against the others alone are two events against the server."""
+    ledger.reserve([(key(), GAUSSIAN), (key(number=2), replace(GAUSSIAN, others=NoOpDpEvent()))])
+    assert ledger.epsilon("a", SERVER) == compose({GaussianDpEvent(2.0): 2}, 1e-5)
+
+
+def test_each_attempt_costs_also_after_a_restart(path: Path) -> None:
+    """A masked release that was sent before its sum aborted may be in an opened sum: nothing is given back."""
+    with Ledger(path, TERMS) as ledger:
+        for attempt in range(2):
+            own = replace(key(), attempt=attempt)
+            ledger.reserve([(own, GAUSSIAN)])
+            send(ledger, release(own, form="masked", content=b"masked"))
+        spent = ledger.epsilon("a", SERVER)
+    assert spent == compose({GaussianDpEvent(2.0): 2}, 1e-5)
+    with Ledger(path, TERMS) as ledger:
+        assert ledger.epsilon("a", SERVER) == spent
+
+
+def test_a_wave_that_was_rolled_back_counts_for_nobody(ledger: Ledger) -> None:
+    ledger.reserve([(key(), GAUSSIAN)])
+    assert ledger.epsilon("b", SERVER) == 0
+    with pytest.raises(LocalProtocolError):
+        ledger.reserve([(key("b"), GAUSSIAN), (key("b"), GAUSSIAN)])
+    ledger.reserve([(key("c"), GAUSSIAN)])
+    assert ledger.epsilon("b", SERVER) == 0
+    assert ledger.epsilon("c", SERVER) == ledger.epsilon("a", SERVER) > 0
+
+
+def test_two_stages_of_a_round_are_two_queries(ledger: Ledger) -> None:
+    """Two models under one number would use one stream. Two numbers at one stage would pass as a retry."""
+
+    def reserved(stage: int, asked: Asked, attempt: int = 0) -> bool:
+        own = replace(key(), stage=stage, attempt=attempt)
+        return not ledger.reserve([(own, GAUSSIAN)], {own: asked})
+
+    assert reserved(0, Asked())
+    assert reserved(0, Asked(), attempt=1), "a retry"
+    assert not reserved(1, Asked())
+    assert not reserved(0, Asked(number=1), attempt=2)
+    assert reserved(1, Asked(number=1))
+    assert len(ledger.rows()) == 3
+
+
+@pytest.mark.parametrize("initial", [True, False])
+def test_declared_queries_end(path: Path, initial: bool) -> None:
+    """Initial queries end over all sessions, and extra queries in each. A retry is no new query."""
+
+    def reserved(ledger: Ledger, number: int, session: bytes = SESSION, attempt: int = 0) -> bool:
+        own = ReleaseKey("a", session, number, 0, attempt, "update")
+        asked = Asked(initial=number, most=2) if initial else Asked(number=1, most=2)
+        return not ledger.reserve([(own, GAUSSIAN)], {own: asked})
+
+    with Ledger(path, TERMS) as ledger:
+        assert reserved(ledger, 1)
+        assert reserved(ledger, 2)
+        assert reserved(ledger, 2, attempt=1)
+    with Ledger(path, TERMS) as ledger:
+        assert not reserved(ledger, 3)
+        assert reserved(ledger, 1, bytes(32)) != initial
+        assert len(ledger.rows()) == (3 if initial else 4)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "DELETE FROM releases",
+        "DELETE FROM releases WHERE round = 2",
+        "UPDATE releases SET charge = (SELECT charge FROM releases WHERE name = 'free') WHERE name = 'update'",
+        "UPDATE releases SET holder = 'b' WHERE holder = 'a'",
+    ],
+)
+def test_rows_that_are_edited_or_gone_are_refused(path: Path, edit: str) -> None:
+    with Ledger(path, TERMS) as ledger:
+        ledger.reserve([(key(number=1), GAUSSIAN), (key(name="free"), NO_COST), (key(number=2), GAUSSIAN)])
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute(edit)
+    with pytest.raises(DataError):
+        Ledger(path, TERMS)
+
+
+@pytest.mark.parametrize("counter", [False, True])
+def test_an_older_copy_is_refused_by_its_note_and_by_its_counter(path: Path, counter: bool) -> None:
+    """A copy of the ledger alone is older than its note. A copy with its note is older than the counter."""
+    away = path.with_name("counter") if counter else None
+    note = path.with_name(path.name + "-head")
+    with Ledger(path, TERMS, counter=away) as ledger:
+        ledger.reserve([(key(), GAUSSIAN)])
+    copies = {file: file.read_bytes() for file in ((path, note) if counter else (path,))}
+    with Ledger(path, TERMS, counter=away) as ledger:
+        ledger.reserve([(key(number=2), GAUSSIAN)])
+    for file, content in copies.items():
+        file.write_bytes(content)
+    with pytest.raises(DataError):
+        Ledger(path, TERMS, counter=away)

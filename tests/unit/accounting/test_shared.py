@@ -238,3 +238,12 @@ def test_a_ledger_lets_no_more_through_than_was_allotted(tmp_path: Path) -> None
         assert [refused(n, charge) for n in (1, 2, 3)] == [False, False, True]
         assert not refused(2, charge)  # it stands
         assert not refused(1, charge, "b")  # each client may have as much
+
+
+@pytest.mark.parametrize("adversaries", [(OTHERS, SERVER), (SERVER, OTHERS)])
+def test_the_shared_budget_holds_against_every_named_party(path: Path, adversaries: tuple[str, ...]) -> None:
+    """Under central noise the server is no adversary. If the terms name it, no order of names lets it by."""
+    with SharedLedger(path, replace(TERMS, adversaries=adversaries), RECORDS) as shared:
+        with pytest.raises(BudgetExceeded):
+            shared.reserve([bits("a", 1, CENTRAL)])
+        assert not shared.account().entries
