@@ -20,6 +20,7 @@ no other.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -120,10 +121,17 @@ def require_files(name: str, *, folder: Path | None = None) -> None:
         verified(name, file, root)
 
 
-def _digits(rng: np.random.Generator, sides: Sides | None) -> Split:
+@cache
+def _pixels() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """A file of text, which is as slow to read as all else of a small study is to prepare."""
     from sklearn.datasets import load_digits  # takes a second to import, and no other data set needs it
 
     pixels, labels = load_digits(return_X_y=True)
+    return pixels, labels
+
+
+def _digits(rng: np.random.Generator, sides: Sides | None) -> Split:
+    pixels, labels = _pixels()
     whole = Dataset(
         name="digits",
         x=(pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32),
