@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations, product
-from typing import Any
+from itertools import cycle, product
 
 from securefl.study.config import Study, parse
 from support.arms import ARMS, NO_COHORT, REPLACED, STATISTICS, hiding
@@ -26,22 +24,22 @@ def allowed(one: Combination) -> bool:
 ALL = [one for one in product(ARMS, WAYS, NOISES) if allowed(one)]
 
 
-def cover(whole: Sequence[Combination]) -> list[Combination]:
-    """Few of them, in which any two parts come together that do so in one of `whole`: greedily, by order."""
+def turns() -> list[Combination]:
+    """Each arm under noise of the clients and under noise of whoever sums, by turns in each way of summing.
 
-    def pairs(one: Combination) -> set[Any]:
-        return {((i, one[i]), (j, one[j])) for i, j in combinations(range(3), 2)}
+    And in each way without noise. So each way and place of noise that can stand together do so for several
+    arms, and each arm is summed in two ways.
+    """
+    of_clients = cycle(product(WAYS, ("local", "distributed")))
+    of_totals = cycle([("two-server", "key-holder"), *product(WAYS, ("central",))])
+    found = [(arm, way, "none") for arm, way in zip(ARMS, WAYS, strict=False)]
+    for arm in ARMS:
+        way, noise = next(of_clients)
+        found += [(arm, way, "local" if arm in NO_COHORT else noise), (arm, *next(of_totals))]
+    return found
 
-    left = set().union(*map(pairs, whole))
-    chosen = []
-    while left:
-        best = max(whole, key=lambda one: len(pairs(one) & left))
-        chosen.append(best)
-        left -= pairs(best)
-    return chosen
 
-
-COVER = cover(ALL)
+TURNS = turns()
 
 
 def study(one: Combination, rounds: int = 1) -> Study:
