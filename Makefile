@@ -50,10 +50,12 @@ docs: $(VENV)/.tested  ## the documentation site, in site/VERSION
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
-check: $(VENV)/.tested  ## lint, format, types
+check: $(VENV)/.tested  ## lint, format, types; and how the house stands, as a report
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/house.py
+	$(BIN)/python tools/files_touched.py
 
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CUDA packages

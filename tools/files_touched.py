@@ -1,19 +1,18 @@
 """How many files a value touches on its way: the code that runs with it in hand.
 
-    python tools/files_touched.py [--json]
+    python tools/files_touched.py [--files]
 
 Plays the first Ask of a tiny study under a trace. A file counts if one of its functions is given the value or
 gives it back: an object that carries it, or an array or bytes that were made of it. Two ways are followed: a
 profile from its client to the score (FedProf, encrypted scores), and FedLog's phi from its client to the head
 eta (sums in the clear, and masked). The third is of a word, the least cohort, from TOML to its checks: it
-passes the files whose code has the word. A test holds the counts (tests/architecture/test_files_touched.py).
+passes the files whose code has the word. `make check` prints the counts, `--files` prints the files, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -180,23 +179,19 @@ def _says(node: ast.AST, word: str) -> bool:
     return False
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--files", action="store_true", help="print each file with its functions")
     options = parser.parse_args()
     counted = {name: touched(*way) for name, way in WAYS.items()}
     counted["least cohort to its checks"] = named(WORD)
-    if options.json:
-        print(json.dumps({name: list(files) for name, files in counted.items()}, indent=2))
-        return 0
     for name, files in counted.items():
         print(f"{name}: {len(files)} files")
-        for file, functions in files.items():
+        for file, functions in files.items() if options.files else ():
             print(f"    {file}: {', '.join(sorted(functions))}")
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -1,11 +1,10 @@
 """The house as text: its floors, what each room stands on, and how large it is.
 
-    python tools/house.py [REVISION] [--alone]
+    python tools/house.py [--alone]
 
-Reads the imports of the working tree, or of what git has at a revision. A room is a folder of `securefl`, or
-a module beside them. Its floor is one above the highest room that it imports. "inside" is the number of
-modules on the longest chain of imports within the room. `--alone` lists the modules that one module of their
-own folder imports, and no other one. Tests hold both (tests/architecture/test_one_home.py).
+A room is a folder of `securefl`, or a module beside them. Its floor is one above the highest room that it
+imports. "inside" is the number of modules on the longest chain of imports within the room. `--alone` lists
+the modules that one module of their own folder imports, and no other one. `make check` prints the floors.
 """
 
 from __future__ import annotations
@@ -17,10 +16,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
-from longest import sources, sources_at
-
+ROOT = Path(__file__).parents[1]
 _WIDTH = 118
+_MOST_LINES = 600
+"""The lines of a module that a reader keeps in mind."""
+
+
+def sources() -> dict[str, str]:
+    """The modules of the product by path."""
+    found = sorted(path for room in ("securefl", "protocols") for path in (ROOT / room).rglob("*.py"))
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in found}
 
 
 @dataclass(frozen=True)
@@ -127,18 +134,18 @@ def drawn(house: LocalDeployment) -> Iterator[str]:
             yield textwrap.fill(on, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
     whole = sum(house.lines.values())
     yield f"{len(house.floors)} floors, {len(house.rooms)} rooms, {len(house.lines)} modules, {whole:,} lines"
+    yield f"modules that one other of their folder reads: {len(house.alone())}"
+    long = [module for module, lines in house.lines.items() if lines > _MOST_LINES]
+    yield f"modules of more than {_MOST_LINES} lines: {', '.join(long) or 'none'}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "revision", nargs="?", help="a commit, a branch or a tag; the working tree by default"
-    )
     parser.add_argument("--alone", action="store_true", help="list the modules with one reader")
     options = parser.parse_args()
-    house = house_of(sources_at(options.revision) if options.revision else sources())
+    house = house_of(sources())
     if options.alone:
         for module, reader in house.alone().items():
             print(f"{house.lines[module]:5} {module} <- {reader}")

@@ -12,29 +12,24 @@ from pathlib import Path
 
 import click
 import grimp
-import pytest
+from support.sources import sources, tree
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted([*(ROOT / "securefl").rglob("*.py"), *(ROOT / "protocols").rglob("*.py")])
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 GLOBAL_RANDOM = {"seed", "rand", "randn", "random", "normal", "uniform", "choice", "shuffle", "permutation"}
 
 
-def names(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imported(module: ast.AST) -> Iterator[str]:
+    for node in ast.walk(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(tree):
+def calls(module: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(module):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
 
@@ -77,9 +72,8 @@ REPR = {
 
 def violations(source: str, where: str) -> list[str]:
     """What a file does that no file may do; `where` is its path inside the repository."""
-    tree = ast.parse(source)
     found = []
-    for module in imported(tree):
+    for module in imported(tree(source)):
         top = module.split(".")[0]
         if top in FORBIDDEN_MODULES or (module == "random" and where.startswith("securefl/training")):
             found.append(f"imports {module}")
@@ -96,7 +90,7 @@ def violations(source: str, where: str) -> list[str]:
             found.append("a building block imports a system")
         if top == "click" and not where.startswith(("securefl/commands/", "protocols/commands/")):
             found.append("imports click outside the commands")
-    for called, node in calls(tree):
+    for called, node in calls(tree(source)):
         keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
         last = called.split(".")[-1]
         if called in FORBIDDEN_CALLS:
@@ -118,14 +112,12 @@ def violations(source: str, where: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=names)
-def test_a_file_keeps_the_rules(path: Path) -> None:
-    assert violations(path.read_text(encoding="utf-8"), names(path)) == []
+def test_every_file_keeps_the_rules() -> None:
+    assert [(where, bad) for where, source in sources().items() if (bad := violations(source, where))] == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_the_rules_can_be_broken() -> None:
+    broken = (
         "import pickle",
         "from joblib import load",
         "import tenseal as ts",
@@ -144,16 +136,15 @@ def test_a_file_keeps_the_rules(path: Path) -> None:
         "from ray import cloudpickle",
         "import click",
         "import securefl.protocols.fedavg",
-    ],
-)
-def test_the_rules_can_be_broken(source: str) -> None:
-    assert violations(source, "securefl/elsewhere.py")
+    )
+    assert [source for source in broken if not violations(source, "securefl/elsewhere.py")] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=names)
-def test_a_module_says_what_it_is(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), "a module without a docstring"
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        where for where, text in sources().items() if text.strip() and not ast.get_docstring(tree(text))
+    ]
+    assert silent == [], "modules without a docstring"
 
 
 def test_arrows_run_downward_only() -> None:
@@ -191,10 +182,14 @@ def commands() -> Iterator[tuple[str, click.Command]]:
             yield from ((f"{point.name} {name}", sub) for name, sub in command.commands.items())
 
 
-@pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda value: str(value))
-def test_every_command_helps_with_an_example(name: str, command: click.Command) -> None:
-    assert command.help, name
-    assert re.search(rf"Examples?:\s+securefl {name.split()[0]}", command.epilog or "")
+def test_every_command_helps_with_an_example() -> None:
+    silent = [
+        name
+        for name, command in commands()
+        if not command.help
+        or not re.search(rf"Examples?:\s+securefl {name.split()[0]}", command.epilog or "")
+    ]
+    assert silent == []
 
 
 def circle(imports: Mapping[str, set[str]]) -> set[str]:
