@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.hidden_plans import hidden
+from support.sources import sources, tree
 from support.tiny_orders import order
 
-import securefl
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
@@ -247,13 +246,13 @@ def test_a_weak_key_is_refused_each_time() -> None:
 
 
 def _importers() -> list[str]:
-    home = Path(securefl.__file__).parent
-    found = []
-    for path in home.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and any(alias.name == "Once" for alias in node.names):
-                found.append(str(path.relative_to(home)))
-    return found
+    return [
+        where
+        for where, text in sources().items()
+        if "Once" in text
+        for node in ast.walk(tree(text))
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "Once" for alias in node.names)
+    ]
 
 
 def test_the_engine_alone_knows_of_it() -> None:

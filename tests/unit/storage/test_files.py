@@ -8,9 +8,8 @@ import stat
 from pathlib import Path
 
 import pytest
+from support.sources import ROOT, sources, tree
 
-import securefl
-from securefl import protocols
 from securefl.core.errors import DataError
 from securefl.storage import files
 from securefl.storage.files import replacing, subfolder, write
@@ -154,30 +153,27 @@ def writes(call: ast.Call) -> str | None:
 
 
 def test_every_table_for_a_spreadsheet_is_written_by_one_function() -> None:
-    home = Path(str(securefl.__file__)).parents[1]
     found = set()
-    for folder in ("securefl", "protocols", "benchmarks", "examples", "tools"):
-        for path in (home / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                name = (
-                    node.func.attr
-                    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-                    else ""
-                )
-                if name in TABLE_WRITERS:
-                    found.add((path.relative_to(home).as_posix(), name))
-                # A name taken out of its module could be called without it.
-                if isinstance(node, ast.ImportFrom) and node.module == "csv":
-                    found |= {(path.relative_to(home).as_posix(), one.name) for one in node.names}
+    others = [
+        path for folder in ("benchmarks", "examples", "tools") for path in (ROOT / folder).rglob("*.py")
+    ]
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in others}
+    for where, text in {**sources(), **texts}.items():
+        if not any(word in text for word in (*TABLE_WRITERS, "csv")):
+            continue
+        for node in ast.walk(tree(text)):
+            name = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+            if name in TABLE_WRITERS:
+                found.add((where, name))
+            # A name taken out of its module could be called without it.
+            if isinstance(node, ast.ImportFrom) and node.module == "csv":
+                found |= {(where, one.name) for one in node.names}
     assert found == {("securefl/report/tables.py", "to_csv")}
 
 
 def test_no_module_writes_files_by_another_way() -> None:
     found = set()
-    for package in (securefl, protocols):
-        home = Path(str(package.__file__)).parent
-        for path in home.rglob("*.py"):
-            calls = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)]
-            where = path.relative_to(home.parent).as_posix()
-            found |= {(where, name) for name in map(writes, calls) if name is not None}
+    for where, text in sources().items():
+        calls = (node for node in ast.walk(tree(text)) if isinstance(node, ast.Call))
+        found |= {(where, name) for name in map(writes, calls) if name is not None}
     assert found == IN_MEMORY
