@@ -148,3 +148,12 @@ def test_a_class_without_an_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     with pytest.raises(DataError, match="b: expected 1 to"):
         images_in(tmp_path)
+
+
+def test_an_image_of_one_pixel_too_many_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("securefl.data.images.MOST_PIXELS", 100)
+    for name, size in (("most.png", (10, 10)), ("more.png", (101, 1))):
+        Image.new("RGB", size).save(tmp_path / name)
+    assert read_images([tmp_path / "most.png"], 8).shape == (1, 3, 8, 8)
+    with pytest.raises(DataError):
+        read_images([tmp_path / "more.png"], 8)

@@ -205,3 +205,20 @@ def test_lists_of_words_or_lists_are_refused(tmp_path: Path) -> None:
         path = embeddings(tmp_path / "a.parquet", rows)
         with pytest.raises(DataError, match=r"expected a number|expected numbers"):
             own(from_files(path, None, layout), layout, name="f", sides=Sides(0))
+
+
+class Harmful:
+    """A pickle of it makes a folder when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return Path.mkdir, (self._path,)
+
+
+def test_a_pickle_in_a_network_s_name_is_not_run(tmp_path: Path) -> None:
+    archive(tmp_path / "a.npz", [Harmful(tmp_path / "made")])
+    with pytest.raises(DataError):
+        network_of(tmp_path / "a.npz")
+    assert not (tmp_path / "made").exists()

@@ -442,3 +442,7 @@ def test_the_numbers_of_classes_that_are_possible_are_said(per_client: int) -> N
     labels = np.repeat(np.arange(10), 20)
     with pytest.raises(ConfigError, match=f"per_client from 3 to 10, .* got {per_client}"):
         by_classes(labels, 4, per_client, np.random.default_rng(1))
+
+
+def test_no_group_is_two_clients() -> None:
+    assert sorted(part.tolist() for part in natural(np.arange(9), 9, rng())) == [[k] for k in range(9)]
