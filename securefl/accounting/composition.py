@@ -38,7 +38,7 @@ _TAIL: Final = 1e-7
 _LEAST_DELTA: Final = 1e-14
 """Below it the rounding errors of the convolutions are as large as delta, so RDP is used."""
 _FEW: Final = (2, 4, 8, 16, 32)
-"""Orders of RDP for a first bound, in a thirtieth of the time: an order that is no integer is a long series."""
+"""Orders of RDP for a first bound, in a thirtieth of the time: a broken order is a long series."""
 _LARGEST: Final = 5e6
 """A loss distribution with more entries would take hours or exhaust the memory, so RDP is used."""
 
