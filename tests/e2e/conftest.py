@@ -8,6 +8,19 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from securefl.study import run_report
+
+
+@pytest.fixture(autouse=True)
+def one_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report draws one picture: all of them take longer than a tiny run.
+
+    Fixtures of a wider scope draw all, and so do the tests that are slow or of documents.
+    """
+    if not any(map(request.node.get_closest_marker, ("docs", "slow"))):
+        figures = run_report.figures
+        monkeypatch.setattr(run_report, "figures", lambda *given: figures(*given)[:1])
+
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:

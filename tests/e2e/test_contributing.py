@@ -31,6 +31,8 @@ from securefl.study.session import run_study
 from securefl.study.world import build
 from securefl.sums import scheme_of
 
+pytestmark = pytest.mark.docs
+
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 KINDS = ("linear query", "command", "published table")
 """What this page has an example of."""

@@ -22,6 +22,8 @@ from flwr.common.config import flatten_dict
 from support.flower_apps import PlainGrid
 from support.pages import ROOT, blocks
 
+pytestmark = pytest.mark.docs
+
 FILES = {
     block.title: block.body
     for block in blocks((ROOT / "docs" / "tutorials/flower-app.md").read_text("utf-8"))

@@ -88,6 +88,7 @@ def narrow_lines(said: str, width: int) -> list[str]:
     return [line for line in said.split("\n") if len(line) > width and len(line.split()) > 1]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("width", [pytest.param(60, marks=pytest.mark.slow), 80])
 def test_every_line_fits(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

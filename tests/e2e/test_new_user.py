@@ -20,6 +20,8 @@ import securefl
 from securefl.commands.main import cli
 from securefl.study import run_report
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[2]
 TOML = """
 [study]

@@ -20,6 +20,8 @@ from securefl.algorithm.queries import CohortQuery, Sum
 from securefl.core.errors import BudgetExceeded
 from securefl.engine.aggregator import SecureAggregator
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
 NAMES = ("encrypted_matching", "foreign_loop", "privacy_utility", "private_heads")

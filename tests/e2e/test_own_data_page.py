@@ -19,6 +19,8 @@ from securefl.study import run_report, world
 from securefl.study.config import parse, read
 from securefl.study.packaged import text_of
 
+pytestmark = pytest.mark.docs
+
 PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
 TABLE, NET, STUDY, LOANS, PREDICTED, FEATURES, PIXELS, CALLS = re.findall(
     r"^```(?:csv|py|toml)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE

@@ -15,6 +15,8 @@ import securefl
 from securefl.commands.main import cli
 from securefl.study import run_report
 
+pytestmark = pytest.mark.docs
+
 STUDY = """study = { name = "cancer", rounds = 4 }
 model = { kind = "net:Net" }
 local = { optimizer = "sgd", learning_rate = 0.1, epochs = 1, batch_size = 16 }

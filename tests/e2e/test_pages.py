@@ -15,6 +15,8 @@ from support.pages import ROOT, Block, blocks, differs, run_page
 
 from securefl.mechanisms import registry as mechanisms
 
+pytestmark = pytest.mark.docs
+
 KINDS = ("tutorials", "how-to", "explanation", "coming-from")
 PAGES = sorted(path for kind in KINDS for path in (ROOT / "docs" / kind).glob("*.md"))
 ELSEWHERE = {

@@ -13,6 +13,8 @@ from support.tiny_study import FEDAVG, FEDPROF, text
 from securefl.commands.main import cli
 from securefl.study.packaged import packaged
 
+pytestmark = pytest.mark.docs
+
 WINDOWS = [(width, dark) for width in (420, 1280) for dark in (False, True)]
 NAMES = [f"{width}-{'dark' if dark else 'light'}" for width, dark in WINDOWS]
 BAD = """<!DOCTYPE html><html><head><meta charset="utf-8">

@@ -27,6 +27,8 @@ from securefl.core.errors import SecureFLError
 from securefl.deployment import coordinator, sockets
 from securefl.deployment.party_setup import Made
 
+pytestmark = pytest.mark.docs
+
 PAGE = (Path(__file__).parents[2] / "docs" / "parties-by-hand.md").read_text(encoding="utf-8")
 STUDY = re.search(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 

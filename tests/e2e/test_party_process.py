@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import stat
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from support.party_folders import MASKED, Asking, enrolled, made
+from support.started import Started
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.deployment import folder as folders
@@ -28,22 +26,14 @@ APART = "client-0001"
 
 
 @contextmanager
-def process(home: Path) -> Iterator[subprocess.Popen[str]]:
+def process(home: Path) -> Iterator[Started]:
     """`securefl party serve`, once it says that its socket is there."""
-    serving = subprocess.Popen(
-        [sys.executable, "-m", "securefl", "party", "serve", str(home)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    serving = Started("-m", "securefl", "party", "serve", home)
     try:
-        assert serving.stdout is not None
-        assert f"{home.name} serves on" in serving.stdout.readline()
+        serving.until(f"{home.name} serves on")
         yield serving
     finally:
         serving.kill()
-        serving.communicate()
 
 
 def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +48,7 @@ def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
             here[name] = answering(party, resident_of(party))
         waves: list[str] = []
         seen: list[bytes] = []
-        dies: dict[int, subprocess.Popen[str]] = {}
+        dies: dict[int, Started] = {}
 
         def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
             said = {}
@@ -73,8 +63,7 @@ def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
                 except RemoteProtocolError:
                     continue
                 if (victim := dies.pop(waves.count(APART), None)) is not None:
-                    victim.send_signal(signal.SIGKILL)
-                    victim.wait()
+                    victim.kill()
             return said
 
         asking = Asking(tmp_path, exchange, MASKED)

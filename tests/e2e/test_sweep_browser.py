@@ -21,7 +21,10 @@ from securefl.commands.sweep import sweep
 from securefl.sweep.page import script_digest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on this machine")
+pytestmark = [
+    pytest.mark.docs,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on this machine"),
+]
 
 TOML = (
     text(

@@ -11,6 +11,8 @@ import pytest
 from support.machines import Machines
 from support.pages import ROOT, blocks
 
+pytestmark = pytest.mark.docs
+
 PAGE = (ROOT / "docs" / "tutorials/three-machines.md").read_text(encoding="utf-8")
 LOST = (ROOT / "docs" / "how-to/lost-disk.md").read_text(encoding="utf-8")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from support.started import Started
 
 SCRIPT = Path(__file__).parents[1] / "e2e" / "stopped_run.py"
 
@@ -15,17 +15,9 @@ SCRIPT = Path(__file__).parents[1] / "e2e" / "stopped_run.py"
 class Waiting:
     """A command in a process of its own, which waits at a point."""
 
-    def __init__(self, process: subprocess.Popen[str], gate: Path) -> None:
+    def __init__(self, process: Started, gate: Path) -> None:
         self.process, self._gate = process, gate
-
-    def until(self, line: str) -> None:
-        """Wait for a line on stderr."""
-        assert self.process.stderr is not None
-        found = ""
-        for found in self.process.stderr:
-            if found.strip() == line:
-                return
-        raise AssertionError(f"{line!r} was never said; the last line was {found!r}")
+        self.until = process.until
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -34,10 +26,10 @@ class Waiting:
         self._gate.touch()
 
     def end(self) -> tuple[int, str, list[str]]:
-        """Exit code, stdout, and the lines on stderr that are left."""
-        stdout, stderr = self.process.communicate(timeout=60)
-        assert "Traceback" not in stderr
-        return self.process.returncode, stdout, stderr.splitlines()
+        """Exit code, stdout, and the lines on stderr."""
+        code = self.process.wait(60)
+        assert "Traceback" not in self.process.stderr
+        return code, self.process.stdout, self.process.stderr.splitlines()
 
 
 @contextmanager
@@ -45,14 +37,10 @@ def waiting(toml: str, folder: Path, point: str, *options: str) -> Iterator[Wait
     """`securefl run` of a study, waiting at a point."""
     file, gate = folder / "study.toml", folder / "gate"
     file.write_text(toml)
-    command = [sys.executable, SCRIPT, point, gate, "run", file, "--out", folder / "out", *options]
-    process = subprocess.Popen(
-        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = Started(SCRIPT, point, gate, "run", file, "--out", folder / "out", *options)
     try:
         begun = Waiting(process, gate)
         begun.until("At hand.")
         yield begun
     finally:
         process.kill()
-        process.communicate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from support.command_line import securefl
 from support.matching_place import call
+from support.started import Started
 
 from securefl.commands.main import cli
 from securefl.matching import ClientKey, ClientPublic, document
@@ -201,8 +203,7 @@ def test_a_keygen_that_is_killed_is_made_whole_by_the_same_command(
     role: str, moved: int, tmp_path: Path
 ) -> None:
     words = ["keygen", "--role", role, "--out", str(tmp_path / "K"), "--openings", "7"]
-    done = subprocess.run([sys.executable, "-c", KILLED, str(moved), *words], check=False, timeout=120)
-    assert done.returncode == -9
+    assert Started("-c", KILLED, moved, *words).wait() == -signal.SIGKILL
     (secret, kind), (public, _) = ROLES[role]
     found = {name for name in left(tmp_path / "K") if not name.endswith(".part")}
     assert found == ({secret} if moved else set())
@@ -225,13 +226,12 @@ def test_two_keygens_at_once_never_mix_their_pairs(role: str, tmp_path: Path) ->
     """Both look before either writes: the second is refused, or finds the first one's pair."""
     (secret, kind), (public, _) = ROLES[role]
     real = document.write
-    inner: list[subprocess.CompletedProcess[str]] = []
+    inner: list[Started] = []
 
     def write(path: Path, content: Any, **more: Any) -> None:
         if not inner:  # the other process runs between this one's check and its first file
-            out = str(tmp_path / "K")
-            words = [sys.executable, "-m", "securefl", "keygen", "--role", role, "--out", out]
-            inner.append(subprocess.run(words, capture_output=True, text=True, check=False, timeout=120))
+            inner.append(Started("-m", "securefl", "keygen", "--role", role, "--out", tmp_path / "K"))
+            inner[0].wait()
         real(path, content, **more)
 
     with pytest.MonkeyPatch.context() as patched:
