@@ -22,7 +22,7 @@ from securefl.accounting.events import steps_event
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert
 from securefl.dp.noise import Source
-from securefl.training import ModelConfig, evaluate, to_vector
+from securefl.training import ModelConfig, evaluate, record_losses, to_vector
 from securefl.training import dpsgd as module
 from securefl.training.dpsgd import train_privately
 from securefl.training.per_record import ClippedSum
@@ -301,3 +301,14 @@ def test_only_one_module_of_training_needs_opacus() -> None:
 def test_a_chunk_follows_from_the_public_batch(batch: float, rows: int) -> None:
     assert config(expected_batch=batch).chunk == rows
     assert config(expected_batch=batch, chunk=96).chunk == 96
+
+
+def test_a_finite_loss_with_a_gradient_without_end_counts_as_none_bit_by_bit() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(18, 3)))
+    with torch.no_grad():
+        model.get_parameter("0.weight").mul_(1e-3)
+    x, y = np.random.default_rng(0).normal(size=(5, 1, 3, 3)).astype(np.float32), np.arange(5) % 3
+    whole = np.insert(x, 2, np.full((1, 3, 3), 3e38, np.float32), axis=0), np.insert(y, 2, 0)
+    assert np.isfinite(record_losses(model, *whole, "cross_entropy")).all()
+    settings = config(sampling_rate=1.0)
+    assert np.array_equal(trained(settings, whole, start=model), trained(settings, (x, y), start=model))

@@ -892,3 +892,41 @@ def test_the_way_and_its_cost_are_said() -> None:
     told = sentence(seeded(Net), 64)
     assert "since the model (Net) is not on the list of row-wise layers" in told
     assert "64 gradients of 75 values take 0.0 MB at a time" in told
+
+
+def test_every_step_draws_its_masks_anew() -> None:
+    make, x = DRAWING["dropout"]
+    moved = []
+    for steps in (1, 2):
+        model, _ = make_private(seeded(make))
+        before = flat(model)
+        settings = config(sampling_rate=1.0, steps=steps, learning_rate=2.0**-10, expected_batch=1)
+        train_privately(model, x, LABELS, settings, "cross_entropy", Silent(SecretKey(b"k" * 32)))
+        moved.append(before - flat(model))
+    # With one mask in both steps, two steps would move the model twice as far, to within a hundredth.
+    assert np.linalg.norm(moved[1] - 2 * moved[0]) > 0.1 * np.linalg.norm(moved[0])
+
+
+class Leaking(torch.autograd.Function):
+    """A kernel whose gradient of a row has something of all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        return slope + 1e-3 * slope.mean(0)
+
+
+@pytest.mark.parametrize("kernel", [lambda x: x + 1e-3 * x.mean(0), Leaking.apply], ids=["forward", "back"])
+def test_kernels_of_listed_layers_that_mix_rows_are_refused(
+    kernel: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(FEATURES, 9), nn.Tanh(), nn.Linear(9, CLASSES)))
+    before = flat(model)
+    monkeypatch.setattr(torch, "tanh", kernel)
+    assert not scheme_of(model).alone
+    with pytest.raises(ConfigError):
+        summed(model, ROWS, LABELS)
+    np.testing.assert_array_equal(flat(model), before)
