@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 
 import pytest
-from support.tiny_study import FEDAVG, FEDPROF, text
+from support.private_studies import DISTRIBUTED
+from support.tiny_study import FEDAVG, FEDPROF, text, with_privacy
 
 from securefl.core.errors import ConfigError
 from securefl.protocols.fedprof import FedProf
@@ -241,3 +242,11 @@ def test_what_would_take_all_memory_or_overflow_is_refused(old: str, new: str, w
 def test_a_corruption_without_measure_is_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
         parse(GOOD + f"\n[corruption]\n{name} = {value}\n")
+
+
+def test_some_client_neither_drops_out_nor_colludes() -> None:
+    for corrupt in ("0.8", "0.9", "1.0"):
+        with pytest.raises(ConfigError):
+            parse(with_privacy(text(), DISTRIBUTED | {"epsilon": "2.0", "corrupt": corrupt}))
+    whole = with_privacy(text(), DISTRIBUTED | {"epsilon": "2.0", "corrupt": "0.7"})
+    assert parse(whole).privacy.corrupt == 0.7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -15,10 +16,11 @@ from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import CONFIG
-from securefl.study.arm import arm_folder, checkpoint_file
+from securefl.study.arm import ARMS, arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
 from securefl.study.export import taken
+from securefl.study.folder import private_copy
 from securefl.study.run import run_arm
 from securefl.study.world import build
 from securefl.training.trained import load
@@ -126,3 +128,19 @@ def test_a_ledger_that_lost_releases_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="got 0 of 2 rounds"):
         taken(of, tmp_path, "FedAvg")
     assert not (home / "ledger.sqlite").exists()
+
+
+def test_a_run_that_goes_on_during_the_copy_is_noticed(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = shutil.copytree(finished, tmp_path / "run")
+    copy = shutil.copyfile
+
+    def late(source: Path, target: Path) -> None:
+        copy(source, target)
+        with source.open("ab") as file:
+            file.write(b"\0")
+
+    monkeypatch.setattr(shutil, "copyfile", late)
+    with pytest.raises(ConfigError), private_copy(copied, ARMS):
+        pass

@@ -26,7 +26,7 @@ from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun
-from securefl.study.publication import MEASURED, ON_TERMINAL, public
+from securefl.study.publication import ACCURACIES, MEASURED, ON_TERMINAL, public
 from securefl.study.round_events import Round
 
 PUBLIC = {
@@ -356,3 +356,10 @@ def test_the_folder_of_a_party_is_its_owners_alone(tmp_path: Path) -> None:
         assert "party.toml" in modes
         assert {name: mode for name, mode in modes.items() if mode != 0o600} == {}
     assert not (tmp_path / "server" / "ledger.sqlite").exists(), "a server has no records"
+
+
+def test_a_public_table_keeps_accuracies_of_global_models_alone() -> None:
+    models, known = ["global", "personal"], dict.fromkeys(ACCURACIES, 0.5)
+    shown = public(pd.DataFrame({"models": models, **known}))
+    assert shown[list(ACCURACIES)].notna().all(axis=1).tolist() == [True, False]
+    assert shown[list(ACCURACIES)].isna().all(axis=1).tolist() == [False, True]

@@ -209,3 +209,19 @@ def test_a_sweep_shares_its_key(tmp_path: Path, capfd: pytest.CaptureFixture[str
     keys = {kept.read_bytes() for kept in (tmp_path / "out").rglob(NAME)}
     assert len(keys) == 1
     assert len(list((tmp_path / "out").rglob(NAME))) == 3
+
+
+def test_a_key_is_not_replaced(tmp_path: Path) -> None:
+    split_key.write_new(tmp_path, KEY)
+    split_key.write_new(tmp_path, KEY)
+    with pytest.raises(ConfigError):
+        split_key.write_new(tmp_path, SecretKey(bytes(32)))
+    assert split_key.read(tmp_path) == KEY
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o602, 0o604, 0o620])
+def test_a_key_that_others_may_have_read_is_refused(mode: int, tmp_path: Path) -> None:
+    split_key.write_new(tmp_path, KEY)
+    (tmp_path / NAME).chmod(mode)
+    with pytest.raises(DataError):
+        split_key.read(tmp_path)
