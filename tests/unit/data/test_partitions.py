@@ -71,7 +71,7 @@ def test_by_classes_refuses_what_cannot_be() -> None:
     for clients, per_client in ((3, 2), (5, 11)):
         with pytest.raises(ConfigError, match="all 10 classes"):
             by_classes(TEN_CLASSES, clients, per_client, rng())
-    with pytest.raises(ConfigError, match="Expected a record for each"):
+    with pytest.raises(ConfigError, match="a record for each"):
         by_classes(np.arange(10), 50, 2, rng())
 
 
@@ -229,7 +229,7 @@ def test_a_small_alpha_gives_few_classes_and_a_large_one_the_same_mix() -> None:
 
 
 def test_a_least_size_that_no_draw_meets_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ConfigError, match="a larger alpha, fewer clients or a smaller min_size"):
+    with pytest.raises(ConfigError, match="smaller min_size"):
         dirichlet(TEN_CLASSES, 100, 0.001, rng())
     assert min(map(len, dirichlet(TEN_CLASSES, 100, 0.01, rng(), 0))) == 0
 

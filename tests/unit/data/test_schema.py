@@ -72,7 +72,7 @@ def test_a_list_of_mappings_and_polars_read_alike() -> None:
         other = frame_of(made, "polars")
         assert other is not None
         assert SCHEMA.encode(other, "polars") == pytest.approx(np.array(ENCODED, np.float32))
-    with pytest.raises(DataError, match=r"Call its collect\(\) first"):
+    with pytest.raises(DataError, match=r"collect\(\) first"):
         frame_of(polars.LazyFrame(columns), "polars")
 
 

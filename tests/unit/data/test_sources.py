@@ -215,7 +215,7 @@ def test_download_asks_the_network_for_what_is_missing(
 ) -> None:
     no_network(monkeypatch)
 
-    with pytest.raises(DataError, match=r"no network for https://ossci-datasets"):
+    with pytest.raises(DataError, match="https://ossci-datasets"):
         load("mnist", folder=tmp_path, download=True)
 
 
@@ -231,7 +231,7 @@ def test_decoded_cifar_is_checked_and_preferred_to_a_download(
     for file in CIFAR10_DECODED:
         (place / file.path).write_bytes(b"forged")
 
-    with pytest.raises(DataError, match=r"the published file at .*cifar10/decoded/data_batch_1\.bin"):
+    with pytest.raises(DataError, match=r"decoded/data_batch_1\.bin"):
         load("cifar10", download=True)
 
 
@@ -241,16 +241,16 @@ def test_a_named_folder_is_the_only_one(tmp_path: Path, monkeypatch: pytest.Monk
     for file in CIFAR10_DECODED:
         (tmp_path / "securefl" / file.path).write_bytes(b"")
 
-    with pytest.raises(DataError, match=r"cifar10/data_batch_1\.bin of .*securefl data fetch cifar10"):
+    with pytest.raises(DataError, match="data fetch cifar10"):
         load("cifar10", folder=tmp_path / "other")
 
 
 def test_required_files_are_those_that_would_be_read(tmp_path: Path) -> None:
     require_files("digits", folder=tmp_path)
-    with pytest.raises(DataError, match=r"cifar10/data_batch_1\.bin of .*securefl data fetch cifar10"):
+    with pytest.raises(DataError, match="data fetch cifar10"):
         require_files("cifar10", folder=tmp_path)
     for file in CIFAR10_DECODED:
         (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file.path).write_bytes(b"")
-    with pytest.raises(DataError, match=r"the published file at .*decoded/data_batch_1\.bin"):
+    with pytest.raises(DataError, match=r"decoded/data_batch_1\.bin"):
         require_files("cifar10", folder=tmp_path)

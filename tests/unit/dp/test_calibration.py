@@ -44,7 +44,7 @@ def test_how_loose_the_paper_is(epsilon: float, delta: float, factor: float) -> 
 @pytest.mark.parametrize(("delta", "largest"), [(0.1, 91), (1e-2, 110), (1e-5, 169), (1e-6, 189)])
 def test_the_paper_is_refused_where_it_is_wrong(delta: float, largest: int) -> None:
     calibration.sigma(largest - 1, delta, releases=3, sensitivity=2.0, method="paper")
-    with pytest.raises(ConfigError, match="Expected an epsilon at which"):
+    with pytest.raises(ConfigError, match="an epsilon at which"):
         calibration.sigma(largest + 1, delta, releases=3, sensitivity=2.0, method="paper")
 
 
@@ -99,7 +99,7 @@ def test_a_delta_that_floats_cannot_hold_is_refused_everywhere(delta: float, tmp
         lambda: cli(["calibrate", "--epsilon=1", "--sensitivity=1", f"--delta={delta}"], **alone),
         lambda: cli(["ledger", "epsilon", f"--events={events}", f"--delta={delta}"], **alone),
     ):
-        with pytest.raises(ConfigError, match=r"Expected delta >= 2\.23e-308, got"):
+        with pytest.raises(ConfigError, match=r"delta >= 2\.23e-308, got"):
             refused()
 
 
@@ -116,5 +116,5 @@ def test_the_smallest_deltas_are_computed_with(delta: float, epsilon: float) -> 
 
 
 def test_an_accountant_that_cannot_tell_says_so() -> None:
-    with pytest.raises(ConfigError, match="'pld' can calibrate, got epsilon 1 at delta 1e-30"):
+    with pytest.raises(ConfigError, match="'pld' .*1 at delta 1e-30"):
         calibration.sigma(1.0, 1e-30, releases=1, sensitivity=1.0, method="pld")

@@ -149,7 +149,7 @@ def test_a_spent_budget_refuses_and_nothing_is_computed_or_opened(tmp_path: Path
             assert aggregator.query(query(spec=spec)).survivors == EVERYBODY
         spent = aggregator.ledger.epsilon("client-0002", "server")
         assert 1.99 < spent <= 2.0
-        with pytest.raises(BudgetExceeded, match=r"All 5 clients refused. client-0000: .* 0 rounds like it"):
+        with pytest.raises(BudgetExceeded, match="client-0000: .* 0 rounds"):
             aggregator.query(query(spec=spec))
         assert "0 rounds like it remain" in aggregator.log.abstained["client-0002"]
         assert aggregator.ledger.epsilon("client-0002", "server") == spent
@@ -261,7 +261,7 @@ def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
 def test_nobody_answers_after_the_schedule(tmp_path: Path) -> None:
     with opened(replace(OPEN, max_rounds=1), tmp_path) as aggregator:
         assert aggregator.query(query()).survivors == EVERYBODY
-        with pytest.raises(BudgetExceeded, match=r"All 5 clients refused. The declared schedule is over"):
+        with pytest.raises(BudgetExceeded, match="schedule is over"):
             aggregator.query(query())
         assert "Have all parties agree on a plan with more" in aggregator.log.abstained["client-0000"]
 
@@ -300,7 +300,7 @@ def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path
     account = account_of(shared)
     assert len(account.entries) == 1
     assert account.epsilon("server") == pytest.approx(2.0, abs=0.02)
-    with pytest.raises(BudgetExceeded, match="beside 1 run over the same records"):
+    with pytest.raises(BudgetExceeded, match="beside 1 run"):
         aggregator("b")
     with pytest.raises(ConfigError, match="got others"):
         aggregator("c", [*records(), records()[0]])

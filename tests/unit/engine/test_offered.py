@@ -84,7 +84,7 @@ def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: 
     offered = TRAINED if "training" in other else STEP
     plan = replace(plan, non_private=("step",))
     with opened(tmp_path, plan, offered) as aggregator:
-        with pytest.raises(LocalProtocolError, match="Expected a spec that clients contribute"):
+        with pytest.raises(LocalProtocolError, match="clients contribute"):
             aggregator.query(query(replace(offered, **other)))
         assert aggregator.ledger.rows() == []
         assert aggregator.query(query(offered)).survivors == EVERYBODY
@@ -184,7 +184,7 @@ def test_nothing_is_rounded_after_its_sensitivity_was_declared() -> None:
         return protect(plan, tiny, Value(**given), key=key, weight=1.0)._numbers
 
     floats = 0.5 * tiny.grid.step + np.array([-1, 1])[:, None] * np.full(10_000, 5e-9)
-    with pytest.raises(LocalProtocolError, match="Expected integers of the grid"):
+    with pytest.raises(LocalProtocolError, match="integers of the grid"):
         mu(lambda x: release(x, clear=x), (floats[0], floats[1]), reach(plan, tiny))
     integers = np.trunc(floats / tiny.grid.step).astype(np.int64)
     assert mu(lambda x: release(x, integers=x), (integers[0], integers[1]), reach(plan, tiny)) == 0

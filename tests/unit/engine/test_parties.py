@@ -278,7 +278,7 @@ def test_a_network_refuses_two_drives_of_one_party() -> None:
 
 def test_a_ledger_of_another_plan_is_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger", replace(CLEAR, delta=1e-6).terms())
-    with pytest.raises(ConfigError, match="Expected a ledger of this plan's terms"):
+    with pytest.raises(ConfigError, match="this plan's terms"):
         client(CLEAR, ledger=ledger)
 
 
@@ -287,7 +287,7 @@ def test_a_key_holder_of_another_name_in_the_directory_is_refused() -> None:
     whole = InProcess(server(TWO), [client(TWO, range(CLIENTS))], mine)
     whole.query(replace(ASK, sums=()), PLACE)
     assert mine._directory is not None
-    with pytest.raises(ConfigError, match="this key holder's own keys"):
+    with pytest.raises(ConfigError, match="key holder's own keys"):
         other.enter(mine._directory)
 
 
@@ -314,7 +314,7 @@ def test_a_client_whose_journal_was_lost_is_told_so_itself() -> None:
         party._directory, members=lambda names: [Identity.generate(name).member() for name in names]
     )
     party._directory = others
-    with pytest.raises(ConfigError, match="Pin them again, or restore the journals"):
+    with pytest.raises(ConfigError, match="restore the journals"):
         party.call(party.names, encode_call(ATTEMPT, sum_call()))
 
 

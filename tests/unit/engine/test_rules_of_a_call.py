@@ -83,7 +83,7 @@ def test_a_client_signs_another_agreement_when_it_was_ordered_otherwise(plan: Pl
 def test_a_call_for_members_outside_the_order_is_refused(members: tuple[int, ...], plan: Plan) -> None:
     """Client 6 has pinned keys, and nobody was told that it takes part."""
     made = ordered(plan)
-    with pytest.raises(RemoteProtocolError, match="among the 6 clients of the order"):
+    with pytest.raises(RemoteProtocolError, match="among the 6 clients"):
         made.call(sum_call(members=members))
     assert set(made.call(sum_call(members=(0, 1, 2, 3, 4))).machines) == set(EVERYBODY[:5])
 
@@ -92,7 +92,7 @@ def test_a_call_for_members_outside_the_order_is_refused(members: tuple[int, ...
     "wrong", [{"names": ("own", "other"), "lengths": (3, 3)}, {"names": ("other",)}], ids=["more", "another"]
 )
 def test_a_call_for_other_sums_than_were_ordered_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(RemoteProtocolError, match="Expected a call for \\('own',\\)"):
+    with pytest.raises(RemoteProtocolError, match=r"a call for \('own',\)"):
         ordered().call(sum_call(**wrong))
 
 

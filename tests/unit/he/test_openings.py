@@ -89,9 +89,9 @@ def test_an_altered_reply_or_count_is_refused(tmp_path: Path, edit: str) -> None
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(f"UPDATE openings SET {edit}")
     if "request" not in edit:
-        with pytest.raises(DataError, match=r"a row is not as it was written.*make a new key"):
+        with pytest.raises(DataError, match="make a new key"):
             second.once(b"a", 3, 5, never, sender="v")
-    with pytest.raises(DataError, match="a row is not as it was written"):
+    with pytest.raises(DataError, match="not as it was written"):
         Openings(path)
     first.close()
     second.close()
@@ -101,11 +101,11 @@ def test_it_goes_on_beside_the_ledger_it_began_with(tmp_path: Path) -> None:
     store = Openings(tmp_path / "openings.sqlite")
     store.bind("one")
     store.bind("one")
-    with pytest.raises(DataError, match="Expected the ledger that was bound to this key's openings"):
+    with pytest.raises(DataError, match="bound to this key"):
         store.bind("another")
     store.close()
     before = Openings()
     before.once(b"a", 1, 5, lambda: b"", sender="v")
-    with pytest.raises(DataError, match="Expected the ledger that was bound to this key's openings"):
+    with pytest.raises(DataError, match="bound to this key"):
         before.bind("one")
     before.close()

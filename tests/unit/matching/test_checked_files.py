@@ -94,22 +94,22 @@ def test_a_profile_of_a_client_that_was_not_given_is_not_read() -> None:
 
 def test_without_a_key_or_a_declaration_nothing_is_encrypted() -> None:
     holder, evaluator = parties()
-    with pytest.raises(ConfigError, match="a client's key to sign with under --params compact"):
+    with pytest.raises(ConfigError, match="key to sign with"):
         OWNED[0].encrypt(holder.public, evaluator.public, options=declared(COMPACT))
-    with pytest.raises(ConfigError, match="a declared baseline under --params compact, got none"):
+    with pytest.raises(ConfigError, match="compact, got none"):
         OWNED[0].encrypt(holder.public, evaluator.public, options=COMPACT, own=CLIENTS[0])
 
 
 def test_another_baseline_than_the_declared_is_refused() -> None:
     holder, evaluator = parties()
-    with pytest.raises(ConfigError, match="the baseline that was declared"):
+    with pytest.raises(ConfigError, match="baseline .*was declared"):
         evaluator.match(holder.public, OTHER, [sealed(declared(COMPACT))])
 
 
 def test_an_encrypted_baseline_is_none_that_can_be_declared() -> None:
     holder, evaluator = parties()
     options = declared(Options())
-    with pytest.raises(DataError, match="room for an encrypted baseline"):
+    with pytest.raises(DataError, match="encrypted baseline"):
         BASE.encrypt_baseline(holder.public, evaluator.public, options=options)
 
 
@@ -187,7 +187,7 @@ def test_what_clients_did_not_sign_opens_nothing(which: str) -> None:
     if which in ("salt", "weights"):
         at = 0 if which == "salt" else 40
         change: Forge = lambda head, items: (head[:at] + bytes([head[at] ^ 1]) + head[at + 1 :], items)  # noqa: E731
-        with pytest.raises(DataError, match="weights that were declared"):
+        with pytest.raises(DataError, match="weights .* declared"):
             holder.reveal(forged(scores, change), evaluator.public, clients=GIVEN)
         return
     if which == "label":
@@ -241,7 +241,7 @@ def test_unchecked_requests_under_a_checked_key_are_not_read() -> None:
     }
     body = bytes(COMPACT.terms(3, 100).request_bytes)
     signature = evaluator.signing.sign(Document("encrypted-scores", header, body).signed_part())
-    with pytest.raises(DataError, match="scores of a declared baseline under --params compact"):
+    with pytest.raises(DataError, match="of a declared baseline"):
         holder.reveal(Scores(header, body + signature.raw), evaluator.public, clients=GIVEN)
 
 
@@ -265,7 +265,7 @@ def test_weights_of_no_baseline_are_not_read_though_they_were_declared() -> None
     header = {**names, "labels": ["p1"], **options.to_header(3)}
     body = seal(holder.public.agreement, bytes(32) + raw + item, requests_context(header))
     signature = evaluator.signing.sign(Document("encrypted-scores", header, body).signed_part())
-    with pytest.raises(DataError, match="Expected weights 3 to 5 from"):
+    with pytest.raises(DataError, match="weights 3 to 5 from"):
         holder.reveal(Scores(header, body + signature.raw), evaluator.public, clients=GIVEN)
     with pytest.raises(RemoteProtocolError, match="scores could wrap"):
         addressed_checked.addressed(message, question, bad, 1e9, SystemRandom(), sender="p1")

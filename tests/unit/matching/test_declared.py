@@ -110,7 +110,7 @@ def test_the_key_holder_learns_the_baseline() -> None:
 
 def test_another_baseline_is_refused_by_the_evaluators_own_command() -> None:
     parties = Parties()
-    with pytest.raises(ConfigError, match="the baseline that was declared to the clients"):
+    with pytest.raises(ConfigError, match="declared to the clients"):
         parties.match(owned(98))
 
 
@@ -119,14 +119,14 @@ def test_a_malicious_evaluator_has_no_other_baseline_scored() -> None:
     parties = Parties()
     plain, start = parties.plain(parties.match()), addressed_told.head_bytes(parties.terms)
     head = parties.head(parties.weights(owned(98)))
-    with pytest.raises(DataError, match="the weights that were declared"):
+    with pytest.raises(DataError, match="weights .* declared"):
         parties.keys.reveal(parties.signed(head + plain[start:]), parties.server.public)
     own = addressed_told.checked(head, parties.terms)[1].hex()
     found = parties.keys.reveal(parties.signed(head + plain[start:], declared=own), parties.server.public)
     assert not found.scores
     assert all("made for us" in why for why in found.refused.values())
     salt = parties.head(parties.weights(parties.base), bytes([1]) * 32)
-    with pytest.raises(DataError, match="the weights that were declared"):
+    with pytest.raises(DataError, match="weights .* declared"):
         parties.keys.reveal(parties.signed(salt + plain[start:]), parties.server.public)
     assert parties.keys.opened.opened == 0
 
@@ -171,7 +171,7 @@ def test_a_swapped_label_and_a_fresh_key_twice_are_refused() -> None:
 def test_told_and_dealt_profiles_are_not_mixed() -> None:
     parties = Parties()
     dealt = parties.encrypt(owned(5), "p5", PADS)
-    with pytest.raises(NothingLeft, match="Expected the same options of all profiles, got declared"):
+    with pytest.raises(NothingLeft, match="options .*got declared"):
         parties.server.match(parties.keys.public, parties.base, [*parties.sealed, dealt])
     scores = parties.server.match(
         parties.keys.public, parties.base, [*parties.sealed, dealt], options=parties.options
@@ -213,11 +213,11 @@ def test_declarations_of_others_are_refused() -> None:
     with pytest.raises(DataError, match="this evaluator declared"):
         parties.declaration.checked(parties.keys.public, server.public)
     changed = {**parties.declaration.header, "declared": "0" * 64}
-    with pytest.raises(DataError, match="a declaration that the evaluator signed"):
+    with pytest.raises(DataError, match="declaration .*signed"):
         Declaration(changed, parties.declaration.signature).checked(
             parties.keys.public, parties.server.public
         )
-    with pytest.raises(DataError, match="a declaration that the evaluator signed"):
+    with pytest.raises(DataError, match="declaration .*signed"):
         Declaration(parties.declaration.header, Signature(b"")).checked(
             parties.keys.public, parties.server.public
         )
@@ -231,7 +231,7 @@ def test_declarations_of_others_are_refused() -> None:
 
 @pytest.mark.parametrize("declared", [None, 7, "", "0" * 63, "G" * 64, ["0" * 64]])
 def test_a_header_whose_digest_is_none_is_refused(declared: object) -> None:
-    with pytest.raises(DataError, match="Expected declared in the file's header"):
+    with pytest.raises(DataError, match="declared in the file"):
         Options.from_header({**PADS.to_header(Q), "declared": declared})
 
 
@@ -242,5 +242,5 @@ def test_a_declared_baseline_is_a_digest() -> None:
         Options(declared="0" * 63)
     keys = KeyHolder.generate(openings=1, parameters="pads")
     options = Options(parameters="compact", declared="0" * 64)
-    with pytest.raises(DataError, match="a key holder's key for ciphertexts, got one for pads alone"):
+    with pytest.raises(DataError, match="one for pads alone"):
         owned(1).encrypt(keys.public, Evaluator.generate().public, options=options, own=ClientKey.generate())

@@ -47,12 +47,12 @@ def test_an_anchor_that_is_none_is_refused_by_name(anchor: object) -> None:
     header = {**Options().to_header(2), "anchor": anchor}
     if anchor is ...:
         del header["anchor"]
-    with pytest.raises(DataError, match="Expected anchor in the file's header"):
+    with pytest.raises(DataError, match="anchor in the file"):
         Options.from_header(header)
     if not isinstance(anchor, type(...)):
         with pytest.raises(DataError, match="Expected anchor"):
             SERVER.match(KEYS.public, ONE, [sealed(anchor=anchor)])
-        with pytest.raises(ConfigError, match="Expected anchor as an Anchor"):
+        with pytest.raises(ConfigError, match="anchor as an Anchor"):
             Options(anchor=anchor)  # type: ignore[arg-type]
 
 
@@ -103,7 +103,7 @@ def test_labels_that_an_evaluator_signed_are_checked_before_they_are_shown(label
     made = SERVER.match(KEYS.public, ONE, [ONE.encrypt(KEYS.public, SERVER.public, label="p1")])
     content = Document("encrypted-scores", {**made.header, "labels": labels}, made.body[:-64])
     signed = Scores(content.header, content.body + SERVER.signing.sign(content.signed_part()).raw)
-    with pytest.raises(DataError, match="labels, each once and printable") as refusal:
+    with pytest.raises(DataError, match="each once and printable") as refusal:
         KEYS.reveal(signed, SERVER.public)
     assert str(refusal.value).isprintable()
 
@@ -141,9 +141,7 @@ def test_a_gibibyte_behind_a_valid_first_line_is_not_read(kind: str, tmp_path: P
         target.truncate(2**30)  # of zeros, which take no space
     tracemalloc.start()
     try:
-        with pytest.raises(
-            DataError, match=r"large: Expected an? .* file of at most [\d,]+ bytes, got 1,073,741,824"
-        ):
+        with pytest.raises(DataError, match="large: .*1,073,741,824"):
             read(path, kind)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
@@ -157,7 +155,7 @@ def test_a_header_of_many_values_is_refused_before_one_is_made(item: bytes, tmp_
     path.write_bytes(raw + hashlib.sha256(raw).digest())
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match="Expected a header of at most 16,777,216 bytes"):
+        with pytest.raises(DataError, match="header .*16,777,216 bytes"):
             read(path, "encrypted-profile")
         assert tracemalloc.get_traced_memory()[1] < 4 * len(raw)
     finally:

@@ -168,7 +168,7 @@ def test_a_baseline_whose_constant_would_wrap_is_refused() -> None:
     narrow = Options(parameters="pads", bounds=Bounds(mean=0.01, variance_low=0.5, variance_high=1))
     parties = Parties(options=narrow)
     parties.base = Profile(np.full(Q, 31.0), np.ones(Q))
-    with pytest.raises(ConfigError, match=r"whose constant .* makes them wrap"):
+    with pytest.raises(ConfigError, match="makes them wrap"):
         parties.match()
 
 
@@ -296,7 +296,7 @@ def test_a_fresh_key_of_small_order_costs_its_own_score(fresh: bytes) -> None:
 def test_another_evaluators_request_is_refused() -> None:
     """Even if the first evaluator gave it the message: the pad is for one evaluator."""
     parties, other = Parties(), Evaluator.generate()
-    with pytest.raises(NothingLeft, match="sealed to another evaluator"):
+    with pytest.raises(NothingLeft, match="to another evaluator"):
         other.match(parties.keys.public, parties.base, parties.sealed)
     item = parties.items(parties.match())[0]
     first, parties.server = parties.server, other
@@ -329,7 +329,7 @@ def test_words_of_another_length_than_the_header_says() -> None:
     with pytest.raises(DataError, match="words of 64 bits, got"):
         parties.keys.reveal(parties.forged(items), parties.server.public)
     other = Sealed("encrypted-profile", {**wide.sealed[0].header, "parameters": "pads"}, wide.sealed[0].body)
-    with pytest.raises(NothingLeft, match="not sealed to this key in this context"):
+    with pytest.raises(NothingLeft, match="not sealed to this key"):
         wide.match([other])
 
 
@@ -348,11 +348,11 @@ def test_profiles_under_pads_and_under_ciphertexts_are_not_mixed() -> None:
 
 def test_an_encrypted_baseline_has_no_pads() -> None:
     parties, whole = Parties(), KeyHolder.generate(openings=9)
-    with pytest.raises(DataError, match=r"an encrypted baseline, got pads\. Use strong"):
+    with pytest.raises(DataError, match=r"got pads\. Use strong"):
         parties.base.encrypt_baseline(parties.keys.public, parties.server.public, options=PADS)
     base = owned(9).encrypt_baseline(whole.public, parties.server.public)
     sealed = owned(1).encrypt(whole.public, parties.server.public, options=PADS)
-    with pytest.raises(DataError, match="a plaintext baseline under --params pads"):
+    with pytest.raises(DataError, match="plaintext .*params pads"):
         parties.server.match(whole.public, base, [sealed])
 
 
@@ -383,13 +383,13 @@ def test_requests_that_were_sealed_to_another_key_or_header() -> None:
     parties = Parties()
     scores = parties.match()
     changed = {**scores.header, "labels": ["p1", "p0"]}
-    with pytest.raises(DataError, match="not sealed to this key in this context"):
+    with pytest.raises(DataError, match="not sealed to this key"):
         parties.keys.reveal(parties.signed(changed, scores.body[:-64]), parties.server.public)
     other = seal(AgreementKey.generate().public, bytes(10), requests_context(scores.header))
     for body in (other, b"", bytes(31), bytes(48)):
         with pytest.raises(DataError):
             parties.keys.reveal(parties.signed(dict(scores.header), body), parties.server.public)
-    with pytest.raises(DataError, match="Expected scores that the evaluator signed"):
+    with pytest.raises(DataError, match="the evaluator signed"):
         parties.keys.reveal(
             Scores(scores.header, scores.body[:-1] + bytes([scores.body[-1] ^ 1])), parties.server.public
         )
@@ -456,7 +456,7 @@ def test_the_cap_counts_scores() -> None:
     found = parties.keys.reveal(parties.match([extra, parties.sealed[0]]), parties.server.public)
     assert list(found.scores) == ["p0"], "on record"
     assert "used up" in found.refused["p7"]
-    with pytest.raises(ConfigError, match="at most 3 profiles in one match"):
+    with pytest.raises(ConfigError, match="at most 3 profiles"):
         parties.match([*parties.sealed, extra])
 
 
@@ -515,7 +515,7 @@ def test_a_weak_key_for_pads_is_refused_though_its_holder_signed_it() -> None:
 
 def test_no_keys_at_all_are_none() -> None:
     keys = KeyHolder.generate(openings=9, parameters="pads")
-    with pytest.raises(DataError, match="Expected a key holder's keys of"):
+    with pytest.raises(DataError, match="a key holder's keys of"):
         PublicKeys(b"", keys.signing.public, 9, keys.public.signature)
 
 

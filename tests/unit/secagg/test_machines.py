@@ -279,7 +279,7 @@ def test_a_client_without_a_server_gives_up() -> None:
 def test_only_the_server_speaks_to_clients_and_only_the_cohort_to_the_server() -> None:
     agreed = agreement()
     machine = client(1, agreed)
-    with pytest.raises(RemoteProtocolError, match="Expected messages from the server"):
+    with pytest.raises(RemoteProtocolError, match="messages from the server"):
         machine.receive(machine.begin().state, client_name(2), None)
     server = Server(agreement=agreed)
     with pytest.raises(RemoteProtocolError, match="pinned roster"):
@@ -290,9 +290,9 @@ def test_what_nobody_asked_for_is_refused_locally() -> None:
     agreed = agreement()
     machine, server = client(1, agreed), Server(agreement=agreed)
     advertised = machine.provide(machine.begin().state, SECRET).state
-    with pytest.raises(LocalProtocolError, match="Expected an answer only to a need"):
+    with pytest.raises(LocalProtocolError, match="only to a need"):
         machine.provide(advertised, True)
-    with pytest.raises(LocalProtocolError, match="Expected an answer only to a need"):
+    with pytest.raises(LocalProtocolError, match="only to a need"):
         server.provide(server.begin().state, Aborted(phase="x", reason="y"))
 
 

@@ -78,7 +78,7 @@ def test_another_version_is_refused_and_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 2")
     before = path.read_bytes()
-    with pytest.raises(DataError, match=r"a list of version 3, .* got version 2"):
+    with pytest.raises(DataError, match="version 3, .*version 2"):
         Database(path, KIND)
     assert path.read_bytes() == before
 
@@ -99,14 +99,14 @@ def test_other_tables_are_refused(path: Path, statement: str) -> None:
         pass
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(statement)
-    with pytest.raises(DataError, match="its tables are not those of a list"):
+    with pytest.raises(DataError, match="not those of a list"):
         Database(path, KIND)
 
 
 @pytest.mark.parametrize("content", [b"junk" * 999, b"SQLite format 3\x00" + b"\xff" * 4096])
 def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"list\.sqlite is damaged .* Write it anew"):
+    with pytest.raises(DataError, match="damaged .*Write it anew"):
         Database(path, KIND)
 
 
@@ -127,7 +127,7 @@ def test_a_full_disk(path: Path) -> None:
         db.run("INSERT INTO items VALUES (1, x'')")
         ((pages,),) = db.rows("PRAGMA page_count")
         db.rows(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(DataError, match=r"the disk is full.* Make room"), db.transaction():
+        with pytest.raises(DataError, match="full.* Make room"), db.transaction():
             db.run("INSERT INTO items VALUES (2, zeroblob(99999))")
         db.rows("PRAGMA max_page_count = 100000")
         with db.transaction():

@@ -36,7 +36,7 @@ def test_a_link_is_refused_and_what_it_points_at_stays(tmp_path: Path) -> None:
     other, link = tmp_path / "other", tmp_path / "metrics.csv"
     other.write_bytes(b"mine")
     link.symlink_to(other)
-    with pytest.raises(DataError, match=r"Expected a regular file or nothing at .*metrics\.csv, got a symb"):
+    with pytest.raises(DataError, match=r"metrics\.csv, got a symb"):
         write(link, "x")
     link.unlink()
     link.symlink_to(tmp_path / "nothing")

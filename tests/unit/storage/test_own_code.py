@@ -84,7 +84,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, what: str) -> None:
         case _:
             module(home, "pack/mine.py", SAYS.format("inside"))
             (home / "pack" / "__init__.py").symlink_to(outside.parent / "__init__.py")
-    with pytest.raises(ConfigError, match="A study runs no code outside of its folder"):
+    with pytest.raises(ConfigError, match="outside of its folder"):
         located("pack.mine:load", home)
 
 
@@ -92,9 +92,7 @@ def test_code_elsewhere_on_the_path_is_refused(tmp_path: Path, monkeypatch: pyte
     module(tmp_path / "elsewhere", "strangers.py", "raise RuntimeError('run')\n")
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     for home in (None, tmp_path):
-        with pytest.raises(
-            ConfigError, match=r"an import would take .*strangers.py, which is in neither place"
-        ):
+        with pytest.raises(ConfigError, match="strangers.py, .*neither"):
             located("strangers:load", home)
 
 
@@ -119,13 +117,13 @@ def test_an_installed_package_is_found_and_its_name_is_its_own(tmp_path: Path) -
         assert place.own is None
         assert load(place)() == "theirs"
         module(tmp_path / "home", "their_data.py", SAYS.format("mine"))
-        with pytest.raises(ConfigError, match="Give the file another name"):
+        with pytest.raises(ConfigError, match="another name"):
             located("their_data:load", tmp_path / "home")
 
 
 def test_a_module_of_python_is_not_replaced(tmp_path: Path) -> None:
     module(tmp_path, "json.py", SAYS.format("mine"))
-    with pytest.raises(ConfigError, match="Give the file another name"):
+    with pytest.raises(ConfigError, match="another name"):
         located("json:load", tmp_path)
 
 

@@ -25,12 +25,12 @@ def test_a_file_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
         target.truncate(2**30)  # of zeros, which take no space
     tracemalloc.start()
     try:
-        with pytest.raises(ConfigError, match=r"study\.toml: .* at most 65,536 bytes, got 1,073,741,824"):
+        with pytest.raises(ConfigError, match="65,536 .*1,073,741,824"):
             read(path)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
-    with pytest.raises(ConfigError, match="/dev/zero: Expected a regular file, got a device"):
+    with pytest.raises(ConfigError, match="/dev/zero: .*a device"):
         read_text(Path("/dev/zero"))
 
 
@@ -38,7 +38,7 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text("#" * LARGEST_TOML)
     assert toml(read_text(path)) == {}
-    with pytest.raises(ConfigError, match="at most 65,536 characters of TOML, got 65,537"):
+    with pytest.raises(ConfigError, match="TOML, got 65,537"):
         toml("#" * (LARGEST_TOML + 1))
 
 
@@ -50,7 +50,7 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path) -> None:
 def test_another_encoding_is_told_as_such(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"study\.toml as text in UTF-8, got other bytes\. Save it as such"):
+    with pytest.raises(ConfigError, match="UTF-8, got other bytes"):
         read(path)
 
 
@@ -117,7 +117,7 @@ def test_a_profile_of_many_empty_lists_is_refused_before_one_is_made(tmp_path: P
     path.write_bytes(b'{"mean": [' + b"[]," * count + b"[]]}")
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match=r"p\.json: Expected at most 1,048,576 numbers"):
+        with pytest.raises(DataError, match="1,048,576 numbers"):
             read_profile(path)
         assert tracemalloc.get_traced_memory()[1] < 3 * path.stat().st_size
     finally:
