@@ -23,7 +23,7 @@ from securefl.api.running import Run
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.mechanisms.charges import allotment, events_of
 from securefl.study import world
-from securefl.study.accounted import ALONE
+from securefl.study.accounted import ALONE, allotted, reserve
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Brought, Study, parse
@@ -244,3 +244,16 @@ def test_a_run_that_was_refused_does_not_go_on(tmp_path: Path, capfd: pytest.Cap
         assert "Nothing was released" in err
         assert "Going on" not in err
         assert sorted(path.name for path in tmp_path.iterdir()) == ["study.toml"]
+
+
+def test_runs_are_reserved_all_or_none_and_over_the_same_records(tmp_path: Path) -> None:
+    study = shared(tmp_path, seeds="[3, 4]", budget="2.5")
+    made = composition(study, study.arms[0], world.build(study, 3))
+    wants = [allotted(study, study.arms[0], seed, made, f"{seed:032x}") for seed in (3, 4)]
+    with pytest.raises(BudgetExceeded):
+        reserve(study, made[1], "these records", wants)
+    assert not held(tmp_path).entries
+    reserve(study, made[1], "these records", wants[:1])
+    with pytest.raises(ConfigError):
+        reserve(study, made[1], "other records", wants[:1])
+    assert [entry.allotment.what for entry in held(tmp_path).entries] == ["tiny, FedLog, seed 3"]

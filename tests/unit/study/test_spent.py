@@ -103,3 +103,12 @@ def test_a_table_without_a_column_is_refused(noised: Played) -> None:
     played, arms, _ = noised
     with pytest.raises(DataError, match="without most"):
         epsilon(spent([played], arms).drop(columns="most"))
+
+
+def test_rounds_that_are_not_shown_are_charged(noised: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    played, arms, _ = noised
+    whole = spent([played], arms)
+    monkeypatch.setattr(spending, "_MOST_POINTS", 2)
+    found, figures = spent([played], arms), ["least", "median", "most"]
+    expected = whole.loc[whole["round"] != 2, figures].to_numpy()
+    assert found[figures].to_numpy() == pytest.approx(expected)
