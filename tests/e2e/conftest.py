@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from securefl.storage.processes import Name, Supervisor
 from securefl.study import run_report
 
 
@@ -20,6 +22,23 @@ def one_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if not any(map(request.node.get_closest_marker, ("docs", "slow"))):
         figures = run_report.figures
         monkeypatch.setattr(run_report, "figures", lambda *given: figures(*given)[:1])
+
+
+class _Forks(Supervisor[Name]):
+    def __init__(self, method: str) -> None:
+        assert method == "spawn"
+        super().__init__("fork")
+
+
+@pytest.fixture(scope="session")
+def forks() -> type[Supervisor[Any]]:
+    """Workers of a sweep that are copies of this process: a start of their own takes seconds."""
+    return _Forks
+
+
+@pytest.fixture
+def forked_cells(monkeypatch: pytest.MonkeyPatch, forks: type[Supervisor[Any]]) -> None:
+    monkeypatch.setattr("securefl.sweep.run.Supervisor", forks)
 
 
 @pytest.fixture

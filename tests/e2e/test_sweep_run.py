@@ -23,7 +23,7 @@ from securefl.commands.plan import plan
 from securefl.commands.run import run as run_command
 from securefl.commands.sweep import sweep
 from securefl.core.errors import ConfigError, SecureFLError
-from securefl.study import world
+from securefl.study import run_report, world
 from securefl.study.checkpoint import Checkpoint
 from securefl.sweep.cells import Cell, parse_sweep
 from securefl.sweep.check import check
@@ -57,11 +57,14 @@ def written(folder: Path, content: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Result]:
+def done(tmp_path_factory: pytest.TempPathFactory, forks: type) -> tuple[Path, Path, Result]:
     """TOML, folder and result of a sweep of two by two cells."""
     folder = tmp_path_factory.mktemp("sweep")
     toml, out = written(folder, NOISED + GRID), folder / "out"
-    return toml, out, swept(toml, out, "--json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("securefl.sweep.run.Supervisor", forks)
+        patch.setattr(run_report, "figures", lambda *_: [])
+        return toml, out, swept(toml, out, "--json")
 
 
 def refuse(word: str) -> None:
@@ -232,6 +235,7 @@ def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) ->
     assert again.exit_code == ExitCode.UNLEARNT, "what is finished is told again"
 
 
+@pytest.mark.usefixtures("forked_cells")
 def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securefl.sweep.session.check", lambda *_, **__: [])  # as if it failed while it runs
     toml = written(tmp_path, text(FEDAVG) + '[sweep.grid]\n"data.clients" = [5000, 6, 4]\n')
