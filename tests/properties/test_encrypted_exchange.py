@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tiny_he import SURELY
 from support.tiny_parties import session
 
 from securefl.accounting.ledger import Ledger, Terms
@@ -121,7 +122,7 @@ def assert_right(answers: Answers, bound: float, clients: set[int]) -> None:
     numbers = answers.per_client["profile"]
     assert set(numbers) == clients
     for client, number in numbers.items():
-        assert abs(number - divergence(own(client), BASELINE)) <= bound
+        assert abs(number - divergence(own(client), BASELINE)) <= SURELY * bound
 
 
 @EVERY_WORD

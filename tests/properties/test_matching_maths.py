@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.tiny_he import BOUNDS, SIGNER, keys
+from support.tiny_he import BOUNDS, SIGNER, keys, seeded
 
 from securefl.core.signing import AgreementKey
 from securefl.dp.moments import MeanVariance
@@ -52,7 +52,10 @@ def ciphertext_score(
     )
     pair = keys(parameters)
     client, evaluator = Encryptor(pair.public, terms), LinearEvaluator(pair.public, terms, SIGNER)
-    opener, asked = Opener(pair, terms, SIGNER.public), linear_query(base, anchor, bounds, variant)
+    opener, asked = (
+        Opener(pair, terms, SIGNER.public, rng=seeded()),
+        linear_query(base, anchor, bounds, variant),
+    )
     split: Split = features(own, anchor, bounds).split(variant)
     message = client.encrypt(split.hidden)
     if parameters.encrypted_baseline:

@@ -32,6 +32,15 @@ class Quiet(random.Random):
         return 0.0
 
 
+def seeded() -> random.Random:
+    """Flooding that repeats: a bound that one score in 10^6 exceeds then holds always or never."""
+    return random.Random(1)
+
+
+SURELY = 1.4
+"""Under fresh flooding: one score in 10^6 exceeds its bound, and one in 10^11 exceeds 1.4 times its bound."""
+
+
 def profile(seed: int, q: int) -> MeanVariance:
     rng = np.random.default_rng(seed)
     return MeanVariance(rng.normal(size=q), rng.uniform(0.2, 3, q), 50)

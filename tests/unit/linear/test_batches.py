@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.tiny_he import BOUNDS, SIGNER, converse, keys, profile
+from support.tiny_he import BOUNDS, SIGNER, converse, keys, profile, seeded
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.signing import SigningKey
@@ -46,7 +46,7 @@ class Parties:
         self.public = pair.public
         self.client = Encryptor(pair.public, self.terms)
         self.evaluator = LinearEvaluator(pair.public, self.terms, SIGNER)
-        self.opener = Opener(pair, self.terms, SIGNER.public)
+        self.opener = Opener(pair, self.terms, SIGNER.public, rng=seeded())
         self.anchor = Anchor(np.zeros(q), np.ones(q))
 
     def arrived(self, own: MeanVariance, sender: str = "ann") -> Arrived:

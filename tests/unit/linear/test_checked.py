@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.tiny_he import BOUNDS, profile
+from support.tiny_he import BOUNDS, profile, seeded
 
 from securefl.core.agreement import u32
 from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError
@@ -93,7 +93,7 @@ class Parties:
         self.told: list[tuple[str, str]] = []
         names = (NAME, "another")
         self.holder = CheckedKeyHolder(
-            self.pair, self.checks, names, COHORT, SERVER.public, member, Openings(), self.ring
+            self.pair, self.checks, names, COHORT, SERVER.public, member, Openings(), self.ring, rng=seeded()
         )
 
     def question(self, declared: Declared | None = None) -> Question:

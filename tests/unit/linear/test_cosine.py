@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.tiny_he import SIGNER, keys
+from support.tiny_he import SIGNER, keys, seeded
 
 from securefl.core.errors import ConfigError
 from securefl.core.linear import LinearBounds, LinearQuery
@@ -44,7 +44,7 @@ def test_a_cosine_under_ckks(parameters: Parameters, own: np.ndarray) -> None:
     terms = LinearTerms(parameters=parameters, bounds=COSINE, scores=50)
     public = keys(parameters).public
     client, evaluator = Encryptor(public, terms), LinearEvaluator(public, terms, SIGNER)
-    opener = Opener(keys(parameters), terms, SIGNER.public)
+    opener = Opener(keys(parameters), terms, SIGNER.public, rng=seeded())
     baseline = (
         evaluator.encrypted_baseline(client.encrypt_baseline(QUERY))
         if parameters.encrypted_baseline
@@ -63,7 +63,7 @@ def test_a_batch_of_cosines() -> None:
     client, evaluator = Encryptor(public, terms), LinearEvaluator(public, terms, SIGNER)
     arrived = [Arrived(client.encrypt(own)) for own in VECTORS]
     blinded = evaluator.match_batch(arrived, evaluator.baseline(QUERY))
-    opened = Opener(keys(COMPACT), terms, SIGNER.public).open(blinded.request)
+    opened = Opener(keys(COMPACT), terms, SIGNER.public, rng=seeded()).open(blinded.request)
     for own, score in zip(VECTORS, evaluator.unblind_batch(blinded, opened), strict=True):
         assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 0.01
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.tiny_he import BOUNDS, SIGNER, keys
+from support.tiny_he import BOUNDS, SIGNER, keys, seeded
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.dp.moments import MeanVariance
@@ -31,7 +31,7 @@ class Parties:
         self.terms = LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, variant), scores=scores)
         self.client = Encryptor(pair.public, self.terms)
         self.evaluator = LinearEvaluator(pair.public, self.terms, SIGNER)
-        self.opener = Opener(pair, self.terms, SIGNER.public)
+        self.opener = Opener(pair, self.terms, SIGNER.public, rng=seeded())
         self.split: Split = features(CLIENT, ANCHOR, BOUNDS).split(variant)
         self.baseline: Baseline = self.evaluator.baseline(linear_query(BASE, ANCHOR, BOUNDS, variant))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
+from support.tiny_he import BOUNDS, SIGNER, Quiet, keys, seeded
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.dp.moments import MeanVariance
@@ -131,7 +131,7 @@ def addressed(made: LinearTerms, value: float) -> bytes:
 @pytest.mark.parametrize("parameters", [STRONG_ENCRYPTED, COMPACT], ids=lambda p: p.name)
 def test_negative_and_too_large_scores_are_not_read(parameters: Parameters) -> None:
     made = terms(parameters)
-    opener = Opener(keys(parameters), made, SIGNER.public)
+    opener = Opener(keys(parameters), made, SIGNER.public, rng=seeded())
     largest, bound = made.capacity / Q, made.error_bound(floods=2)
     for value in (0.0, 1.0, 0.99 * largest):
         score = opener.read(addressed(made, value))
@@ -146,7 +146,7 @@ def test_addressed_scores_that_could_wrap_are_not_asked_for() -> None:
     bounds = Bounds(mean=1, variance_low=0.5, variance_high=512, weight=512)
     made, public = terms(COMPACT, bounds), keys(COMPACT).public
     client, evaluator = Encryptor(public, made), LinearEvaluator(public, made, SIGNER)
-    opener = Opener(keys(COMPACT), made, SIGNER.public)
+    opener = Opener(keys(COMPACT), made, SIGNER.public, rng=seeded())
     message = client.encrypt(
         features(MeanVariance(np.ones(Q), np.full(Q, 512.0), 1), ANCHOR, bounds).split(Variant.FULL).hidden
     )

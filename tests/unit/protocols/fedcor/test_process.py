@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
@@ -143,14 +141,3 @@ def test_the_plane_has_the_main_directions() -> None:
     assert np.array_equal(plane(-x), flat)
     assert np.array_equal(plane(x[:1])[1], np.zeros(N))
     assert RIDGE == 1e-4
-
-
-def test_choosing_is_fast() -> None:
-    """Of 100 clients, as in the paper. A round takes some 250 ms; 2 % of it are 5 ms."""
-    x = drawn(clients=100, dimension=15)
-    times = []
-    for _ in range(5):
-        began = time.process_time()
-        most_informative(covariance(x), np.full(100, 0.01), 10)
-        times.append(time.process_time() - began)
-    assert min(times) < 0.005

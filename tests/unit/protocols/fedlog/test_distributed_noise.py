@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from support.noises import noise
+from support.observed_runs import couple
 from support.trained_bodies import PLAN, run, study, world
 
 from securefl.accounting.events import NON_PRIVATE
@@ -70,7 +71,8 @@ def distributed(dropout: float, extra: str = "") -> Study:
     return parse(of.text + extra)
 
 
-def test_a_run_with_distributed_noise(tmp_path: Path) -> None:
+def test_a_run_with_distributed_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    couple(monkeypatch, b"shares")
     finished = run(distributed(0.2), tmp_path)
     (record,) = finished.records
     assert record["epsilon"]["others"] == pytest.approx(8.0, abs=1e-6)

@@ -11,6 +11,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from scipy import stats
 from support.noises import noise
+from support.observed_runs import couple
 from support.tiny_fedlog import BOUNDED, UNIT, study, world
 from support.tiny_problem import tiny_problem
 from support.tiny_study import plain
@@ -183,8 +184,11 @@ def test_epsilon_is_what_was_asked_for_when_the_schedule_ends(
         assert len(ledger.rows()) == 20
 
 
-def test_exact_calibration_and_unit_norm_beat_the_paper_by_far(tmp_path: Path) -> None:
-    """Digits at epsilon 1, central: measured 0.78 against 0.12 over three seeds; the issue asks for 0.6."""
+def test_exact_calibration_and_unit_norm_beat_the_paper_by_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digits at epsilon 1, central: measured 0.78 against 0.12 over three seeds, under noise of one key."""
+    couple(monkeypatch, b"central")
     ours, paper = [], []
     for seed in (1, 2, 3):
         here = build(study(), seed)
