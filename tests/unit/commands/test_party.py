@@ -127,3 +127,9 @@ def test_a_platform_that_names_no_peer_is_told_before_anything_is_read(
     monkeypatch.setattr("securefl.deployment.peers.require_platform.__defaults__", ("win32",))
     with pytest.raises(ConfigError, match=r"Expected Linux or macOS for a party apart, got win32.*WSL"):
         call("serve .")
+
+
+def test_terms_of_which_some_are_stated_are_asked_for() -> None:
+    with pytest.raises(ConfigError):
+        call("init p study.toml --client 0 --unit record --delta 1e-4 --budget inf", "n\n")
+    assert not Path("p").exists()

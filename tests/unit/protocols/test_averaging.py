@@ -323,3 +323,31 @@ def test_a_loss_of_a_record_that_fits_no_model_is_not_told(
     own = replace(mine, x=np.concatenate([mine.x, odd]), y=np.concatenate([mine.y, [label]]))
     with pytest.raises(DataError, match="known labels"):
         Loss(problem).compute(own)
+
+
+class Claiming(Clients):
+    """Clients of which one claims so many records that the sum of counts is `claim`."""
+
+    def __init__(self, claim: float) -> None:
+        super().__init__()
+        self.claim = claim
+
+    def __call__(self, query: CohortQuery, stage: int) -> Answers:
+        found = super().__call__(query, stage)
+        counts = {name: Total(np.array([self.claim]), CLIENTS) for name in found.totals if name == "count"}
+        return replace(found, totals={**found.totals, **counts})
+
+
+def test_no_client_can_claim_records_that_spoil_the_weights(problem: Problem) -> None:
+    for claim, within in ((1e9, problem.records), (-1e9, CLIENTS), (0.0, CLIENTS)):
+        clients = Claiming(claim)
+        one_round(FedAvg(fraction=1.0, aggregation="full").build(problem), clients)
+        assert clients.asks[-1].weights == ByCount(within)
+
+
+def test_who_has_retired_is_not_asked_for_its_numbers(problem: Problem) -> None:
+    algorithm = FedAvgRP(fraction=1.0, scheme="I").build(problem)
+    population = replace(ROSTER, retired=frozenset({1}))
+    first = next(algorithm.round(algorithm.start(), population, 1, np.random.default_rng(0)))
+    assert [question.spec.name for question in first.per_client] == ["size"]
+    assert 1 not in first.cohort

@@ -21,7 +21,7 @@ from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.cohort import colluding
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
 from securefl.core.hiding import Concealed
 from securefl.core.release import ReleaseKey
@@ -31,7 +31,7 @@ from securefl.dp.noise import Source
 from securefl.engine.inprocess import simulated
 from securefl.mechanisms.charges import fewest_contributions
 from securefl.mechanisms.protecting import protect
-from securefl.protocols.contributions import Sampling, Update
+from securefl.protocols.contributions import Sampling, Update, bounded
 from securefl.study.composition import composition
 from securefl.study.seeded import World
 from securefl.training import train
@@ -320,3 +320,11 @@ def test_shares_of_updates_can_be_drawn() -> None:
     drawn = noise(plan, spec, 4000, Source())
     sigma = 2.0 * 0.5 / spec.grid.step / np.sqrt(4)  # of 5, without its own
     assert np.std(drawn) == pytest.approx(sigma, rel=0.06)  # 5 deviations of a standard deviation of 4000
+
+
+def test_a_training_that_fails_is_an_update_of_zero() -> None:
+    problem = world(study()).problem
+    for failed in (DataError("diverged"), np.full_like(problem.initial, np.nan)):
+        value = bounded(problem, problem.initial, failed)
+        assert value.integers is not None
+        assert not value.integers.any()

@@ -308,7 +308,12 @@ def test_a_finite_loss_with_a_gradient_without_end_counts_as_none_bit_by_bit() -
     with torch.no_grad():
         model.get_parameter("0.weight").mul_(1e-3)
     x, y = np.random.default_rng(0).normal(size=(5, 1, 3, 3)).astype(np.float32), np.arange(5) % 3
-    whole = np.insert(x, 2, np.full((1, 3, 3), 3e38, np.float32), axis=0), np.insert(y, 2, 0)
-    assert np.isfinite(record_losses(model, *whole, "cross_entropy")).all()
+    huge = np.full((1, 1, 3, 3), 3e38, np.float32)
+    with torch.no_grad():
+        least = int(model(torch.from_numpy(huge)).argmin())  # of another label its loss would be flat
+    whole = np.insert(x, [2], huge, axis=0), np.insert(y, 2, least)
+    losses = record_losses(model, *whole, "cross_entropy")
+    assert np.isfinite(losses).all()
+    assert losses[2] > 1e30
     settings = config(sampling_rate=1.0)
     assert np.array_equal(trained(settings, whole, start=model), trained(settings, (x, y), start=model))
