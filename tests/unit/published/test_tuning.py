@@ -116,3 +116,10 @@ def test_studies_that_choose_are_valid_and_others_folders() -> None:
         parse(own.text)
     with pytest.raises(ConfigError):
         parse(tuning.choosing(TABLE).parts[0].text.replace("validation", "validatoin"))
+
+
+def test_a_candidate_of_which_one_seed_diverged_is_never_chosen() -> None:
+    found = runs()
+    own = found["one, rate x 4"]
+    own.loc[own["seed"] == own["seed"].min(), "accuracy"] = float("nan")
+    assert tuning.chosen(TABLE, found)["one", "FedAvg"].candidate.factor != 4.0

@@ -40,3 +40,7 @@ def test_two_figures_of_a_page_share_no_id() -> None:
 
 def test_black_follows_the_page() -> None:
     assert "stroke: currentColor" in inline_svg(heat_map(), name="map", title="A map.")
+
+
+def test_a_figure_styles_itself_alone() -> None:
+    assert "<style" not in inline_svg(heat_map(), name="map", title="A map.")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
-from securefl.report.pages import APART, POLICY, Picture, number_text
+from securefl.report.pages import APART, POLICY, Picture, number_text, require_page
 from securefl.report.run_page import (
     TESTED,
     ArmSummary,
@@ -418,3 +418,14 @@ def test_no_price_is_named_where_the_arms_do_not_tell_it() -> None:
     assert privacy_cost([bare, replace(noised, final_accuracy=math.nan)], ["server"]) == ""
     silent = replace(noised, epsilon={"server": 0.0})
     assert privacy_cost([bare, silent], ["server"]) == "", "it sends nothing, which is no noise"
+
+
+def test_a_page_replaces_pages_alone(tmp_path: Path) -> None:
+    page, notes = tmp_path / "page.html", tmp_path / "notes.html"
+    require_page(page)
+    page.write_text("<!doctype html>\n")
+    require_page(page)
+    notes.write_text("notes")
+    for other in (notes, tmp_path):
+        with pytest.raises(ConfigError):
+            require_page(other)

@@ -14,7 +14,7 @@ from securefl.report.pages import APART
 from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import NOTICE, PRIVATE
 from securefl.sweep.cells import Sweep
-from securefl.sweep.report import write
+from securefl.sweep.report import as_json, write
 from securefl.sweep.run import FACTS, METRICS
 
 PUBLIC = {"results.csv", "summary.csv", "sweep.html"}
@@ -93,3 +93,14 @@ def test_the_object_of_a_sweep_keeps_them_apart(tmp_path: Path) -> None:
     assert found.private.summary["final_accuracy"].notna().all()
     assert found.private.failed == {}
     assert not hasattr(found, "failed")
+
+
+def test_the_summary_for_scripts_keeps_them_apart(tmp_path: Path) -> None:
+    own = sweep(EPSILONS)
+    fill(own, tmp_path, alarms=ALARMS, personal=True)
+    told = as_json(own, tmp_path, write(own, tmp_path, {}), {"a cell": MARK})
+    apart = told.pop("private")
+    assert all(row["final_accuracy"] is None for row in told["summary"])
+    assert all(row["final_accuracy"] is not None for row in apart["summary"])
+    assert MARK not in str(told)
+    assert MARK in str(apart["failed"])
