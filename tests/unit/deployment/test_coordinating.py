@@ -31,6 +31,7 @@ from securefl.deployment.server import listening
 from securefl.deployment.sockets import SocketExchange
 from securefl.deployment.status import status
 from securefl.deployment.visits import Hurried
+from securefl.engine.attendance import Absence
 from securefl.storage.counter import Counter
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted
@@ -619,3 +620,15 @@ def test_the_table_is_private(tmp_path: Path) -> None:
     assert path.read_text().startswith("# Not for publication")
     table = pd.read_csv(path, comment="#")
     assert list(table.columns) == ["client", "asked", "answered", "counted", "spent"]
+
+
+def test_only_a_client_that_replied_has_spent_what_the_server_counts() -> None:
+    of = made(NOISED)
+    name = next(name for name, spec in of.spec.items() if spec.reduction == "sum")
+    for absence in Absence:
+        absent = {"client-0001": absence.value}
+        record = {"charged": [[name, False, [0, 1]]], "seen": {"absent": absent}}
+        there, gone = spendings.spending(of.plan, of.spec, [record], 2)
+        assert there.spent == there.counted == gone.counted > 0
+        unreached = absence in (Absence.SILENT, Absence.REFUSED)
+        assert gone.spent == (0 if unreached else gone.counted), absence

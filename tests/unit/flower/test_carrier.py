@@ -23,7 +23,7 @@ from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment.gathering import CarrierLost, TooFewParties
-from securefl.deployment.messages import Wave, encode_envelope
+from securefl.deployment.messages import Carried, Wave, decode_envelope, encode_envelope
 from securefl.deployment.party_setup import Made
 from securefl.deployment.server import listening
 from securefl.deployment.status import status
@@ -314,3 +314,37 @@ def test_a_node_without_a_party_answers_with_the_constant_text() -> None:
 def test_the_app_by_itself_names_the_command() -> None:
     with pytest.raises(ConfigError, match="securefl party coordinate --flower"):
         server_app(GridDouble({}), Context(1, 1, {}, RecordDict(), {}))
+
+
+# Who stands for whom ----------------------------------------------------------------------------------------
+
+
+def test_neither_of_two_nodes_that_name_one_party_gets_its_request(tmp_path: Path) -> None:
+    """Either of them may be the one that lies."""
+    path, asked = tmp_path / "run" / "f.sock", list[int]()
+
+    def node(number: int, name: str) -> Any:
+        def ask(request: bytes) -> bytes:
+            asked.append(number)
+            return b"said " + request
+
+        return lambda message: relay(message, name, ask)
+
+    grid = GridDouble({10: node(10, "client-0000"), 11: node(11, "client-0001"), 66: node(66, "client-0001")})
+    parties = ("client-0000", "client-0001")
+
+    def order(connection: socket.socket) -> list[bytes | None]:
+        with connection:
+            line = carrier.Connection(connection)
+            line.send(encode_envelope(Wave(seconds=60, entering=1, parties=parties)))
+            for name in parties:
+                line.send(b"to " + name.encode())
+            carried = decode_envelope(line.receive() or b"", Carried, sender="flower")
+            assert len(carried.notes) == 1
+            return [line.receive() for _ in carried.parties]
+
+    with listening(path) as listener, ThreadPoolExecutor(1) as pool:
+        coordinator = pool.submit(lambda: order(listener.accept()[0]))
+        carry(grid, path, clock=grid.clock, pause=grid.pause)
+        assert coordinator.result() == [b"said to client-0000"]
+    assert asked == [10]

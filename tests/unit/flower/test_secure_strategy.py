@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -317,3 +317,16 @@ def test_a_simulated_server_in_a_deployment_reaches_no_party(
     assert not result.train_metrics_clientapp
     (line,) = [one for one in caplog.messages if one.startswith("round 1") and "evaluation" not in one]
     assert line.count("refused the order since round 1") == 3
+
+
+def test_a_folder_that_anybody_else_may_write_is_refused_and_a_made_one_is_the_users_alone(
+    passing: Path,
+) -> None:
+    """A group of the machine could put its own socket in the party's place as well as all users could."""
+    folder = passing / "parties"
+    own_folder(folder, make=True)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for mode, taken in ((0o755, True), (0o750, True), (0o770, False), (0o720, False), (0o702, False)):
+        folder.chmod(mode)
+        with nullcontext() if taken else pytest.raises(ConfigError):
+            own_folder(folder)
