@@ -66,7 +66,7 @@ def test_a_client_opens_once_whatever_its_host_answers_again(mode: str) -> None:
     active = mode == "active"
     step = machine.at(Quorum)[2] if active else machine.inner.provide(shown.state, True)
     assert ([type(one.message) for one in step.out], step.result) == ([Unmask], "answered")
-    with pytest.raises(LocalProtocolError, match="Expected an answer only to a need"):
+    with pytest.raises(LocalProtocolError, match="only to a need"):
         machine.inner.provide(step.state, True)
     assert machine.inner.receive(step.state, SERVER, survivors) == Step(step.state)
 
@@ -306,3 +306,45 @@ def test_a_client_never_gives_both_shares_of_one_dealer() -> None:
     assert len(envelope.message.shares) == len(pairs)
     for (dealer, pair), share in zip(sorted(pairs.items()), envelope.message.shares, strict=True):
         assert share.raw == (pair.seed if dealer in state.survivors else pair.key)
+
+
+def test_salts_and_nonces_of_a_dealing_are_all_different() -> None:
+    """One salt for both shares of a holder, or one nonce for all boxes, would be randomness in two uses."""
+    run = honest()
+    salts, nonces = [], []
+    for machine in (run.clients[number] for number in range(4)):
+        _, dealt, _ = machine.at(Dealt)
+        state, _, _ = machine.at(Survivors)
+        nonces += [box.raw[:12] for box in dealt.sealed]
+        salts += [one[:32] for pair in state.pairs.values() for one in (pair.seed, pair.key)]
+    assert len(set(nonces)) == len(nonces)
+    assert len(set(salts)) == len(salts)
+
+
+def test_an_opening_changes_no_sum_of_the_server() -> None:
+    """The sums belong to the server's state, which may be asked again."""
+    server = honest().server
+    (need,) = [step.need for _, _, _, step in server.seen if step.need is not None]
+    before = [total.copy() for total in need.order.sums]
+    assert need.order.run().survivors
+    for total, own in zip(need.order.sums, before, strict=True):
+        np.testing.assert_array_equal(total, own)
+
+
+def test_two_attempts_of_a_round_have_two_self_masks() -> None:
+    """The record has one secret for both, and their sums would tell the difference of two inputs."""
+    first, second = (honest(attempt=attempt).clients[0] for attempt in (1, 2))
+    assert first.at(RosterClosed)[0].secret == second.at(RosterClosed)[0].secret
+    assert first.at(Dealt)[0].seed != second.at(Dealt)[0].seed
+
+
+def test_one_share_fewer_than_the_threshold_opens_nothing_and_accuses_nobody() -> None:
+    run = honest("semi-honest")
+    answers = [one for one in run.server.seen if isinstance(one[2], Unmask)]
+    state = answers[0][0]
+    for _, sender, message, _ in answers[: run.agreed.parameters.threshold - 1]:
+        state = run.server.inner.receive(state, sender, message).state
+    step = Server(agreement=run.agreed, patience=0).deadline(state)
+    assert step.need is None
+    assert isinstance(step.result, Aborted)
+    assert (step.result.phase, step.result.culprit) == ("unmask", None)

@@ -82,3 +82,12 @@ def test_too_few_and_wrong_shares_are_refused() -> None:
 def test_a_wrong_call_is_refused(secret: bytes, points: tuple[int, ...], threshold: int) -> None:
     with pytest.raises(LocalProtocolError):
         split(secret, points, threshold, entropy("wrong"))
+
+
+@pytest.mark.parametrize("threshold", [2, 3, 5])
+def test_one_share_fewer_is_no_secret_of_a_smaller_threshold(threshold: int) -> None:
+    shares = dict(enumerate(split(SECRET, range(1, 7), threshold, entropy("degree")), start=1))
+    values = {point: int.from_bytes(shares[point], "little") for point in range(1, threshold)}
+    weights = weights_at_zero(tuple(values))
+    at_zero = sum(weight * value for weight, value in zip(weights, values.values(), strict=True)) % PRIME
+    assert at_zero != int.from_bytes(SECRET, "little")
