@@ -139,15 +139,17 @@ def test_what_terms_accept_fits_the_modulus_with_its_scales() -> None:
     assert accepted > 1000
 
 
-@pytest.mark.parametrize("weight", [1.0, 1000.0])
-@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (1.0, 1.0), (1e-18, 1.0), (1e-9, 1e-3)])
-@pytest.mark.parametrize("mean", [1e-18, 1e-3, 1.0])
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT, STRONG_ENCRYPTED], ids=lambda p: p.name)
-def test_narrow_bounds_give_scores(
-    parameters: Parameters, mean: float, low: float, high: float, weight: float
-) -> None:
+def test_narrow_bounds_give_scores(parameters: Parameters) -> None:
     """They leave room for a product's scale beyond the modulus, which SEAL does not take."""
-    bounds, q = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight), 3
+    narrow = ((0.9, 1.1), (1.0, 1.0), (1e-18, 1.0), (1e-9, 1e-3))
+    for mean, (low, high), weight in product((1e-18, 1.0), narrow, (1.0, 1000.0)):
+        bounds = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight)
+        require_score(parameters, bounds)
+
+
+def require_score(parameters: Parameters, bounds: Bounds, q: int = 3) -> None:
+    mean, low, high = bounds.mean, bounds.variance_low, bounds.variance_high
     terms = LinearTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=50)
     public, anchor = keys(parameters).public, Anchor(np.zeros(q), np.ones(q))
     own = MeanVariance(np.array([mean, 0.0, -mean]), np.array([low, high, high]), 1)

@@ -1,17 +1,22 @@
-"""The audit passes every mechanism of the package, and catches each of them spoilt."""
+"""The audit passes every mechanism of the package, and catches each of them spoilt.
+
+All noise is drawn from keys, one a release, so that what passes once passes again. Under fresh noise an
+honest mechanism fails one of five checks once in 2 * 10^5 audits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 
 from securefl.core.keys import SecretKey
-from securefl.dp import gaussian
-from securefl.dp.auditing import Audited, audit, mechanisms
+from securefl.dp import auditing, gaussian
+from securefl.dp.auditing import Audited, Finding, mechanisms
 from securefl.dp.noise import Source
 
 NAMES = [mechanism.name for mechanism in mechanisms()]
@@ -21,10 +26,23 @@ def named(name: str) -> Audited:
     return next(mechanism for mechanism in mechanisms() if mechanism.name == name)
 
 
+def audit(mechanism: Audited, samples: int = auditing.SAMPLES) -> Finding:
+    numbers = count()
+    return auditing.audit(
+        mechanism, source=lambda: Source(SecretKey(next(numbers).to_bytes(32, "little"))), samples=samples
+    )
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise enough for a defect to be seen: nine tenths of it are ten deviations away."""
+    monkeypatch.setattr(auditing, "RESIDUALS", 10_000)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_mechanism_passes_and_its_claim_is_tight(name: str) -> None:
-    """Five tests of false alarm 1e-6 each; the lower bound of 8,000 releases reaches 0.91 of the claim."""
-    found = audit(named(name), samples=8000)
+    """The lower bound of 4,000 releases reaches 0.85 of the claim and more."""
+    found = audit(named(name), samples=4000)
     assert found.verdict == "pass"
     assert 0.8 * found.claimed < found.lower <= found.claimed
 
@@ -103,19 +121,21 @@ MUTATIONS: dict[str, tuple[Callable[[Audited], Audited], str]] = {
 }
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_mutations_are_caught(mutation: str, name: str) -> None:
-    spoil, check = MUTATIONS[mutation]
-    assert check in audit(spoil(named(name)), samples=500).failed
+def test_mutations_are_caught(name: str) -> None:
+    found = {what: audit(spoil(named(name)), samples=100).failed for what, (spoil, _) in MUTATIONS.items()}
+    assert not [what for what, (_, check) in MUTATIONS.items() if check not in found[what]]
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_seed_that_is_used_again_is_caught(name: str) -> None:
-    found = audit(named(name), source=lambda: Source(SecretKey(b"s" * 32)), samples=500)
+    found = auditing.audit(named(name), source=lambda: Source(SecretKey(b"s" * 32)), samples=100)
     assert "independence" in found.failed
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("name", NAMES)
 def test_too_small_a_claim_is_caught_by_attack_alone(name: str) -> None:
     """Without looking at its noise: the lower bound of two neighbours exceeds half the claim."""

@@ -1,7 +1,8 @@
 """The auditor of whole studies: what it must find, what it must not, and a grid of honest studies.
 
 Its false alarm is stated in `support.auditor`. The grid comes in parts that share the level by their numbers
-of cases, so that all parts together are red once in 1 / LEVEL honest grids.
+of cases, so that all parts together are red once in 1 / LEVEL honest grids. Keys are fixed here, so that what
+passes once passes again.
 """
 
 from __future__ import annotations
@@ -163,22 +164,22 @@ def test_the_grid_is_the_same_everywhere_and_has_every_level() -> None:
     assert cases()[0].name == "fedbabu/digits/holdout/mlp/clear/dpsgd/record add-remove/short"
 
 
-def _require_honest(part: Sequence[Case]) -> None:
-    findings = [found for case in part for found in tried(case)]
+def _require_honest(part: Sequence[Case], runs: int) -> None:
+    findings = [found for case in part for found in tried(case, runs=runs)]
     red = holm(findings, LEVEL * len(part) / COUNT)
     assert not red, auditor.table(red)
 
 
 @pytest.mark.parametrize("part", range(QUICK // _PART))
 def test_quick_studies_of_the_grid_are_honest(part: int) -> None:
-    _require_honest(quick()[part * _PART : (part + 1) * _PART])
+    """Under two keys: `reuse` alone needs three."""
+    _require_honest(quick()[part * _PART : (part + 1) * _PART], runs=2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(-(-(COUNT - QUICK) // _PART)))
-def test_the_other_studies_of_the_grid_are_honest(part: int) -> None:
-    rest = [case for case in cases() if case not in set(quick())]
-    _require_honest(rest[part * _PART : (part + 1) * _PART])
+@pytest.mark.parametrize("part", range(COUNT // 10))
+def test_all_studies_of_the_grid_are_honest(part: int) -> None:
+    _require_honest(cases()[part * 10 : (part + 1) * 10], runs=3)
 
 
 @pytest.mark.slow

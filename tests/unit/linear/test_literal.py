@@ -16,7 +16,7 @@ def drawn(rng: np.random.Generator, low: float, high: float, q: int = 84) -> Mea
     return MeanVariance(np.sqrt(low) * rng.normal(size=q), rng.uniform(low, high, q), 100)
 
 
-@pytest.mark.parametrize(("low", "high"), [(1.0, 10.0), (2e-3, 2e-2)])
+@pytest.mark.parametrize(("low", "high"), [(1.0, 10.0), pytest.param(2e-3, 2e-2, marks=pytest.mark.slow)])
 def test_the_literal_route_agrees_with_the_plain_divergence(low: float, high: float) -> None:
     rng = np.random.default_rng(1)
     client, base = drawn(rng, low, high), drawn(rng, low, high)
@@ -24,6 +24,7 @@ def test_the_literal_route_agrees_with_the_plain_divergence(low: float, high: fl
     assert got == pytest.approx(divergence(client, base), abs=RANDOM)
 
 
+@pytest.mark.slow
 def test_every_end_of_the_range_and_which_side_is_the_baseline() -> None:
     client = MeanVariance(np.zeros(1), np.full(1, 10.0), 10)
     base = MeanVariance(np.ones(1), np.full(1, 1.0), 10)
