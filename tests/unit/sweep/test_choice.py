@@ -164,3 +164,42 @@ def test_the_best_score_wins_wherever_it_stands(tmp_path: Path, monkeypatch: pyt
     (private_folder(out) / "trials.json").write_text("[0, 1, 0, 1, 1]")
     found = choose(sweep, out)
     assert (found.score, found.cell, published) == (0.9, sweep.cells[0], [2])
+
+
+@pytest.mark.parametrize(("scores", "best"), [([0.5, math.nan], [0]), ([math.nan, math.nan], [])])
+def test_a_trial_that_diverged_is_not_chosen(
+    scores: list[float], best: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, left = tmp_path / "sweep", iter(scores)
+    own = claimed(out)
+
+    def ran(*_: Any, **__: Any) -> tuple[Any, Path]:
+        return SimpleNamespace(summary=[SimpleNamespace(final_accuracy=next(left))]), out
+
+    published: list[int] = []
+    monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
+    monkeypatch.setattr(
+        "securefl.sweep.choice._published", lambda out, number, told: published.append(number) or out
+    )
+    (private_folder(out) / "trials.json").write_text("[0, 1]")
+    assert (choose(own, out).cell is None) == (not best)
+    assert published == best
+
+
+def test_trials_are_drawn_once_and_for_their_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number of trials that others know, or that is drawn anew, is a choice that epsilon misses."""
+    out = tmp_path / "sweep"
+    own = claimed(out)
+    monkeypatch.setattr(
+        "securefl.sweep.choice.run_study",
+        lambda *_, **__: (SimpleNamespace(summary=[SimpleNamespace(final_accuracy=math.nan)]), out),
+    )
+    drawn = private_folder(out) / "trials.json"
+    found = set()
+    for _ in range(8):
+        choose(own, out)
+        found.add(drawn.read_bytes())
+    assert len(found) == 1
+    assert drawn.stat().st_mode & 0o777 == 0o600
