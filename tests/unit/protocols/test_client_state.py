@@ -51,9 +51,8 @@ def test_damaged_client_state_is_named() -> None:
             kept_values({"model": bad}, "model", initial)
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", KEEPING)
-def test_no_protocol_reads_a_damaged_state(name: str, damage: str) -> None:
+def test_no_protocol_reads_a_damaged_state(name: str) -> None:
     """A stale model of one number was subtracted from every value, and a shorter one stopped the party."""
     here: Any = world(study())
     options, key = KEEPING[name]
@@ -61,9 +60,10 @@ def test_no_protocol_reads_a_damaged_state(name: str, damage: str) -> None:
     contribution = algorithm.contributions[0]
     x, y = here.records[0]
     broadcast = np.zeros(3, np.float32) if name.startswith(("stc", "cs_fl")) else algorithm.start().broadcast
-    kept = {key: DAMAGE[damage](here.problem.initial)}
-    with pytest.raises(DataError, match=f"client state '{key}' to be 610 finite values"):
-        contribution.compute(context(here, x, y, broadcast, kept))
+    for damage in DAMAGE.values():
+        kept = {key: damage(here.problem.initial)}
+        with pytest.raises(DataError, match=f"'{key}' to be 610"):
+            contribution.compute(context(here, x, y, broadcast, kept))
 
 
 def test_a_damaged_personal_model_is_named_when_it_is_tested() -> None:

@@ -76,13 +76,18 @@ def test_a_regression_predicts_values(tmp_path: Path) -> None:
     assert load(tmp_path / "m").predict(X).shape == (5, 3)
 
 
-@pytest.mark.parametrize("place", range(0, 1700, 13))
-def test_a_flipped_bit_is_refused(place: int, file: Path) -> None:
-    raw = bytearray(file.read_bytes())
-    raw[place % len(raw)] ^= 1 << place % 8
-    file.write_bytes(raw)
-    with pytest.raises((DataError, ConfigError)):
-        load(file)
+def test_a_flipped_bit_is_refused(file: Path) -> None:
+    whole, taken = file.read_bytes(), []
+    for place in range(0, 1700, 13):
+        raw = bytearray(whole)
+        raw[place % len(raw)] ^= 1 << place % 8
+        file.write_bytes(raw)
+        try:
+            load(file)
+        except (DataError, ConfigError):
+            continue
+        taken.append(place)
+    assert not taken
 
 
 @pytest.mark.parametrize("length", [0, 1, 8, 9, 200, -1])

@@ -847,6 +847,8 @@ def test_the_key_holders_noise_is_as_declared() -> None:
 
 
 def test_the_noise_is_drawn_once_for_a_question(tmp_path: Path) -> None:
+    """Ten pairs of draws, each of false alarm 1e-7."""
+
     def at(**place: Any) -> Agreement:
         return agreement(vectors=(WIDE,), holder=NOISY, **place)
 
@@ -858,7 +860,7 @@ def test_the_noise_is_drawn_once_for_a_question(tmp_path: Path) -> None:
     for i, one in enumerate(drawn):
         for other in drawn[:i]:
             # the difference of two draws has sqrt(2) sigma: neither the same noise nor a part of it
-            low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(one))
+            low, high = stats.chi2.ppf([5e-8, 1 - 5e-8], len(one))
             assert low < np.sum((one - other) ** 2) / (2 * SIGMA**2) < high
 
 
