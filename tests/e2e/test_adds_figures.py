@@ -12,6 +12,8 @@ from support.tiny_study import FEDAVG, text
 from securefl.study.config import parse
 from securefl.study.session import run_study
 
+pytestmark = pytest.mark.docs
+
 ADDS = '[[arm]]\nname = "ADDS"\nprotocol = "adds"\nfraction = 1.0\nrate = 0.1\nimportance = "slim"\n'
 
 

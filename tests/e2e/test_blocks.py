@@ -8,8 +8,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
 from support.named import is_command, is_key, is_target
 from support.pages import Block, blocks
+
+pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parents[2]
 RUN = ("tutorials", "how-to", "explanation", "coming-from")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import pytest
+from support.offenders import offenders
 from support.tiny_study import FEDAVG, FEDPROF, run, study, world
 
 from securefl.algorithm.clients import (
@@ -207,13 +209,18 @@ LIMITS = {
 """Under pads it gets the declared number, and no more."""
 
 
-@pytest.mark.parametrize("arm", CARD)
-@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads", "dealt-pads"])
-def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, tmp_path: Path) -> None:
+def test_the_privacy_card_says_what_each_protocol_shows(tmp_path: Path) -> None:
+    ways = ("clear", "ckks", "batches", "pads", "dealt-pads")
+    # A protocol without scores is the same under all ways to hide them: two tell.
+    cases = [(arm, way) for arm in CARD for way in ways if "fedprof" in arm or way in ways[:2]]
+    assert offenders(cases, lambda case: check_card(*case, Path(mkdtemp(dir=tmp_path)))) == []
+
+
+def check_card(arm: str, scores: str, folder: Path) -> None:
     of = study(f'[[arm]]\nname = "x"\nfraction = 0.5\n{arm}\n', scores=scores, rounds=1)
     here = world(of)
     algorithm = of.arms[0].options.build(here.problem)
-    collected = results.collect(of, [run(of, tmp_path, here=here)])
+    collected = results.collect(of, [run(of, folder, here=here)])
     server, key_holder, _ = run_report.privacy_card(collected, {"x": (algorithm, of.privacy.plan(1))})
     expected = CARD[arm]
     if scores == "clear" and "fedprof" in arm:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from tempfile import mkdtemp
 
 import mistakes
 import pytest
 from support.command_line import securefl
+from support.offenders import offenders
 
 from securefl.storage.folder_lock import alone
 
@@ -28,20 +30,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("mistake", ALL, ids=[f"{place}-{own.area}" for place, own in enumerate(ALL)])
 def test_a_mistake_gets_its_message_and_changes_no_file(
-    mistake: mistakes.Mistake, here: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, content in mistake.contents().items():
-        (here / name).parent.mkdir(parents=True, exist_ok=True)
-        (here / name).write_bytes(content)
-    before = files_of(here)
-    code, out, err = securefl(capfd, *shlex.split(mistake.typed))
-    told = mistake.message(here)
-    assert told in err if mistake.said.endswith(" ...") else err.rstrip("\n").endswith(told)
-    assert (code, out) == (mistake.code, "")
-    assert err.startswith("securefl: " if code == 1 else "Usage: "), "nothing comes before a refusal"
-    assert files_of(here) == before
+    def check(mistake: mistakes.Mistake) -> None:
+        here = Path(mkdtemp(dir=tmp_path))
+        monkeypatch.chdir(here)
+        for name, content in mistake.contents().items():
+            (here / name).parent.mkdir(parents=True, exist_ok=True)
+            (here / name).write_bytes(content)
+        before = files_of(here)
+        code, out, err = securefl(capfd, *shlex.split(mistake.typed))
+        assert (code, out) == (mistake.code, "")
+        assert err.startswith("securefl: " if code == 1 else "Usage: "), "nothing comes before a refusal"
+        assert files_of(here) == before
+        told = mistake.message(here)
+        assert told in err if mistake.said.endswith(" ...") else err.rstrip("\n").endswith(told)
+
+    assert offenders(ALL, check) == []
 
 
 def test_there_are_many() -> None:

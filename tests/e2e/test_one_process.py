@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from support.read_only import bound_by_modes, content, forbid_writing
+from support.read_only import BOUND_BY_MODES, content, forbid_writing
+from support.started import Started
 from support.tiny_study import FEDAVG, FEDPROF, study, text
 from support.waiting import waiting
 
@@ -28,6 +27,7 @@ from securefl.study.config import Arm
 from securefl.study.session import run_study
 
 MAIN = """
+{}
 from securefl.commands.main import main
 from securefl.study import run_report
 figures = run_report.figures
@@ -103,10 +103,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return whole, killed
 
 
-def told(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def told(folder: Path, *options: str) -> Started:
     """`securefl report` by a process that is bound by the modes of files."""
-    command = [*bound_by_modes(), sys.executable, "-c", MAIN, "report", str(folder), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    done = Started("-c", MAIN.format(BOUND_BY_MODES), "report", folder, *options)
+    done.wait()
+    return done
 
 
 @pytest.mark.parametrize("name", ["whole", pytest.param("killed", marks=pytest.mark.slow)])

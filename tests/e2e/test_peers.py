@@ -81,7 +81,11 @@ def test_a_cell_survives_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("python", "why"), [(sys.executable, "No module named"), ("/nowhere", "No such file")]
+    ("python", "why"),
+    [
+        pytest.param(sys.executable, "No module named", marks=pytest.mark.slow),  # its imports take seconds
+        ("/nowhere", "No such file"),
+    ],
 )
 def test_whoever_cannot_play_is_named(
     python: str,

@@ -192,9 +192,17 @@ def test_a_client_with_nan_loses_its_own_place_only(protocol: str, tmp_path: Pat
     assert sent >= {0, 1, 3, 4, 5} if protocol != "active_fl" else sent
 
 
-@pytest.mark.parametrize("aggregation", ["full", "partial"])
-@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
-@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize(
+    ("count", "scores", "aggregation"),
+    [
+        # Each way to hide scores, and each aggregation, with each count; the rest of the grid is slow.
+        pytest.param(count, scores, aggregation, marks=() if quick else pytest.mark.slow)
+        for count in (0, 1)
+        for place, scores in enumerate(("clear", "ckks", "batches", "pads"))
+        for part, aggregation in enumerate(("full", "partial"))
+        for quick in [(place + part + count) % 2 == 0]
+    ],
+)
 def test_a_client_with_no_or_one_record(count: int, scores: str, aggregation: str, tmp_path: Path) -> None:
     arm = f'[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\naggregation = "{aggregation}"\n'
     of = study(arm, scores=scores)
@@ -251,13 +259,15 @@ def test_a_record_counts_what_clients_clipped_of_their_profiles(scores: str, tmp
 
 
 def test_encrypted_and_clear_scores_select_alike(tmp_path: Path) -> None:
-    """The same seed, the same Gumbel noise: only a score within its error of a tie can differ."""
-    changes = {"rounds": 20, "clients": 12, "extra": SPOILT}
+    """The same seed, the same Gumbel noise: only a score within its error of a tie can differ.
+
+    The error is at most 5e-6, so that a round differs with a chance below 1e-3: three of eight below 1e-7.
+    """
+    changes = {"rounds": 8, "clients": 12, "extra": SPOILT}
     clear = run(study(ARMS[1], **changes), tmp_path / "clear")
     sealed = run(study(ARMS[1], scores="ckks", **changes), tmp_path / "ckks")
     same = [a["selected"] == b["selected"] for a, b in zip(clear.records, sealed.records, strict=True)]
-    print(f"{sum(same)} of 20 rounds agree")
-    assert sum(same) >= 18, f"{sum(same)} of 20 rounds agree"
+    assert sum(same) >= 6, f"{sum(same)} of 8 rounds agree"
     bound = sealed.records[0]["error_bound"]
     first = zip(*(newest(run.records[:1], "divergence", 12) for run in (clear, sealed)), strict=True)
     assert all(abs(a - b) <= 2 * bound for a, b in first)

@@ -47,7 +47,7 @@ from securefl.study.world import build
 _RESTARTS = 2
 """How often parties may be started again."""
 PROCESSES = get_context("forkserver")
-PROCESSES.set_forkserver_preload(["support.apart"])
+PROCESSES.set_forkserver_preload(["support.apart", "support.warmed"])
 
 
 def constant(name: str) -> Callable[[int], bytes]:

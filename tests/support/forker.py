@@ -15,7 +15,6 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 
 def asked() -> list[str]:
@@ -55,25 +54,13 @@ def go_on(first: str, *rest: str) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
-def warm_up() -> None:
-    """Run a study, so that what is imported on the way is here too."""
-    from securefl.study import run_report
-    from securefl.study.session import run_study
-    from support.tiny_study import FEDPROF, study
-
-    figures, run_report.figures = run_report.figures, lambda *_: []
-    with TemporaryDirectory() as folder:
-        run_study(study(FEDPROF, rounds=1), Path(folder), lambda *_: None)
-    run_report.figures = figures
-
-
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])  # as pytest has it
     # A shell that puts the tests in the background has its children ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("commands.main", "commands.run", "commands.party", "deployment.folder_party"):
         import_module(f"securefl.{name}")
-    warm_up()
+    import_module("support.warmed")
     gc.freeze()
     words, code = asked(), 1
     try:

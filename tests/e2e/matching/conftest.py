@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture
-def place(made: Place, tmp_path: Path) -> Place:
-    shutil.copytree(made.root, tmp_path / "m")
-    copy = object.__new__(Place)
-    copy.root, copy.options = tmp_path / "m", ()
-    return copy
+def fresh(made: Place, tmp_path: Path) -> Callable[[], Place]:
+    """Makes a copy, another one at each call."""
+    numbers = count()
+
+    def copied() -> Place:
+        copy = object.__new__(Place)
+        copy.root, copy.options = tmp_path / f"m{next(numbers)}", ()
+        shutil.copytree(made.root, copy.root)
+        return copy
+
+    return copied
+
+
+@pytest.fixture
+def place(fresh: Callable[[], Place]) -> Place:
+    return fresh()

@@ -18,9 +18,20 @@ from securefl.matching import Evaluator, KeyHolder, Profile
 from securefl.matching.profiles import divergence
 
 
-@pytest.mark.parametrize("variant", ["full", "mean-only"])
-@pytest.mark.parametrize("params", ["strong", "compact"])
-@pytest.mark.parametrize("baseline", ["b.json", "b.enc"])
+@pytest.mark.parametrize(
+    ("variant", "params", "baseline"),
+    [
+        # Each word with each kind of baseline; the rest of the grid is slow.
+        ("full", "strong", "b.json"),
+        ("mean-only", "compact", "b.json"),
+        ("mean-only", "strong", "b.enc"),
+        ("full", "compact", "b.enc"),
+        pytest.param("mean-only", "strong", "b.json", marks=pytest.mark.slow),
+        pytest.param("full", "compact", "b.json", marks=pytest.mark.slow),
+        pytest.param("full", "strong", "b.enc", marks=pytest.mark.slow),
+        pytest.param("mean-only", "compact", "b.enc", marks=pytest.mark.slow),
+    ],
+)
 def test_scores_by_name_within_a_joint_bound(
     variant: str, params: str, baseline: str, tmp_path: Path
 ) -> None:

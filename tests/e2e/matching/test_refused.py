@@ -6,11 +6,13 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.matching_place import Place, call, use
+from support.offenders import offenders
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import DataError
@@ -29,12 +31,14 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_files_are_refused_by_name(place: Place, name: str, damage: str) -> None:
-    path = place.root / name
-    path.write_bytes(DAMAGE[damage](path.read_bytes()))
-    assert path.name in use(place, name)
+def test_damaged_files_are_refused_by_name(fresh: Callable[[], Place]) -> None:
+    def check(case: tuple[str, str]) -> None:
+        (name, damage), place = case, fresh()
+        path = place.root / name
+        path.write_bytes(DAMAGE[damage](path.read_bytes()))
+        assert path.name in use(place, name)
+
+    assert offenders(product(FILES, DAMAGE), check) == []
 
 
 def test_mailed_files_may_be_renamed(place: Place) -> None:
@@ -53,15 +57,17 @@ def test_mailed_files_may_be_renamed(place: Place) -> None:
     assert call("reveal", *keys, place.root / "s").startswith("p1  ")
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_of_another_kind_is_refused(place: Place, name: str) -> None:
-    for other in FILES:
-        if other != name:
-            shutil.copy(place.root / other, place.root / "saved")
-            original = (place.root / name).read_bytes()
-            shutil.copy(place.root / other, place.root / name)
+def test_a_file_of_another_kind_is_refused(place: Place) -> None:
+    def check(case: tuple[str, str]) -> None:
+        name, other = case
+        original = (place.root / name).read_bytes()
+        shutil.copy(place.root / other, place.root / name)
+        try:
             use(place, name)
+        finally:
             (place.root / name).write_bytes(original)
+
+    assert offenders(permutations(FILES, 2), check) == []
 
 
 def resealed(path: Path, change: Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]) -> None:
@@ -116,11 +122,13 @@ FORGED: dict[str, tuple[str, Callable[[dict[str, Any], bytes], tuple[dict[str, A
 }
 
 
-@pytest.mark.parametrize("what", FORGED)
-def test_forged_files_are_refused(place: Place, what: str) -> None:
-    name, change = FORGED[what]
-    resealed(place.root / name, change)
-    use(place, name)
+def test_forged_files_are_refused(fresh: Callable[[], Place]) -> None:
+    def check(what: str) -> None:
+        (name, change), place = FORGED[what], fresh()
+        resealed(place.root / name, change)
+        use(place, name)
+
+    assert offenders(FORGED, check) == []
 
 
 def test_foreign_sessions_and_evaluators_are_refused(place: Place, tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.matching_place import BASE, CLIENTS, Place, call, kl, use, write
+from support.offenders import offenders
 
 from securefl.matching import ClientKey, Evaluator, KeyHolder, NothingLeft, Options, Profile, profiles
 from securefl.matching.profiles import Bounds
@@ -186,20 +189,25 @@ NO_PROFILES = (
 )
 
 
-@pytest.mark.parametrize("text", NO_PROFILES, ids=range(len(NO_PROFILES)))
-def test_profiles_that_are_none_are_refused(place: Place, text: str) -> None:
-    (place.root / "p1.json").write_text(text)
-    assert "p1.json" in place.encrypt("p1", code=1)
+def test_profiles_that_are_none_are_refused(place: Place) -> None:
+    def check(text: str) -> None:
+        (place.root / "p1.json").write_text(text)
+        assert "p1.json" in place.encrypt("p1", code=1)
+
+    assert offenders(NO_PROFILES, check) == []
 
 
-@pytest.mark.parametrize("name", ["p1.enc", "scores.enc"])
-@pytest.mark.parametrize("word", ["NaN", "Infinity", "1e999"])
-def test_headers_hold_no_numbers_that_are_none(place: Place, name: str, word: str) -> None:
+def test_headers_hold_no_numbers_that_are_none(fresh: Callable[[], Place]) -> None:
     """They pass Python's JSON, and could not be written again to check a signature."""
-    raw = (place.root / name).read_bytes()[:-32]
-    forged = raw.replace(b"{", b'{"a":' + word.encode() + b",", 1)
-    (place.root / name).write_bytes(forged + hashlib.sha256(forged).digest())
-    assert "header" in use(place, name)
+
+    def check(case: tuple[str, str]) -> None:
+        (name, word), place = case, fresh()
+        raw = (place.root / name).read_bytes()[:-32]
+        forged = raw.replace(b"{", b'{"a":' + word.encode() + b",", 1)
+        (place.root / name).write_bytes(forged + hashlib.sha256(forged).digest())
+        assert "header" in use(place, name)
+
+    assert offenders(product(("p1.enc", "scores.enc"), ("NaN", "Infinity", "1e999")), check) == []
 
 
 def test_a_baseline_outside_the_bounds_is_refused_not_clipped(place: Place) -> None:

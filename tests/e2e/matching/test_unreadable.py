@@ -6,6 +6,8 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import click
@@ -13,6 +15,7 @@ import pytest
 from support.bad_files import BAD, put
 from support.command_line import securefl
 from support.matching_place import CLIENTS, Place, write
+from support.offenders import offenders
 
 from securefl.commands.encrypt import encrypt
 from securefl.commands.keygen import keygen
@@ -45,23 +48,26 @@ CUT = {
 }
 
 
-@pytest.mark.parametrize("what", [*BAD, *CUT])
 def test_an_unreadable_profile_is_refused_by_name_and_the_others_are_scored(
-    what: str, place: Place, capfd: pytest.CaptureFixture[str]
+    fresh: Callable[[], Place], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = place.root / "p1.enc"
-    if what in BAD:
-        said = put(path, what)
-    else:
-        change, said = CUT[what]
-        path.write_bytes(change(path.read_bytes()))
-    code, out, err = matched(place, capfd, "p1.enc", "p2.enc")
-    assert code == 3
-    assert f"securefl: {path} refused: Expected " in err
-    assert said in err
-    assert ours(err)
-    assert f"{place.root}/p2.enc -> p2\n" in out
-    assert ": 1 scores for key holder" in out
+    def check(what: str) -> None:
+        place = fresh()
+        path = place.root / "p1.enc"
+        if what in BAD:
+            said = put(path, what)
+        else:
+            change, said = CUT[what]
+            path.write_bytes(change(path.read_bytes()))
+        code, out, err = matched(place, capfd, "p1.enc", "p2.enc")
+        assert code == 3
+        assert f"securefl: {path} refused: Expected " in err
+        assert said in err
+        assert ours(err)
+        assert f"{place.root}/p2.enc -> p2\n" in out
+        assert ": 1 scores for key holder" in out
+
+    assert offenders([*BAD, *CUT], check) == []
 
 
 def test_a_file_beyond_the_limit_is_refused_unread(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
@@ -184,49 +190,55 @@ GIVEN = [
 ]
 
 
-@pytest.mark.parametrize(("command", "name"), GIVEN, ids=[f"{command}: {name}" for command, name in GIVEN])
 def test_every_other_file_is_refused_by_name_at_once(
-    command: str, name: str, place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    fresh: Callable[[], Place], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(place.root)
-    write(Path("a.json"), CLIENTS["p2"])
-    Path("m.toml").write_text(MODEL)
-    Path("weighted.toml").write_text(MODEL + 'weights = "w.npy"\n')
-    Path("d.npy").write_bytes(b"")
-    for what in BAD:
+    def check(case: tuple[str, str, str]) -> None:
+        command, name, what = case
         if (path := Path(name)).is_dir():
             path.rmdir()
         said = put(path, what)
         code, out, err = securefl(capfd, *COMMANDS[command])
         assert code == 1
-        assert err.startswith(f"securefl: {name}: Expected "), what
+        assert err.startswith(f"securefl: {name}: Expected ")
         assert said in err
         assert ours(err)
         assert not out
 
+    for command, name in GIVEN:
+        monkeypatch.chdir(fresh().root)
+        write(Path("a.json"), CLIENTS["p2"])
+        Path("m.toml").write_text(MODEL)
+        Path("weighted.toml").write_text(MODEL + 'weights = "w.npy"\n')
+        Path("d.npy").write_bytes(b"")
+        assert offenders([(command, name, what) for what in BAD], check) == []
 
-@pytest.mark.parametrize("command", [keygen, profile, encrypt, match, reveal], ids=lambda one: one.name)
-def test_click_checks_no_path(command: click.Command) -> None:
+
+def test_click_checks_no_path() -> None:
     """It would stop at the first file, before the others are scored, and in its own words."""
-    paths = [option.type for option in command.params if isinstance(option.type, click.Path)]
-    assert paths
-    for path in paths:
-        checks = (path.exists, path.readable, path.writable, not path.file_okay, not path.dir_okay)
-        assert not any(checks)
+    for command in (keygen, profile, encrypt, match, reveal):
+        paths = [option.type for option in command.params if isinstance(option.type, click.Path)]
+        assert paths
+        for path in paths:
+            checks = (path.exists, path.readable, path.writable, not path.file_okay, not path.dir_okay)
+            assert not any(checks), command.name
 
 
-@pytest.mark.parametrize("command", ["match", "encrypt", "encrypt a baseline", "profile"])
-@pytest.mark.parametrize("what", ["a folder", "a pipe", "a broken link", "a device"])
 def test_an_output_that_cannot_be_replaced_is_refused_before_any_work(
-    command: str, what: str, place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    fresh: Callable[[], Place], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(place.root)
-    for path in ("K/public.key", "b.json", "p1.json", "d.npy"):
-        Path(path).unlink(missing_ok=True)  # the output is refused first, so these are never read
-    words = COMMANDS[command]
-    path = Path(words[-1])
-    put(path, what)
-    code, _, err = securefl(capfd, *words)
-    assert code == 1
-    assert err.startswith(f"securefl: Expected a regular file or nothing at {path}, got a")
-    assert ours(err)
+    def check(case: tuple[str, str]) -> None:
+        command, what = case
+        monkeypatch.chdir(fresh().root)
+        for read in ("K/public.key", "b.json", "p1.json", "d.npy"):
+            Path(read).unlink(missing_ok=True)  # the output is refused first, so these are never read
+        words = COMMANDS[command]
+        path = Path(words[-1])
+        put(path, what)
+        code, _, err = securefl(capfd, *words)
+        assert code == 1
+        assert err.startswith(f"securefl: Expected a regular file or nothing at {path}, got a")
+        assert ours(err)
+
+    writing = ("match", "encrypt", "encrypt a baseline", "profile")
+    assert offenders(product(writing, ("a folder", "a pipe", "a broken link", "a device")), check) == []
