@@ -87,6 +87,9 @@ class Trained(nn.Module):
     def outputs(self, x: object, tell: Told = lambda done: None) -> NDArray[np.float32]:
         """The outputs for records, float32 (n, outputs). For a classification they are logits.
 
+        The last bits of a record's outputs may depend on the number of records beside it: the kernels of some
+        processors sum in another order. Each output stays within the rounding of its own sum.
+
         tell: called with the number of finished records.
 
         Raises RecordsError, a DataError and ValueError, if records do not fit the card, and ConfigError if
