@@ -70,6 +70,18 @@ def fits(here: Problem, own: Sequence[Records] | None = None, **tail: Any) -> li
     ]
 
 
+def assert_near(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], atol: float) -> None:
+    """Assert that the vectors (clients, d) are equal within rounding, but for at most two clients'.
+
+    Two kernels differ in the last bits, and which bits depends on the processor. Where a pre-activation or a
+    slope is about zero, they decide whether a ReLU is on or which way Adam steps. Then they move entries by
+    a whole step. That is rare, but no host can be named on which it does not happen.
+    """
+    apart = np.abs(found - expected)
+    assert (apart.max(axis=1) > atol).sum() <= 2
+    assert apart.max() <= 0.05
+
+
 def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
     assert not any(isinstance(own, DataError) for own in came), came
     return np.array(came)

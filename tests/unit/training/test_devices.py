@@ -75,13 +75,18 @@ def model(layer: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 5), layer, nn.ReLU(), nn.Linear(5, 3))
 
 
-READS: dict[str, Callable[[nn.Module], object]] = {
-    "evaluation": lambda m: evaluate(m, X, Y, "classification"),
+def evaluated(made: nn.Module) -> tuple[float, float]:
+    found = evaluate(made, X, Y, "classification")
+    return found.accuracy, found.loss
+
+
+READS: dict[str, Callable[[nn.Module], Any]] = {
+    "evaluation": evaluated,
     "mean loss": lambda m: mean_loss(m, X, Y),
-    "losses": lambda m: record_losses(m, X, Y, "cross_entropy").tolist(),
-    "profile": lambda m: (profile(m, "0", X).mean.tolist(), profile(m, "0", X).variance.tolist()),
-    "outputs": lambda m: outputs(m, "0", X).tolist(),
-    "features": lambda m: body_features(m, X).tolist(),
+    "losses": lambda m: record_losses(m, X, Y, "cross_entropy"),
+    "profile": lambda m: (profile(m, "0", X).mean, profile(m, "0", X).variance),
+    "outputs": lambda m: outputs(m, "0", X),
+    "features": lambda m: body_features(m, X),
 }
 
 
@@ -90,7 +95,8 @@ def test_a_full_gpu_is_left_for_the_cpu_under_auto_and_said_once(kind: str) -> N
     said, left, gpu = list[str](), list[str](), FakeGpu()
     hardware = Hardware(gpu, falls_back=True, say=said.append, left=lambda: left.append("left"))
     found = READS[kind](hardware.put(model(Exhausted())))
-    assert found == READS[kind](model(nn.Identity()))
+    # `Exhausted` is no listed layer, so each record is read alone, by other kernels than a chunk.
+    np.testing.assert_allclose(found, READS[kind](model(nn.Identity())), rtol=1e-5, atol=1e-6)
     assert said == ["cpu: Fake 1 has too little memory for this: the rest of the run is computed on the CPU."]
     assert left == ["left"]
     assert gpu.emptied_times == 1

@@ -22,7 +22,7 @@ from securefl.training.fit import Fit
 from securefl.training.fitting import one_by_one
 from securefl.training.stack import Stack
 from securefl.training.task import Problem
-from tests.support.side_by_side import CLASSES, fits, local, problem, vectors
+from tests.support.side_by_side import CLASSES, assert_near, fits, local, problem, vectors
 
 ROWS = 32
 
@@ -96,7 +96,7 @@ def test_clients_that_end_before_and_after_it_have_their_own_bits() -> None:
     """The clients of `fits` have 1 to 7 steps."""
     here, train = wide(), Batched(one_by_one, 10)
     together = train(fits(here))
-    np.testing.assert_allclose(vectors(together), vectors(one_by_one(fits(here))), atol=1e-6)
+    assert_near(vectors(together), vectors(one_by_one(fits(here))), 1e-6)
     for left in ([0], [2, 0], [9], [0, 4, 9], [1, 2]):
         for k, found in zip(left, train([fits(here)[k] for k in left]), strict=True):
             np.testing.assert_array_equal(found, together[k])
@@ -262,10 +262,10 @@ def test_several_blocks_of_records_train_as_one(monkeypatch: pytest.MonkeyPatch)
     expected = vectors(one_by_one(fits(here)))
     for steps in (1, 2, 3, STEPS, STEPS + 1, 100):
         monkeypatch.setattr(cohorts, "_GATHERED", 10 * ROWS * 128 * steps)
-        np.testing.assert_allclose(vectors(Batched(one_by_one, 10)(fits(here))), expected, atol=1e-6)
+        assert_near(vectors(Batched(one_by_one, 10)(fits(here))), expected, 1e-6)
 
 
 def test_a_training_of_many_passes_stays_near_that_of_a_client_alone() -> None:
     here = wide(epochs=5)
     came = Batched(one_by_one)(fits(here))
-    np.testing.assert_allclose(vectors(came), vectors(one_by_one(fits(here))), atol=1e-5)
+    assert_near(vectors(came), vectors(one_by_one(fits(here))), 1e-5)
