@@ -536,7 +536,7 @@ class TestKeyHolder(Contract):
     def test_another_request_at_a_turn_is_refused(self, name: str) -> None:
         """Two sets of openings of one turn would tell their difference, and spend twice the count."""
         state = self.states()[name]
-        with pytest.raises(RemoteProtocolError, match="the same request as before at turn 0"):
+        with pytest.raises(RemoteProtocolError, match="before at turn 0"):
             self.machine.receive(state, "server", OpenRequest(turn=0, items=(b"a", b"c")))
         assert self.machine.receive(state, *self.good[0]).need is None
 
@@ -915,7 +915,7 @@ class TestPadKeyHolderOfBadBoxes(TestPadKeyHolder):
     def test_another_request_is_refused_in_every_later_state(self) -> None:
         for name, state in self.states().items():
             if name != "ready":
-                with pytest.raises(RemoteProtocolError, match=r"one total of a sum|members that were named"):
+                with pytest.raises(RemoteProtocolError, match=r"one total|were named"):
                     self.machine.receive(state, "server", two.requested(PADDED, two.FEWER))
 
     def test_nothing_is_added_before_it_is_on_record(self) -> None:

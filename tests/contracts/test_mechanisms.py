@@ -251,7 +251,7 @@ class TestContract:
         mechanism = mechanism_of(plan, SPEC)
         assert (mechanism.charge() is None) == (word in TRUST) == bool(mechanism.trusts)
         if word in TRUST:
-            with pytest.raises(ConfigError, match="leave it out of `adversaries`"):
+            with pytest.raises(ConfigError, match="out of `adversaries`"):
                 charge_of(plan, SPEC)
 
     def test_its_noise_has_its_head_room(self, word: str, scheme: str) -> None:
@@ -544,7 +544,7 @@ def test_a_total_whose_noise_is_more_than_declared_is_not_told(
 ) -> None:
     """It could wrap, and nobody would see it. The key holder refuses, whatever the total is."""
     install(monkeypatch, type("Beyond", (ByHolder,), {"size": size}))
-    with pytest.raises(LocalProtocolError, match="within its own headroom of 100 grid units"):
+    with pytest.raises(LocalProtocolError, match="headroom of 100 grid"):
         two_server(tmp_path)
 
 
@@ -576,7 +576,7 @@ def test_a_total_gets_noise_by_the_party_that_is_declared_or_is_not_told(
 def test_noise_that_nobody_draws_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is charged, and would be nowhere."""
     install(monkeypatch, defect(total_by=None, client_noise=lambda own, *drawn: None))
-    with pytest.raises(LocalProtocolError, match="noise that a client, the server or the key holder draws"):
+    with pytest.raises(LocalProtocolError, match="or the key holder draws"):
         released(planned("twice", "clear"))
 
 
@@ -585,7 +585,7 @@ def test_a_kind_without_what_a_plan_is_checked_by_is_refused(
     changes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, defect(**changes))
-    with pytest.raises(ConfigError, match="from the mechanism 'twice'"):
+    with pytest.raises(ConfigError, match="mechanism 'twice'"):
         charge_of(planned("twice", "clear"), SPEC)
 
 
@@ -602,7 +602,7 @@ def test_no_other_distribution_takes_the_place_of_ours(monkeypatch: pytest.Monke
 def test_two_distributions_with_one_word_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [EntryPoint("mine", f"{home}:Mine", registry.GROUP) for home in ("one", "other")]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
-    with pytest.raises(ConfigError, match="Expected one mechanism 'mine', got one:Mine and other:Mine"):
+    with pytest.raises(ConfigError, match="one:Mine and other:Mine"):
         kind_of("mine")
 
 
@@ -657,5 +657,5 @@ def test_a_plan_that_is_made_by_hand_is_refused_before_anything(
 
 
 def test_a_study_says_the_nearest_word() -> None:
-    with pytest.raises(ConfigError, match=r"noise among 'none', 'local'.* got 'twic' .did you mean `twice`"):
+    with pytest.raises(ConfigError, match=r"'twic' .*`twice`"):
         client_level(noise='"twic"')

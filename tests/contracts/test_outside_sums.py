@@ -224,5 +224,5 @@ def test_a_client_that_is_silent_costs_the_sum_and_the_door_says_so(tmp_path: Pa
 
 
 def test_a_word_that_nobody_knows_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"'zero-sum', got 'zero-sun' \(did you mean `zero-sum`\?\)"):
+    with pytest.raises(ConfigError, match=r"'zero-sun' .*`zero-sum`"):
         parse(with_privacy(text(ARM, clients=4), HIDDEN | {"sum": '"zero-sun"'}))

@@ -214,7 +214,7 @@ def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str,
 def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sum would be its own value: told beforehand, and else by the server before anything is charged."""
     certain = one("fedavg", "fraction = 0.1", how)
-    with pytest.raises(ConfigError, match="got 1 draws and min_cohort_size = 3"):
+    with pytest.raises(ConfigError, match="min_cohort_size = 3"):
         composition(certain, certain.arms[0], world(certain))
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', how)
     choose = averaging.sample_without_replacement

@@ -469,5 +469,5 @@ def test_questions_of_two_kinds_are_refused_in_one_exchange(word: str) -> None:
         "a": linear_query(BASELINE, ANCHOR, BOUNDS),
         "b": linear_query(BASELINE, ANCHOR, BOUNDS, Variant.MEAN_ONLY),
     }
-    with pytest.raises(LocalProtocolError, match="queries of one set of bounds"):
+    with pytest.raises(LocalProtocolError, match="one set of bounds"):
         Questions.of(both, CLIENTS)

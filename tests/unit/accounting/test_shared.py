@@ -51,7 +51,7 @@ def test_runs_add_up_and_the_one_too_many_is_refused(path: Path) -> None:
         assert shared.account().epsilon(SERVER) == pytest.approx(ONE)
         assert ONE < 2.0
     with SharedLedger(path, TERMS, RECORDS) as shared:  # another study, later
-        with pytest.raises(BudgetExceeded, match=r"against the server from 1.* to 2.*Nothing was released"):
+        with pytest.raises(BudgetExceeded, match=r"server from 1.* to 2"):
             shared.reserve([bits("b")])
         assert len(shared.account().entries) == 1
         shared.reserve([bits("c", 0)])
@@ -90,7 +90,7 @@ def test_of_several_runs_all_are_reserved_or_none(path: Path) -> None:
 def test_a_run_cannot_come_back_with_another_allotment(path: Path) -> None:
     with SharedLedger(path, TERMS, RECORDS) as shared:
         shared.reserve([bits("a", 1)])
-        with pytest.raises(LocalProtocolError, match="begin a new run in another folder"):
+        with pytest.raises(LocalProtocolError, match="in another folder"):
             shared.reserve([bits("a", 2)])
 
 
@@ -101,7 +101,7 @@ def test_what_is_unprotected_no_budget_bears(path: Path) -> None:
 
 def test_other_records_are_refused_and_the_file_does_not_say_which_it_knows(path: Path) -> None:
     SharedLedger(path, TERMS, RECORDS).close()
-    with pytest.raises(ConfigError, match=r"got others: its budget is theirs alone.*bring back"):
+    with pytest.raises(ConfigError, match="got others: its budget"):
         SharedLedger(path, TERMS, "cd" * 32)
     with pytest.raises(ConfigError, match="got others"):
         account_of(path, TERMS, "cd" * 32)
@@ -136,7 +136,7 @@ def test_another_promise_is_refused(path: Path, other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("budget", [None, math.inf])
 def test_a_budget_is_needed(budget: float | None) -> None:
-    with pytest.raises(ConfigError, match="Expected a finite `budget`"):
+    with pytest.raises(ConfigError, match="a finite `budget`"):
         shared_terms(Terms(unit="record", adjacency="add-remove", delta=1e-5, budget=budget))
 
 
@@ -220,7 +220,7 @@ def test_what_is_edited_cut_off_or_older_is_refused(path: Path, tmp_path: Path) 
     path.with_name(path.name + "-head").unlink()  # the chain shows it without the note, too
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE runs SET charges = '{}' WHERE number = 1")
-    with pytest.raises(DataError, match="run 1 is not as it was written"):
+    with pytest.raises(DataError, match="run 1 is not as it was"):
         account_of(path)
 
 

@@ -226,7 +226,7 @@ def test_what_sqlites_own_check_says_is_not_quoted(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[(page - 1) * size + 3 : (page - 1) * size + 5] = b"\0\0"  # the index has no entry
     path.write_bytes(raw)
-    with pytest.raises(SecureFLError, match="SQLite's own check finds it inconsistent"):
+    with pytest.raises(SecureFLError, match="SQLite's own check"):
         openings(path)
 
 
@@ -257,7 +257,7 @@ def test_another_ledgers_holders_are_not_quoted(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.sqlite", plan.terms()) as own:
         own.reserve([(ReleaseKey("SECRET", SESSION, 1, 0, 0, "score"), NO_COST)])
     with (
-        pytest.raises(SecureFLError, match="a ledger of numbered clients") as told,
+        pytest.raises(SecureFLError, match="of numbered clients") as told,
         ledger_of(tmp_path / "ledger.sqlite", plan, ["client"]),
     ):
         pass

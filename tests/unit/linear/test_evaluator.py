@@ -78,7 +78,7 @@ def test_openings_are_capped_at_tau_and_old_answers_remain() -> None:
     ciphertext = parties.ciphertext()
     requests = [parties.blinded(ciphertext).request for _ in range(3)]
     first, _ = (parties.opener.open(r) for r in requests[:2])
-    with pytest.raises(RemoteProtocolError, match=r"evaluator in phase open: .* 2 openings"):
+    with pytest.raises(RemoteProtocolError, match=r"evaluator .* 2 openings"):
         parties.opener.open(requests[2])
     assert parties.opener.open(requests[0]) == first
     assert parties.opener.opened == 2
@@ -135,9 +135,9 @@ def test_foreign_keys_kinds_and_terms_are_refused() -> None:
     parties, foreign = Parties(), Parties(pair=KeyPair.generate(COMPACT))
     other_terms = Parties(scores=51)
     for stranger in (foreign, other_terms):
-        with pytest.raises(RemoteProtocolError, match="another kind, key or set of terms"):
+        with pytest.raises(RemoteProtocolError, match="another kind, key or set"):
             parties.blinded(stranger.ciphertext())
-        with pytest.raises(RemoteProtocolError, match="another kind, key or set of terms"):
+        with pytest.raises(RemoteProtocolError, match="another kind, key or set"):
             parties.opener.open(stranger.blinded().request)
     blinded = parties.blinded()
     reply = parties.opener.open(blinded.request)
@@ -184,7 +184,7 @@ def test_plaintext_parts_are_checked() -> None:
     parties = Parties(Variant.MEAN_ONLY)
     ciphertext, clear = parties.ciphertext(), parties.split.clear
     for bad in (None, clear[:-1], np.full(Q + 1, np.nan), np.r_[1e9, clear[1:]], np.r_[clear[:-1], 1e6]):
-        with pytest.raises(RemoteProtocolError, match="ann in phase gate: Expected 11 plaintext values"):
+        with pytest.raises(RemoteProtocolError, match=r"ann .*11 plaintext values"):
             parties.evaluator.match(ciphertext, parties.baseline, bad, sender="ann")
 
 
@@ -193,7 +193,7 @@ def test_weights_beyond_the_declared_norm_are_refused() -> None:
     sharp = MeanVariance(np.full(Q, 4.0), np.full(Q, 0.2), 5)
     with pytest.raises(ConfigError, match=r"Bounds.weight"):
         evaluator.baseline(linear_query(sharp, ANCHOR, BOUNDS))
-    with pytest.raises(ConfigError, match=r"21 \+ 0 entries\), got one of other bounds \(7 \+ 0"):
+    with pytest.raises(ConfigError, match=r"21 \+ 0 .*\(7 \+ 0"):
         evaluator.baseline(linear_query(MeanVariance(np.zeros(3), np.ones(3), 1), short, BOUNDS))
 
 

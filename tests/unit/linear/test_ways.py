@@ -60,7 +60,7 @@ def test_a_turn_that_is_not_due_is_refused_in_words(turns_done: int, turn: int, 
 def test_a_turn_is_opened_after_the_one_before_it_was_answered() -> None:
     holder = machine()
     working = holder.receive(Ready(), SERVER, OpenRequest(turn=0, items=(b"a",))).state
-    with pytest.raises(RemoteProtocolError, match="Expected turn 0, got turn 1"):
+    with pytest.raises(RemoteProtocolError, match="turn 0, got turn 1"):
         holder.receive(working, SERVER, OpenRequest(turn=1, items=(b"b",)))
     again = holder.receive(working, SERVER, OpenRequest(turn=0, items=(b"a",)))
     assert (again.need, again.out) == (None, ())
@@ -89,13 +89,11 @@ def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
 
 def test_a_word_that_is_no_way_is_refused_with_those_that_are() -> None:
     plan = Plan(delta=1e-5, max_rounds=1, scores="pad")  # type: ignore[arg-type]
-    with pytest.raises(
-        ConfigError, match="Expected scores among clear, ckks, batches, pads, dealt-pads, got 'pad'"
-    ):
+    with pytest.raises(ConfigError, match="dealt-pads, got 'pad'"):
         scheme_of(plan.scores, parameters="strong", asks=1, clients=1)
 
 
 def test_an_unknown_name_of_parameters_is_refused_with_those_that_are() -> None:
     plan = Plan(delta=1e-5, max_rounds=1, scores="ckks")
-    with pytest.raises(ConfigError, match="'strong', 'compact' or 'strong-encrypted'"):
+    with pytest.raises(ConfigError, match="or 'strong-encrypted'"):
         scheme_of(plan.scores, parameters="stronger", asks=1, clients=1)

@@ -47,7 +47,7 @@ def test_damaged_client_state_is_named() -> None:
         np.full(5, np.nan, np.float32),
         np.zeros((1, 5), np.float32),
     ):
-        with pytest.raises(DataError, match="client state 'model' to be 5 finite values"):
+        with pytest.raises(DataError, match="'model' to be 5 finite"):
             kept_values({"model": bad}, "model", initial)
 
 

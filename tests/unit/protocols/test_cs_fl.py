@@ -79,7 +79,9 @@ def failed(rows: int, size: int, count: int, *, flat: bool) -> float:
 
 
 @pytest.mark.parametrize("flat", [False, True], ids=["of all sizes", "of one size"])
-@pytest.mark.parametrize(("size", "count"), [(2000, 10), (2000, 40), (10_000, 50)])
+@pytest.mark.parametrize(
+    ("size", "count"), [(2000, 10), (2000, 40), pytest.param(10_000, 50, marks=pytest.mark.slow)]
+)
 def test_a_sketch_that_is_not_refused_gives_its_entries_back(size: int, count: int, flat: bool) -> None:
     """With half of the rows that are asked for, hardly any does: a study took 5 rows for each entry."""
     assert failed(ROWS, size, count, flat=flat) <= 0.1

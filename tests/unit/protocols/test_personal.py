@@ -317,10 +317,10 @@ def test_a_head_of_another_shape_is_refused_by_its_client_and_by_its_test() -> N
     algorithm = FedRep().build(here)
     (update,) = algorithm.contributions
     own = {"model": tiny_problem(hidden=(4,)).initial}
-    with pytest.raises(DataError, match="client state 'model' to be 83"):
+    with pytest.raises(DataError, match="'model' to be 83"):
         update.compute(context(here.initial[:56], kept=own))
     x, y = np.zeros((1, 6), np.float32), np.zeros(1, np.int64)
-    with pytest.raises(DataError, match="client state 'model' to be 83"):
+    with pytest.raises(DataError, match="'model' to be 83"):
         algorithm.evaluate(algorithm.start(), [Device(x=x, y=y, kept=own)])
 
 
@@ -328,7 +328,7 @@ def test_a_head_of_another_shape_is_refused_by_its_client_and_by_its_test() -> N
 def test_a_model_without_a_body_is_refused_before_a_run(name: str) -> None:
     of = one(name)
     of = replace(of, model=replace(of.model, hidden=()))
-    with pytest.raises(ConfigError, match=r"layers before its last 1 dense.* Set `hidden` under \[model\]"):
+    with pytest.raises(ConfigError, match="before its last 1 dense"):
         composition(of, of.arms[0], world(of))
 
 

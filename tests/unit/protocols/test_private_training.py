@@ -69,7 +69,7 @@ def test_privacy_does_not_follow_the_experiments_seed(tmp_path: Path) -> None:
 def test_private_training_is_charged_at_record_level_only() -> None:
     for changed in ({"adjacency": "replace-one"}, {"unit": '"client"', "adjacency": "zero-out"}):
         of = private("fedavg", AVERAGING["fedavg"], **changed)
-        with pytest.raises(ConfigError, match="accounted for adding or removing one record"):
+        with pytest.raises(ConfigError, match="adding or removing"):
             composition(of, of.arms[0], world(of))
 
 
@@ -124,7 +124,7 @@ def test_the_first_exchange_costs_no_training() -> None:
 
 def test_training_that_costs_more_than_was_asked_for_is_told_before_anything_runs() -> None:
     of = fedlog(epsilon="0.1")
-    with pytest.raises(ConfigError, match="Expected training to cost less"):
+    with pytest.raises(ConfigError, match="training to cost less"):
         composition(of, of.arms[0], world(of))
 
 
@@ -136,7 +136,7 @@ def test_an_epsilon_is_more_than_nothing(epsilon: str) -> None:
 
 def test_a_budget_that_bears_not_one_round_is_told_before_anything_runs() -> None:
     of = private("fedavg", AVERAGING["fedavg"], rounds=6, budget="0.1")
-    with pytest.raises(ConfigError, match=r"Expected round 1 to cost a client .* Raise the budget"):
+    with pytest.raises(ConfigError, match=r"round 1 .* the budget"):
         composition(of, of.arms[0], world(of))
 
 

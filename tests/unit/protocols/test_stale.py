@@ -61,7 +61,7 @@ def test_under_a_bound_a_client_keeps_what_the_sum_has() -> None:
 
 @pytest.mark.parametrize("protocol", ["fedavg", "fedprof"])
 def test_partial_aggregation_has_no_cache(protocol: str) -> None:
-    with pytest.raises(ConfigError, match='aggregation = "full" beside stale'):
+    with pytest.raises(ConfigError, match='"full" beside stale'):
         study(ARM.replace("fedavg", protocol).replace('"full"', '"partial"'))
 
 

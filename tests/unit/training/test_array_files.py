@@ -58,7 +58,7 @@ def test_a_file_beyond_the_limit_is_refused_unread(name: str, tmp_path: Path) ->
         target.truncate(LARGEST + 1)  # of zeros, which take no space
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match=r"at most 2,147,483,648 bytes, got 2,147,483,649"):
+        with pytest.raises(DataError, match="got 2,147,483,649"):
             array_of(tmp_path / name)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
@@ -78,7 +78,7 @@ def test_a_header_that_claims_more_or_less_is_refused_before_memory_is_taken(
     (tmp_path / "d.npy").write_bytes(claiming(shape))
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match=r"bytes behind the header, got 96: the file is damaged or cut"):
+        with pytest.raises(DataError, match="behind the header, got 96"):
             array_of(tmp_path / "d.npy")
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:

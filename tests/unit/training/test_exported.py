@@ -93,7 +93,7 @@ def test_a_flipped_bit_is_refused(file: Path) -> None:
 @pytest.mark.parametrize("length", [0, 1, 8, 9, 200, -1])
 def test_a_file_that_was_cut_is_refused(length: int, file: Path) -> None:
     file.write_bytes(file.read_bytes()[:length])
-    with pytest.raises(DataError, match="Export the model again, or get the file again"):
+    with pytest.raises(DataError, match="get the file again"):
         load(file)
 
 
@@ -126,7 +126,7 @@ def test_another_file_is_refused(content: bytes, file: Path) -> None:
 
 def test_a_file_for_other_programs_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\x07pytorch" * 20)
-    with pytest.raises(DataError, match=r"model.onnx: an .onnx file is for other programs. Export the run"):
+    with pytest.raises(DataError, match=r"model.onnx: an .onnx file"):
         load(tmp_path / "model.onnx")
 
 
@@ -140,7 +140,7 @@ def test_a_card_of_another_form_is_named(file: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(exported, "FORMAT", "securefl model 1")
     save(file, values(), CARD)
     monkeypatch.undo()
-    with pytest.raises(DataError, match="'securefl model 2', got 'securefl model 1'"):
+    with pytest.raises(DataError, match="got 'securefl model 1'"):
         load(file)
 
 
@@ -197,13 +197,13 @@ def test_every_value_comes_from_the_file(file: Path) -> None:
             super().__init__()
             self.fc3 = nn.Linear(2, 2)
 
-    with pytest.raises(ConfigError, match=r"also has fc3\.weight, fc3\.bias"):
+    with pytest.raises(ConfigError, match=r"fc3\.weight, fc3\.bias"):
         load(file, model=More)
 
 
 def test_a_model_of_nobody_here_asks_for_its_class(tmp_path: Path) -> None:
     save(tmp_path / "m", values(), changed(kind="my_package:Net"))
-    with pytest.raises(ConfigError, match="'my_package:Net' is not one of this package"):
+    with pytest.raises(ConfigError, match="'my_package:Net' is not"):
         load(tmp_path / "m")
     assert load(tmp_path / "m", model=Net).predict(X).shape == (5,)
 
@@ -213,7 +213,7 @@ def test_a_shared_part_fills_a_module_and_predicts_nothing(tmp_path: Path) -> No
     save(tmp_path / "m", head, {**CARD, "part": "shared"})
     own = Net()
     for model in (None, Net):
-        with pytest.raises(ConfigError, match=r"each client keeps the rest|also has fc1"):
+        with pytest.raises(ConfigError, match=r"keeps the rest|has fc1"):
             load(tmp_path / "m", model=model)
     found = load(tmp_path / "m", model=own)
     assert torch.equal(found.module.state_dict()["fc1.weight"], own.fc1.weight)

@@ -95,7 +95,7 @@ def test_an_edited_card_is_noticed(tmp_path: Path) -> None:
     raw = file.read_bytes()
     assert raw.count(b'\\"e\\"') == 1
     file.write_bytes(raw.replace(b'\\"e\\"', b'\\"x\\"'))
-    with pytest.raises(DataError, match="unchanged, got other values or another card"):
+    with pytest.raises(DataError, match="other values or another"):
         load(file)
 
 
@@ -110,7 +110,7 @@ def test_a_card_writes_nothing_odd_on_a_terminal(told: dict[str, Any], tmp_path:
 
 @pytest.mark.parametrize("path", [None, 3, b"m", "a\0b"])
 def test_something_else_than_a_path_is_refused(path: Any) -> None:
-    with pytest.raises(ConfigError, match="the path of an exported model"):
+    with pytest.raises(ConfigError, match="path of an exported model"):
         load(path)
 
 

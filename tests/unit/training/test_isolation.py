@@ -726,9 +726,9 @@ def test_an_operator_of_others_is_refused() -> None:
             with torch._C.DisableTorchFunction():
                 return torch.ops.securefl_tests.shifted(x)
 
-    with pytest.raises(ConfigError, match="operators of torch itself, got securefl_tests"):
+    with pytest.raises(ConfigError, match="itself, got securefl_test"):
         summed(Registered(), ROWS, LABELS)
-    with pytest.raises(ConfigError, match=r"operators of torch itself|made in this pass"):
+    with pytest.raises(ConfigError, match=r"torch itself|in this pass"):
         summed(Out(), ROWS, LABELS)
 
 

@@ -207,15 +207,15 @@ def test_shapes_and_layers_that_a_kind_cannot_take_are_named(
 
 
 def test_a_model_too_large_is_refused_before_memory_is_taken() -> None:
-    with pytest.raises(ConfigError, match=r"at most 100,000,000 parameters, .* hidden = \(30000, 30000\)"):
+    with pytest.raises(ConfigError, match=r"\(30000, 30000\)"):
         ModelConfig(kind="mlp", hidden=(30_000, 30_000)).build((64,), 10, 0)
-    with pytest.raises(ConfigError, match="at most 100,000,000 parameters"):
+    with pytest.raises(ConfigError, match="100,000,000 parameters"):
         ModelConfig(kind="lenet5").build((1, 28, 28), 10**8, 0)
     for outputs in (0, -1, 10**30):
         with pytest.raises(ConfigError, match=f"and {outputs} outputs"):
             ModelConfig(kind="lenet5").build((1, 28, 28), outputs, 0)
     for hidden in ((10**9, 32), (10**30,), (1,) * 101):
-        with pytest.raises(ValueError, match="at most 100 hidden layers of at most 100,000,000 units"):
+        with pytest.raises(ValueError, match="at most 100 hidden layers"):
             ModelConfig(kind="mlp", hidden=hidden)
 
 

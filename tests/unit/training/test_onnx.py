@@ -108,7 +108,7 @@ def test_without_the_extra_the_command_says_how_to_get_it(
 
 
 def test_a_shared_part_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Export one client's with --client"):
+    with pytest.raises(ConfigError, match="with --client"):
         save_onnx(tmp_path / "model.onnx", CASES["linear"], {**CARD, "part": "shared"})
 
 
@@ -117,7 +117,7 @@ def test_a_graph_of_other_outputs_is_not_written(tmp_path: Path, monkeypatch: py
     right = onnx_export._graph
     other = learnt(ModelConfig(kind="mlp", hidden=(3,)), (6,)).module()
     monkeypatch.setattr(onnx_export, "_graph", lambda model, x: right(other, x))
-    with pytest.raises(ConfigError, match="within 1e-05, got some that differ by"):
+    with pytest.raises(ConfigError, match="within 1e-05"):
         save_onnx(tmp_path / "model.onnx", CASES["linear"], CARD)
     assert not list(tmp_path.iterdir())
 
@@ -132,6 +132,6 @@ class Branching(nn.Linear):
 
 def test_a_model_that_is_no_graph_is_refused(tmp_path: Path) -> None:
     of = learnt(OwnModel(factory=lambda: Branching(6, 5), name="own"), (6,))
-    with pytest.raises(ConfigError, match=r"that torch can export to ONNX.*Export it as \.safetensors"):
+    with pytest.raises(ConfigError, match=r"Export it as \.safetensor"):
         save_onnx(tmp_path / "model.onnx", of, CARD)
     assert not list(tmp_path.iterdir())

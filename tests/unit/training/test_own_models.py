@@ -101,7 +101,7 @@ def test_batch_norm_may_move_its_statistics() -> None:
 
 def test_batch_norm_that_counts_its_batches_is_refused() -> None:
     """A process's count is no part of the model: clients' averages would hang on who trained before them."""
-    with pytest.raises(ConfigError, match="Expected a momentum in batch norm 1 of "):
+    with pytest.raises(ConfigError, match="momentum in batch norm 1 "):
         of(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 4)))
 
 

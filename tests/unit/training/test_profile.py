@@ -84,7 +84,7 @@ def test_no_hook_is_left_behind_and_modes_are_restored(layer: str, x: Any, error
 
 def test_a_missing_layer_is_named_with_its_nearest() -> None:
     model = ModelConfig(kind="lenet5").build((1, 28, 28), 10, 0)
-    with pytest.raises(ConfigError, match=r"got 'fc_1'; the nearest names are fc1"):
+    with pytest.raises(ConfigError, match=r"'fc_1'; .* are fc1"):
         profile(model, "fc_1", records(2, 1, 28, 28))
 
 

@@ -61,7 +61,7 @@ def test_it_says_what_it_is(network: Network) -> None:
 @pytest.mark.parametrize("name", ["WEIGHTS", "TOKENIZER"])
 def test_a_file_of_another_digest_is_not_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, name, "0" * 64)
-    with pytest.raises(DataError, match=r"Nothing of it was read\. Reinstall wordllama"):
+    with pytest.raises(DataError, match="Reinstall wordllama"):
         sentences.wordllama()
 
 

@@ -70,6 +70,6 @@ def test_read_only_float64_vectors_load() -> None:
 def test_a_vector_of_another_length_is_refused_and_changes_nothing(shape: tuple[int, ...]) -> None:
     model = nn.Linear(5, 2)
     before = to_vector(model)
-    with pytest.raises(DataError, match=r"Expected a vector of shape \(12,\)"):
+    with pytest.raises(DataError, match=r"shape \(12,\)"):
         load_vector(model, np.zeros(shape, np.float32))
     assert np.array_equal(to_vector(model), before)

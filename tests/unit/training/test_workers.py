@@ -184,7 +184,7 @@ def test_another_error_is_raised_as_in_one_process(bad: int, forks: list[int]) -
         fits[bad] = replace(fit(of, bad), under_head=True)
         return fits
 
-    with pytest.raises(ConfigError, match="a model that is all frozen"):
+    with pytest.raises(ConfigError, match="all frozen"):
         Forked(2)(frozen())
     check_ended(forks)
 

@@ -139,7 +139,7 @@ def test_an_empty_subnet_is_refused() -> None:
     net = supernet(MLP)
     units = net.whole
     units[net.sampled[1].own] = False
-    with pytest.raises(ConfigError, match=r"a unit of every layer.*at least one"):
+    with pytest.raises(ConfigError, match="a unit of every layer"):
         net.sliced(net.problem.initial, units)
 
 

@@ -91,8 +91,9 @@ def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest
     assert charge.server == ComposedDpEvent((GaussianDpEvent(3.0), DPSGD_CONFIG.event))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 1e20])
-@pytest.mark.parametrize("label", [3, -1, 99])
+@pytest.mark.parametrize(
+    ("value", "label"), [(np.nan, 3), (np.inf, 3), (3e38, 3), (1e20, 3), (np.nan, -1), (1e20, 99)]
+)
 def test_no_record_silences_a_client_that_is_charged_a_finite_epsilon(
     value: float, label: int, tmp_path: Path
 ) -> None:
@@ -150,7 +151,7 @@ def test_the_papers_claim_holds_for_a_public_body_only() -> None:
 
 def test_a_private_body_has_no_record_level_epsilon_whatever_the_noise(tmp_path: Path) -> None:
     central: dict[str, str] = {"noise": '"central"', "epsilon": "0.1", "adversaries": '["others"]'}
-    with pytest.raises(ConfigError, match="reads state that was trained on the records"):
+    with pytest.raises(ConfigError, match="trained on the records"):
         composition(study(**{**central, "non_private": "[]"}), study().arms[0], world())
     finished = run(study(**central), tmp_path)
     assert finished.records[-1]["epsilon"]["others"] == np.inf

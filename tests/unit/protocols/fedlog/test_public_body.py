@@ -113,7 +113,7 @@ def test_charges_follow_from_where_the_noise_is() -> None:
     assert (central.server, central.others) == (NonPrivateDpEvent(), GaussianDpEvent(3.0))
     with pytest.raises(ConfigError, match="central noise trusts"):
         charge_of(replace(PLAN, noise="central"), spec)
-    with pytest.raises(ConfigError, match="one client moves it without bound"):
+    with pytest.raises(ConfigError, match="one client moves it"):
         charge_of(replace(PLAN, unit="client", adjacency="zero-out"), spec)
     assert charge_of(replace(PLAN, noise="none", non_private=("statistic",)), spec) == NON_PRIVATE
 
@@ -254,7 +254,7 @@ def test_one_client_only_and_a_class_that_nobody_has(tmp_path: Path) -> None:
 
 def test_bodies_that_would_void_the_promise_are_refused() -> None:
     unprepared = study(clip=UNIT + '\nbody = "dp-sgd"')
-    with pytest.raises(ConfigError, match=r"Expected a section \[dpsgd\]"):
+    with pytest.raises(ConfigError, match=r"section \[dpsgd\]"):
         unprepared.arms[0].options.build(world().problem)
     with pytest.raises(ValueError, match="of the loss alone"):
         FedLog(body="dp-sgd", alpha=0.01)

@@ -72,7 +72,7 @@ def test_a_new_model_has_a_new_anchor() -> None:
     first = known.anchor(one)
     assert not np.allclose(known.anchor(other).scale, first.scale)
     assert np.array_equal(known.anchor(one).scale, first.scale)
-    with pytest.raises(DataError, match="anchor of the broadcast model"):
+    with pytest.raises(DataError, match="anchor of the broadcast"):
         known.linear_bounds(other, beside(first))
 
 

@@ -43,7 +43,13 @@ def few(part: Part) -> Part:
     return replace(part, text=tomli_w.dumps(study))
 
 
-@pytest.mark.parametrize("table", [fedlog.TABLE_1_MNIST, fedlog.FLEXIBLE], ids=["table 1", "flexible"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(fedlog.TABLE_1_MNIST, id="table 1"),
+        pytest.param(fedlog.FLEXIBLE, id="flexible", marks=pytest.mark.slow),
+    ],
+)
 def test_every_system_plays(table: Table, tmp_path: Path) -> None:
     small = replace(table, parts=tuple(few(part) for part in table.parts))
     results = run_table(small, tmp_path, lambda *told: None, workers=1)

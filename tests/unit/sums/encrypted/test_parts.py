@@ -306,12 +306,12 @@ def test_a_later_ciphertext_of_a_message_passes_the_gate_too() -> None:
 def test_bytes_of_another_place_or_other_terms_are_refused(foreign: SumTerms) -> None:
     here, there = Parties(), Parties(foreign)
     message = there.client.encrypt(np.zeros(foreign.length, dtype=np.int64))
-    with pytest.raises(RemoteProtocolError, match=r"mallory in phase gate: .*another kind, key or set"):
+    with pytest.raises(RemoteProtocolError, match=r"mallory .*another kind"):
         here.evaluator.add(None, message, sender="mallory")
     blinded, request = there.evaluator.request(there.added([message]))
-    with pytest.raises(RemoteProtocolError, match=r"evaluator in phase gate: .*another kind, key or set"):
+    with pytest.raises(RemoteProtocolError, match=r"evaluator .*another kind"):
         here.opener.open(request)
-    with pytest.raises(RemoteProtocolError, match=r"key holder in phase gate: .*another kind, key or set"):
+    with pytest.raises(RemoteProtocolError, match=r"key holder .*another kind"):
         here.evaluator.unblind(blinded, there.opener.open(request))
 
 
@@ -319,7 +319,7 @@ def test_a_foreign_key_is_refused() -> None:
     here, there = Parties(), Parties(pair=KeyPair.generate(COMPACT))
     with pytest.raises(RemoteProtocolError, match="another kind, key or set"):
         here.evaluator.add(None, there.client.encrypt(there.vectors(1)[0]), sender="mallory")
-    with pytest.raises(ConfigError, match="Expected a key for the terms"):
+    with pytest.raises(ConfigError, match="a key for the terms"):
         SumEncryptor(keys(STRONG).public, TERMS)
 
 
@@ -330,7 +330,7 @@ def test_a_client_counts_once_and_no_more_clients_than_declared() -> None:
     with pytest.raises(RemoteProtocolError, match="client 2 in phase gate"):
         parties.evaluator.add(total, parties.client.encrypt(vectors[0]), sender="client 2")
     full = parties.evaluator.add(total, parties.client.encrypt(vectors[4]), sender="client 4")
-    with pytest.raises(RemoteProtocolError, match=r"late in phase gate: .*at most 5 clients"):
+    with pytest.raises(RemoteProtocolError, match=r"late .*at most 5 clients"):
         parties.evaluator.add(full, parties.client.encrypt(vectors[0]), sender="late")
     np.testing.assert_array_equal(parties.summed(full), vectors.sum(axis=0))
 
@@ -378,7 +378,7 @@ def test_a_place_is_opened_for_one_request_alone() -> None:
     others = [parties, Parties(replace(TERMS, clients=6), store=parties.store)]
     for other in others:  # other terms at the same place are no way round
         _, second = other.evaluator.request(other.total(vectors[1:]))
-        with pytest.raises(RemoteProtocolError, match="evaluator in phase open: Expected the request that"):
+        with pytest.raises(RemoteProtocolError, match=r"evaluator .*the request"):
             other.opener.open(second)
     assert parties.opener.open(request) == reply
     assert parties.store.opened == N
@@ -420,7 +420,7 @@ def test_replies_that_are_no_sum_within_the_bound_are_refused(word: int, shift: 
     at = 16 + 4 * word
     changed = (int.from_bytes(reply[at : at + 4], "little") + shift) % COMPACT.primes[1]
     reply[at : at + 4] = changed.to_bytes(4, "little")
-    with pytest.raises(RemoteProtocolError, match=r"unknown in phase sum: .*out of range"):
+    with pytest.raises(RemoteProtocolError, match=r"unknown .*out of range"):
         parties.evaluator.unblind(blinded, bytes(reply))
 
 

@@ -114,7 +114,7 @@ def test_a_sum_that_could_wrap_is_no_agreement() -> None:
 
 @pytest.mark.parametrize("key", [SERVER_KEY.public, replace(SERVER_KEY.public, raw=bytes(31))])
 def test_one_key_does_not_stand_for_both_parties(key: Any) -> None:
-    with pytest.raises(ConfigError, match="two different keys of 32 bytes"):
+    with pytest.raises(ConfigError, match="two different keys"):
         replace(agreement(), holder=key)
 
 
@@ -278,7 +278,7 @@ def test_after_members_were_named_only_the_rest_is_asked_for(holder: Holder) -> 
     machine = holder.machine(of)
     state, reply = holder.shown(machine, machine.begin().state, first)
     for other in (requested(of, (0, 2, 3, 4)), requested(of)):
-        with pytest.raises(RemoteProtocolError, match="without the members that were named"):
+        with pytest.raises(RemoteProtocolError, match="members that were named"):
             machine.receive(state, SERVER, other)
     state, pads = holder.shown(machine, state, first.without(reply.bad))
     assert not refused(pads)
@@ -773,9 +773,9 @@ def test_a_client_says_nothing_without_its_record_and_its_releases() -> None:
     late = machine.deadline(entered.state)
     assert late.result == "missed"
     assert machine.provide(late.state, ()).out == ()
-    with pytest.raises(LocalProtocolError, match="one padded release for each"):
+    with pytest.raises(LocalProtocolError, match="one padded release"):
         machine.provide(entered.state, ())
-    with pytest.raises(LocalProtocolError, match="the secret of this attempt"):
+    with pytest.raises(LocalProtocolError, match="secret of this attempt"):
         machine.provide(begun.state, ())
 
 
@@ -928,7 +928,7 @@ def test_its_charge_is_the_noises_for_all_but_the_key_holder() -> None:
     assert charge.server == charge.others
     assert repr(charge.server) == "GaussianDpEvent(noise_multiplier=3.0)"
     assert repr(charge.key_holder) == "NonPrivateDpEvent()"
-    with pytest.raises(ConfigError, match="for the key holder, which draws that noise"):
+    with pytest.raises(ConfigError, match="for the key holder"):
         charge_of(replace(NOISED, adversaries=("server", "key-holder", "others")), NOISED_SENDS[0])
 
 
