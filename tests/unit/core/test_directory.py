@@ -60,3 +60,18 @@ def test_the_rosters_of_the_newest_cohorts_are_kept() -> None:
     for name in names[1:]:
         found.roster([name])
     assert found.roster(names[:1]) is not first
+
+
+def test_a_key_counts_for_its_purpose_and_session_if_its_owner_signed_it() -> None:
+    own, other = (Identity.generate("key-holder") for _ in range(2))
+    said = own.vouch(b"sums", bytes(32), b"a public key")
+    found = directory(key_holder=own.member())
+    assert found.vouched(b"sums", said) == b"a public key"
+    for purpose, session, signer, key in (
+        (b"scores", bytes(32), own, said),
+        (b"sums", bytes(31) + b"s", own, said),
+        (b"sums", bytes(32), other, said),
+        (b"sums", bytes(32), own, b"b" + said[1:]),
+    ):
+        with pytest.raises(CryptoError):
+            directory(session=session, key_holder=signer.member()).vouched(purpose, key)

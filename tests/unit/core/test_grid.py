@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.core.errors import DataError, LocalProtocolError
+from securefl.core.errors import DataError, LocalProtocolError, RemoteProtocolError
 from securefl.core.grid import Grid
 
 
@@ -134,3 +134,13 @@ def test_a_clipped_value_is_on_every_grid(
 
 def test_what_is_not_a_number_stays_so() -> None:
     assert np.isnan(Grid().clipped(np.array([np.nan]))).all()
+
+
+def test_integers_of_a_peer_are_within_the_limit() -> None:
+    grid = Grid(bound=4.0, step=0.5)
+    edge = np.array([-grid.limit, grid.limit, 0], np.int32)
+    assert grid.check(edge, 3, "client-0000") == grid.limit
+    beyond = (grid.limit + 1, -grid.limit - 1, 2**31 - 1, -(2**31))
+    for bad in (*(np.array([0, one, 0], np.int32) for one in beyond), edge[:2], edge.astype(np.int64)):
+        with pytest.raises(RemoteProtocolError):
+            grid.check(bad, 3, "client-0000")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from securefl.core.agreement import Identity
 from securefl.core.errors import LocalProtocolError
 from securefl.core.keys import PublicKey, SecretKey, Share, Signature
 
@@ -70,3 +71,9 @@ def test_a_secret_is_some_bytes(wrong: Any) -> None:
 def test_public_types_are_told_apart_and_the_fingerprint_is_sha256() -> None:
     assert PublicKey(b"a") != Share(b"a") != Signature(b"a")  # type: ignore[comparison-overlap]
     assert PublicKey(b"a").fingerprint() == hashlib.sha256(b"a").hexdigest()[:32]
+
+
+def test_the_two_keys_of_an_identity_have_two_secrets() -> None:
+    own, again = (Identity.of("client-0000", SecretKey(bytes(32))) for _ in range(2))
+    assert own.signing.secret != own.channel.secret
+    assert own.member() == again.member()

@@ -12,7 +12,7 @@ import pytest
 
 from securefl.accounting.events import NO_COST, NON_PRIVATE
 from securefl.core.errors import LocalProtocolError, UnaccountedRelease
-from securefl.core.release import Permit, Release, ReleaseKey
+from securefl.core.release import _LEDGER_ONLY, Permit, Release, ReleaseKey
 
 SECRET = 1234.5678
 
@@ -71,3 +71,10 @@ def test_keys_differ_in_every_part() -> None:
     others = ("client-0002", bytes(31) + b"\1", 2, 1, 1, "size")
     for i, other in enumerate(others):
         assert ReleaseKey(*parts) != ReleaseKey(*parts[:i], other, *parts[i + 1 :])  # type: ignore[arg-type]
+
+
+def test_a_permit_opens_no_other_release() -> None:
+    permit = Permit(frozenset({release().key}), issuer=_LEDGER_ONLY)
+    assert permit.contents(release())[0] == SECRET
+    with pytest.raises(UnaccountedRelease):
+        permit.contents(release("size"))

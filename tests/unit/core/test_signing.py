@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from securefl.core.errors import CryptoError
-from securefl.core.keys import PublicKey, Signature
-from securefl.core.signing import _WEAK, AgreementKey, SigningKey, cannot_agree, has_small_order, verify
+from securefl.core.keys import PublicKey, SecretKey, Signature
+from securefl.core.signing import (
+    _WEAK,
+    AgreementKey,
+    SigningKey,
+    cannot_agree,
+    has_small_order,
+    seal,
+    unseal,
+    verify,
+)
 
 PRIME = 2**255 - 19
 
@@ -68,3 +77,20 @@ def test_keys_that_cannot_agree_are_those_that_agreement_refuses(added: int, hig
 
 def test_fresh_keys_can_agree() -> None:
     assert not any(cannot_agree(AgreementKey.generate().public) for _ in range(20))
+
+
+def test_two_messages_that_follow_from_one_secret_have_two_keys() -> None:
+    """The nonce is constant: one key for two texts, contexts or receivers would use one stream twice."""
+    secret, own = SecretKey(bytes(32)), [AgreementKey(SecretKey(bytes([one]) * 32)) for one in (1, 2)]
+    sealed = [
+        seal(to.public, plain, context, secret=secret)
+        for to in own
+        for plain in (b"yes", b"no ")
+        for context in (b"here", b"there")
+    ]
+    assert len({one[:32] for one in sealed}) == 8
+    assert seal(own[0].public, b"yes", b"here", secret=secret) == sealed[0]
+    assert unseal(own[0], sealed[0], b"here") == b"yes"
+    for key, context in ((own[1], b"here"), (own[0], b"there")):
+        with pytest.raises(CryptoError):
+            unseal(key, sealed[0], context)

@@ -6,6 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securefl.core.entropy import Extract, drawn, fingerprint
+from securefl.core.keys import SecretKey
 from securefl.core.streams import public_seed, stream
 
 labels = st.lists(st.one_of(st.integers(-9, 9), st.text("abc", min_size=1, max_size=3)), max_size=3)
@@ -36,3 +38,14 @@ def test_a_public_seed_is_a_positive_63_bit_integer() -> None:
     seeds = [public_seed(s, "x") for s in range(200)]
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert len(set(seeds)) == 200
+
+
+def test_bytes_of_one_secret_differ_by_their_purpose() -> None:
+    secrets, purposes = (SecretKey(bytes(32)), SecretKey(bytes(31) + b"s")), (b"one", b"two")
+    both = [(secret, purpose) for secret in secrets for purpose in purposes]
+    assert len({drawn(secret, purpose)(32) for secret, purpose in both}) == 4
+    assert len({Extract(secret.reveal()).key(purpose).reveal() for secret, purpose in both}) == 4
+    assert len({fingerprint(secret, purpose, b"content") for secret, purpose in both}) == 4
+    assert drawn(*both[0])(32) == drawn(*both[0])(32)
+    random = drawn(*both[0])
+    assert random(32) != random(32)

@@ -407,3 +407,11 @@ def test_messages_carry_the_header_of_their_place() -> None:
     aggregate(agreed, tamper=tamper)
     assert {place for _, place in seen} == {agreed.header}
     assert len(seen) == 10
+
+
+def test_a_constant_value_is_one_question_for_who_opens_totals() -> None:
+    """Two totals of it over two cohorts would tell the value of who is in one of them alone."""
+    vectors = (replace(VECTORS[0], once=True), VECTORS[1])
+    first, second = (agreement(vectors=vectors, at=header(number)).openings for number in (1, 2))
+    assert first[0] == second[0]
+    assert first[1] != second[1]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from securefl.core.errors import DataError
-from securefl.storage.database import Damaged, Database, Kind, check, explaining, seal
+from securefl.storage.database import Damaged, Database, Kind, check, explaining, seal, writable
 
 KIND = Kind(
     name="list",
@@ -193,3 +193,18 @@ def test_a_folder_that_is_not_ours(path: Path) -> None:
     ).stdout
     assert "cannot be written" in said
     assert "Permit writing" in said
+
+
+def test_every_commit_is_on_disk_before_it_returns(path: Path) -> None:
+    """In SQLite's words 2 is FULL, which no power cut undoes, and 2 is memory: no secret is in /tmp."""
+    with closing(writable(path)) as db:
+        assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert db.execute("PRAGMA temp_store").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+def test_a_file_that_others_may_read_becomes_its_owners_alone(path: Path, mode: int) -> None:
+    path.touch()
+    path.chmod(mode)
+    with opened(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600

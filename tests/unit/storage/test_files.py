@@ -13,6 +13,7 @@ from support.sources import ROOT, sources, tree
 from securefl.core.errors import DataError
 from securefl.storage import files
 from securefl.storage.files import replacing, subfolder, write
+from securefl.storage.private_folder import private_folder
 
 
 def left(folder: Path) -> set[str]:
@@ -177,3 +178,12 @@ def test_no_module_writes_files_by_another_way() -> None:
         calls = (node for node in ast.walk(tree(text)) if isinstance(node, ast.Call))
         found |= {(where, name) for name in map(writes, calls) if name is not None}
     assert found == IN_MEMORY
+
+
+def test_a_private_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    made = private_folder(tmp_path)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    made.rename(tmp_path / "elsewhere")
+    made.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError):
+        private_folder(tmp_path)

@@ -457,3 +457,13 @@ def test_an_agreement_is_entered_as_it_stands() -> None:
     told = replace(agreed, task=bytes(32))
     assert not allowed(kept, entering(NAMES[0], told, signers))
     assert allowed(kept, entering(NAMES[0], replace(told, header=header(1, 2)), signers))
+
+
+def test_the_first_total_that_was_told_stays(tmp_path: Path) -> None:
+    """A large one in one round and a small one in another would weigh the same clients differently."""
+    parties, path = ["client-0000", "client-0001"], tmp_path / "journal.sqlite"
+    for told in (100, 60):
+        with Journal(path) as kept:
+            assert kept.totals(parties, bytes(32), [told] * 2) == [100, 100]
+            assert kept.totals(parties, bytes(32), [10] * 2) == [100, 100]
+            assert kept.totals(parties, bytes([1] * 32), [told, 7]) == [100, 7]

@@ -203,3 +203,13 @@ def test_a_seal_is_of_typed_parts_with_their_lengths() -> None:
     assert seal(*parts) == of(*parts)
     assert len({seal(one) for one in parts}) == len(parts)
     assert seal("a", "b") != seal("ab")
+
+
+def test_a_cohort_that_was_changed_is_told_as_damage(tmp_path: Path) -> None:
+    """With a larger one on record, a client could be asked beside strangers."""
+    path = tmp_path / "journal.sqlite"
+    filled(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE cohorts SET members = replace(members, ']', ', \"client-0009\"]')")
+    with Journal(path) as kept, pytest.raises(DataError):
+        kept.record([replace(begin(2), members=(*NAMES, "client-0009"))])
