@@ -97,7 +97,7 @@ def test_a_run_says_what_epsilon_leaves_out(
 def test_a_run_does_not_go_on_with_another_network(own: Path, tmp_path: Path) -> None:
     run(read(own), tmp_path / "out")
     rewritten(tmp_path / "body.py", "[:, :40]", "[:, 24:]")
-    with pytest.raises(DataError, match="begun with other features, of another network"):
+    with pytest.raises(DataError, match="other features"):
         run(read(own), tmp_path / "out")
 
 
@@ -147,7 +147,7 @@ def test_text_is_refused(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = "\n\n".join(f"{name}:\n{('but soft what light ' * 200)[:2100]}" for name in roles)
     monkeypatch.setattr(records, "load", lambda *_, **__: shakespeare.split(play, np.random.default_rng(0)))
     rewritten(own, "epsilon = 1.0", "epsilon = inf")
-    with pytest.raises(ConfigError, match="Expected numbers or images for `features`, got text"):
+    with pytest.raises(ConfigError, match="`features`, got text"):
         world.build(read(rewritten(own, DATA, 'source = "shakespeare"\nfeatures = "body:Body"')), 1)
 
 
@@ -160,7 +160,7 @@ def test_a_package_brings_its_network(own: Path, tmp_path: Path) -> None:
     points = "[securefl.networks]\ntheir_body = bodies:body\ntheir_number = bodies:number\n"
     with installed(tmp_path / "site", "bodies", source, points):
         here = world.build(read(rewritten(own, DATA, 'source = "digits"\nfeatures = "their_body"')), 1)
-        with pytest.raises(ConfigError, match="to return a Network, got int"):
+        with pytest.raises(ConfigError, match="got int"):
             named("their_number")
     assert here.problem.shape == (40,)
     assert "computed by a body of a package; its training data" in here.marks.outside[0]

@@ -123,10 +123,10 @@ def test_a_test_part_of_another_network_or_width_is_refused(tmp_path: Path) -> N
     with np.load(test) as file:
         x, y = file["x"], file["y"]
     np.savez(test, x=x[:, :60], y=y)
-    with pytest.raises(DataError, match=r"expected records of shape \(64,\).*got \(60,\)"):
+    with pytest.raises(DataError, match=r"\(64,\).*\(60,\)"):
         world.build(read(path), 1)
     np.savez(test, x=x, y=y, network=np.array("another"))
-    with pytest.raises(DataError, match=r"got some by 'another'\. Compute both by one network"):
+    with pytest.raises(DataError, match="got some by 'another'"):
         world.build(read(path), 1)
 
 
@@ -135,7 +135,7 @@ def test_a_run_does_not_go_on_with_features_of_another_network(tmp_path: Path) -
     path = study(tmp_path, DIGITS, HEADS)
     run(read(path), tmp_path / "out")
     digits(tmp_path, network="another")
-    with pytest.raises(DataError, match="begun with other features, of another network"):
+    with pytest.raises(DataError, match="other features"):
         run(read(path), tmp_path / "out")
 
 
@@ -145,5 +145,5 @@ def test_a_folder_of_widths_that_differ_is_refused(tmp_path: Path) -> None:
         np.savez(tmp_path / "all" / f"{k}.npz", x=np.ones((4, width)), y=[0, 1, 0, 1])
     text = study(tmp_path, 'source = "all"\nclasses = 2', FEDLOG).read_text()
     (tmp_path / "study.toml").write_text(text.replace("clients = 20", "clients = 3"))
-    with pytest.raises(DataError, match=r"2\.npz: expected records of shape \(5,\).*got \(6,\)"):
+    with pytest.raises(DataError, match=r"2\.npz: .*\(5,\).*\(6,\)"):
         world.build(read(tmp_path / "study.toml"), 1)

@@ -56,7 +56,7 @@ def test_a_run_does_not_go_on_with_other_records_or_another_model(tmp_path: Path
     path, out = folder(tmp_path / "mine"), tmp_path / "out"
     run(read(path), out)
     (tmp_path / "mine" / "net.py").write_text(NET + "# changed\n", encoding="utf-8")
-    with pytest.raises(DataError, match="begun with other code that makes the model"):
+    with pytest.raises(DataError, match="other code"):
         run(read(path), out)
     (tmp_path / "mine" / "net.py").write_text(NET, encoding="utf-8")
     assert len(run(read(path), out)) == 2
@@ -73,7 +73,7 @@ def test_a_run_does_not_go_on_with_another_helper_of_its_model(tmp_path: Path) -
     (tmp_path / "mine" / "widths.py").write_text("W = 4\n", encoding="utf-8")
     run(read(path), out)
     (tmp_path / "mine" / "widths.py").write_text("W = 5\n", encoding="utf-8")
-    with pytest.raises(DataError, match="begun with other values and layers of the model"):
+    with pytest.raises(DataError, match="other values and layers"):
         run(read(path), out)
 
 
@@ -145,7 +145,7 @@ def test_arrays_and_a_model_from_python(tmp_path: Path) -> None:
     assert run(alone, tmp_path / "two") == first, "dropout drew from somewhere else"
     _, page = session.reopen(tmp_path / "one", brought=brought().brought)
     assert page.is_file()
-    with pytest.raises(ConfigError, match=r"Missing section|Missing key `source`"):
+    with pytest.raises(ConfigError, match="Missing"):
         session.reopen(tmp_path / "one")
 
 
@@ -154,7 +154,7 @@ def test_what_is_brought_must_be_brought_again(tmp_path: Path) -> None:
     run(brought(), tmp_path)
     with pytest.raises(DataError, match="begun with other records"):
         run(brought((x + 1, y)), tmp_path)
-    with pytest.raises(DataError, match="begun with other values and layers of the model"):
+    with pytest.raises(DataError, match="other values and layers"):
         run(brought(model=lambda inputs, outputs: nn.Linear(inputs, outputs)), tmp_path)
 
 
@@ -255,7 +255,7 @@ def test_records_that_say_nothing_of_clients_need_a_partition(tmp_path: Path) ->
 
 
 def test_a_text_without_a_file_has_no_paths() -> None:
-    with pytest.raises(ConfigError, match="Expected an absolute path in a study without a file"):
+    with pytest.raises(ConfigError, match="absolute path"):
         parse(written(data="\n[data]\nsource = 'people.csv'\n", model=MODEL))
 
 

@@ -116,7 +116,7 @@ def test_own_code_runs_only_if_it_is_named(here: Path) -> None:
     Path("net.py").write_text("raise SystemExit('it was run')\n")
     assert "On the command line: --model module:name" in refused(*PREDICT[:-2])
     assert "Expected the code with which the model was trained, SHA-256" in refused(*PREDICT)
-    with pytest.raises(ConfigError, match=r"give load\(path, model=\.\.\.\) the class"):
+    with pytest.raises(ConfigError, match=r"load\(path, model="):
         securefl.load("model.safetensors")
 
 
@@ -227,7 +227,7 @@ def test_a_file_of_another_kind_is_refused(name: str, whole: Path, tmp_path: Pat
 
 def test_python_refuses_another_kind_too(whole: Path, tmp_path: Path) -> None:
     run = securefl.run(whole / "study.toml", out=whole / "out", workers=1, progress=False)
-    with pytest.raises(ConfigError, match=r"which can run code when it is loaded\. Write model\.safetensors"):
+    with pytest.raises(ConfigError, match=r"model\.safetensors"):
         run.export(tmp_path / "model.pt")
     assert not list(tmp_path.iterdir())
 

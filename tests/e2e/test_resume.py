@@ -138,7 +138,7 @@ def test_a_run_does_not_go_on_without_its_ledger(how: str, tmp_path: Path) -> No
 
 def test_a_delta_that_allows_publishing_a_record_is_refused(tmp_path: Path) -> None:
     loose = study(FEDPROF).text.replace("delta = 1e-4", "delta = 0.5")
-    with pytest.raises(ConfigError, match="Expected delta below 1 / n"):
+    with pytest.raises(ConfigError, match="delta below 1 / n"):
         run(parse(loose), tmp_path)
     run(parse(loose.replace("delta = 0.5", "delta = 0.5\nforce_delta = true")), tmp_path)
 

@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import cache
+from itertools import count
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 
@@ -31,6 +32,17 @@ def _forker() -> subprocess.Popen[str]:
     return forker
 
 
+@cache
+def _outputs() -> Path:
+    """The folder of what the processes say."""
+    folder = TemporaryDirectory(prefix="started-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+_numbers = count()
+
+
 def _answer(request: object) -> Any:
     forker = _forker()
     assert forker.stdin is not None
@@ -44,11 +56,10 @@ class Started:
     """`python WORDS...` in a process and a session of its own."""
 
     def __init__(self, *words: object, env: Mapping[str, str] | None = None) -> None:
-        self._outputs = [Path(mkdtemp(prefix="started-")) / "stdout"]
-        self._outputs.append(self._outputs[0].with_name("stderr"))
-        where = [str(path) for path in self._outputs]
+        number = next(_numbers)
+        self._outputs = [_outputs() / f"{number}.{name}" for name in ("stdout", "stderr")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-        self.pid: int = _answer([list(map(str, words)), os.getcwd(), environment, *where])
+        self.pid: int = _answer([list(map(str, words)), os.getcwd(), environment, *map(str, self._outputs)])
         self.returncode: int | None = None
 
     @property

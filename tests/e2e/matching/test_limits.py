@@ -97,12 +97,12 @@ def test_a_profile_whose_file_is_too_long_is_refused_before_it_is_encrypted(
     holder, evaluator = parties
     monkeypatch.setattr("securefl.linear.encryptor.Encryptor.encrypt", _unreached)
     options = Options(variant=Variant.MEAN_ONLY, bounds=NARROW)
-    with pytest.raises(ConfigError, match=r"at most 67,108,864 bytes, got 480,000 elements and [\d,]{11} by"):
+    with pytest.raises(ConfigError, match=r"67,108,864 .* 480,000"):
         flat(480_000).encrypt(holder.public, evaluator.public, options=options)
-    with pytest.raises(ConfigError, match=r"under --params strong and --variant mean-only\. Profile"):
+    with pytest.raises(ConfigError, match="--variant mean-only"):
         flat(480_000).encrypt(holder.public, evaluator.public, options=options)
     compact = Options(parameters="compact", bounds=NARROW)
-    with pytest.raises(ConfigError, match=r"at most 1,048,576 elements .*, got 1,048,577 elements"):
+    with pytest.raises(ConfigError, match=r"1,048,576 .* 1,048,577"):
         flat(LONGEST + 1).encrypt(holder.public, evaluator.public, options=compact)
 
 
@@ -145,13 +145,13 @@ def test_an_anchor_too_long_for_a_header_is_refused_by_its_flag(
     length = 500_000
     anchor = Anchor(np.full(length, 1 / 3), np.full(length, 2**0.5))
     options = Options(parameters="compact", bounds=NARROW, anchor=anchor)
-    with pytest.raises(ConfigError, match=r"Expected an --anchor that fits .* at most 16,777,216 bytes and"):
+    with pytest.raises(ConfigError, match=r"--anchor .* 16,777,216"):
         flat(length).encrypt(holder.public, evaluator.public, options=options)
 
 
 def test_no_document_is_written_that_cannot_be_read() -> None:
     for header in ({"label": "," * 2**20}, {"label": "x" * 2**24}):
-        with pytest.raises(DataError, match="a header of at most 16,777,216 bytes and 1,048,576 values"):
+        with pytest.raises(DataError, match=r"16,777,216 .* 1,048,576"):
             document.Document("encrypted-profile", header, b"").to_bytes()
 
 
