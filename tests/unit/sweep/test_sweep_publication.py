@@ -29,10 +29,11 @@ def written(out: Path, *, personal: bool) -> Sweep:
     return found
 
 
-@pytest.fixture(params=[False, True], ids=["global", "personal"])
-def done(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool]:
-    written(tmp_path, personal=request.param)
-    return tmp_path, request.param
+@pytest.fixture(scope="module", params=[False, True], ids=["global", "personal"])
+def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
+    out = tmp_path_factory.mktemp("sweep")
+    written(out, personal=request.param)
+    return out, request.param
 
 
 def test_every_file_is_classified(done: tuple[Path, bool]) -> None:

@@ -1,21 +1,31 @@
-"""Reports with blank pictures: drawing them takes three quarters of the time of a tiny run."""
+"""Tiny runs without what takes most of their time: pictures, and the start of workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from securefl.report.pages import Picture
+from securefl.storage.processes import Name, Supervisor
 from securefl.study import run_report
+from securefl.sweep import run as cells
+
+
+class _Copying(Supervisor[Name]):
+    def __init__(self, method: Literal["fork", "spawn"]) -> None:
+        super().__init__("fork")
 
 
 @contextmanager
 def undrawn() -> Iterator[None]:
-    """Reports have their files, titles and captions, and a blank figure of half an inch for each picture."""
+    """Reports have their files, titles and captions, and a blank figure of half an inch for each picture.
+
+    Drawing takes three quarters of the time of a tiny run.
+    """
     from matplotlib.figure import Figure
 
     made = run_report.figures
@@ -32,4 +42,12 @@ def undrawn() -> Iterator[None]:
 def blank_pictures() -> Iterator[None]:
     """For the conftest of a folder. A module that looks at pictures has a fixture of this name of its own."""
     with undrawn():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def copied_workers() -> Iterator[None]:
+    """Workers of a sweep are copies of this process. A new one imports for four seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "Supervisor", _Copying)
         yield
