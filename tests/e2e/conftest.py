@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from support import started
 
 from securefl.storage.processes import Name, Supervisor
 from securefl.study import run_report
@@ -22,6 +23,12 @@ def one_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if not any(map(request.node.get_closest_marker, ("docs", "slow"))):
         figures = run_report.figures
         monkeypatch.setattr(run_report, "figures", lambda *given: figures(*given)[:1])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked() -> Iterator[None]:
+    yield
+    started.end()
 
 
 class _Forks(Supervisor[Name]):

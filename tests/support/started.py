@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import signal
@@ -10,11 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cache
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+
+_ends = ExitStack()
 
 
 @cache
@@ -28,19 +31,19 @@ def _forker() -> subprocess.Popen[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
-    atexit.register(forker.communicate)
+    _ends.callback(forker.communicate)
     return forker
 
 
 @cache
 def _outputs() -> Path:
     """The folder of what the processes say."""
-    folder = TemporaryDirectory(prefix="started-")
-    atexit.register(folder.cleanup)
-    return Path(folder.name)
+    return Path(_ends.enter_context(TemporaryDirectory(prefix="started-")))
 
 
 _numbers = count()
+end = _ends.close
+"""End the process that forks, and remove what the others said: after all tests."""
 
 
 def _answer(request: object) -> Any:
