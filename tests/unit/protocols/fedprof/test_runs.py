@@ -46,7 +46,8 @@ def test_profiles_are_matched_with_the_baseline_of_their_own_version(tmp_path: P
     assert len(set(versions)) >= 3, "choose another seed: the versions do not differ"
     remembered = spy.states[-1].memory["profile"]
     for client in range(6):
-        assert remembered[client] == pytest.approx(recomputed(spy, run, here, client), rel=1e-9)
+        # The run reads all clients' records in one pass: in float32 its last bits are not those of one alone.
+        assert remembered[client] == pytest.approx(recomputed(spy, run, here, client), rel=1e-4)
     # the test has power: at another version the number is another one
     stale = int(np.argmin(versions))
     model = here.problem.module(spy.states[-1].broadcast)
@@ -65,13 +66,13 @@ def test_encrypted_scores_are_the_same_numbers_within_their_bound(
     """With the server's baseline in plaintext (mode P), and encrypted too (mode E)."""
     text = arm(f'{ALPHA}variant = "{variant}"\n')
     of = study(text, rounds=3, scores="ckks", extra=f'parameters = "{parameters}"\n')
-    here = world(of)
-    spy, run = spied(of, tmp_path, here)
+    spy, run = spied(of, tmp_path / "encrypted")
+    clear, _ = spied(study(text, rounds=3), tmp_path / "clear")
     bound = run.records[-1]["error_bound"]
     assert 0 < bound < 1e-3
-    remembered = spy.states[-1].memory["profile"]
-    for client in range(6):
-        assert abs(remembered[client] - recomputed(spy, run, here, client)) <= SURELY * bound
+    apart = spy.states[-1].memory["profile"] - clear.states[-1].memory["profile"]
+    assert apart.shape == (6,)
+    assert (np.abs(apart) <= SURELY * bound).all()
 
 
 def test_alpha_zero_runs_as_fedavg_does(tmp_path: Path) -> None:
