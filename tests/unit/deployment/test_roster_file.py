@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,12 @@ def test_a_roster_that_is_none_is_refused(case: str) -> None:
 def test_a_fingerprint_is_over_name_and_keys() -> None:
     assert fingerprint(ONE) != fingerprint(Member("client-0009", ONE.identity, ONE.channel))
     assert len(fingerprint(ONE).split()) == 8
+
+
+@pytest.mark.parametrize("key", ["identity", "channel"])
+def test_each_key_of_each_party_is_in_the_digest(key: str) -> None:
+    """A roster with another channel key would have a stranger read what is sealed for that party."""
+    members = {name: own.member() for name, own in KEYS.items()}
+    for name, member in members.items():
+        changed = replace(member, **{key: getattr(Identity.generate(name).member(), key)})
+        assert PinnedRoster({**members, name: changed}).digest != PinnedRoster(members).digest

@@ -12,9 +12,10 @@ from support.four_clients import ASK, CLEAR, MASKED, PLACE
 from support.residents import Deployment
 
 from securefl.core.agreement import Identity
-from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
+from securefl.deployment import party as sessions
 from securefl.deployment.messages import (
     REFUSED,
     Entered,
@@ -276,3 +277,34 @@ def test_a_reply_that_is_no_visit_enters_nobody() -> None:
     assert VICTIM not in visits
     with pytest.raises(RemoteProtocolError):
         decode_envelope(REFUSED, Entered, sender=VICTIM)
+
+
+def test_a_party_leaves_its_session_after_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may have stopped halfway through a step, and would go on from no state of the protocol."""
+    deployment = begun()
+    party = deployment.residents[VICTIM]
+
+    def broken(*_: object) -> None:
+        raise DataError("The disk is full.")
+
+    with monkeypatch.context() as at:
+        at.setattr(sessions, "handled", broken)
+        assert party.answer(deployment.visits.signed(VICTIM, far(deployment))) == REFUSED
+    ledger = deployment.files[VICTIM].ledger
+    before = ledger.head
+    assert party.answer(deployment.visits.signed(VICTIM, far(deployment))) == REFUSED
+    assert ledger.head == before
+    assert deployment.query(2).survivors == tuple(k for k in range(4) if k != int(VICTIM[-1]))
+
+
+def test_a_turn_is_one_partys_though_two_have_one_visit_and_number() -> None:
+    """A visit is random, but no rule of the server's depends on it."""
+    deployment = begun()
+    visit, number = deployment.visits._here[VICTIM]
+    assert (
+        deployment.residents[VICTIM].answer(
+            deployment.signed(OTHER, far(deployment), visit=visit, number=number)
+        )
+        == REFUSED
+    )
+    assert deployment.query(2).survivors == (0, 1, 2, 3)

@@ -94,3 +94,17 @@ def test_no_client_is_charged_more_than_the_server_counts(
         )
     if "profiles" not in name:  # scores carry fresh noise
         assert plain(whole) == plain(resumed)
+
+
+def test_a_restored_account_counts_the_same() -> None:
+    of = study(FEDAVG, rounds=3)
+    first, again = account_of(of, []), account_of(of, [])
+    (name,) = first._contributions
+    first.query([name], (0, 1, 2), initial=False)
+    rounds = [first.news()]
+    first.query([name], (1, 2), initial=False)
+    first.query([name], (2,), initial=True)
+    again.restore([*rounds, first.news()])
+    for client in map(str, range(of.data.clients)):
+        assert dict(again.counted(client)) == dict(first.counted(client))
+    assert [sum(n for _, n in again.counted(str(client))) for client in range(3)] == [1, 2, 3]

@@ -12,10 +12,11 @@ import pytest
 from numpy.typing import NDArray
 from support.hidden_plans import hidden
 
+from securefl.accounting.ledger import Ledger
 from securefl.accounting.shared import account_of
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
+from securefl.algorithm.queries import ByCount, CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
@@ -308,3 +309,23 @@ def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path
     with pytest.raises(BudgetExceeded):  # the same records, otherwise dealt
         aggregator("d", whole)
     assert len(account_of(shared).entries) == 1
+
+
+def test_a_total_below_a_clients_count_gives_it_no_weight_above_one(tmp_path: Path) -> None:
+    """The sensitivity of a sum assumes weights up to 1, whatever total the server states."""
+    plan = replace(OPEN, weights={"update": "counts"}, max_num_examples=16)
+    ask = replace(query(), weights=ByCount(3))
+    with opened(plan, tmp_path) as aggregator:
+        answers = aggregator.query(ask)
+    assert answers.survivors == EVERYBODY
+    expected = sum(x.sum(0) for x, _ in records())
+    assert np.abs(answers.totals["update"].value - expected).max() <= 5 * UPDATE.grid.step
+
+
+def test_a_client_whose_ledger_has_another_version_of_a_value_sends_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two versions of one value reveal more than the one that was charged."""
+    monkeypatch.setattr(Ledger, "repeats", lambda self, release: release.key.holder != "client-0002")
+    with opened(OPEN, tmp_path) as aggregator:
+        assert aggregator.query(query()).survivors == (0, 1, 3, 4)

@@ -211,3 +211,22 @@ def test_integers_beyond_their_grid_are_cut_to_it(tmp_path: Path) -> None:
     with SecureAggregator(CENTRAL, [far], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
         total = aggregator.query(query(STEP)).totals["step"].value
     np.testing.assert_allclose(total, [5 * GRID.bound, -5 * GRID.bound, 0], atol=40)
+
+
+@pytest.mark.parametrize(("gone", "there"), [((), 5), ((0,), 4), ((0, 1), 0)])
+def test_a_sum_of_too_few_shares_of_noise_is_thrown_away(
+    tmp_path: Path, gone: tuple[int, ...], there: int
+) -> None:
+    """The plan declares one of five as dropping out, so four shares are as much noise as is charged for."""
+
+    def failing(context: ClientContext) -> Value:
+        if context.client in gone:
+            raise DataError("It cannot read its records.")
+        return zeros(context)
+
+    records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
+    with SecureAggregator(
+        replace(PLAN, sum="clear"), [ClientFunction(STEP, failing)], records, ledger=tmp_path / "l.sqlite"
+    ) as aggregator:
+        answers = aggregator.query(query(STEP))
+        assert (len(answers.survivors), len(answers.totals)) == (there, bool(there))

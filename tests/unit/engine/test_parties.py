@@ -29,16 +29,16 @@ from support.tiny_orders import order
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import PerClient, Sum, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.core.messages import Broadcast, client_name
-from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.messages import Broadcast, ContributionMessage, client_name
+from securefl.core.release import KEY_HOLDER, SERVER, Delivered
 from securefl.core.wire import Header, Limit, encode
 from securefl.engine.calls import MOST_CLIENTS, QueryCall, SumCall, bits_of, decode_call, encode_call
 from securefl.engine.drive import Driver, Packet
-from securefl.engine.exchange import Contribute
+from securefl.engine.exchange import Contribute, Server
 from securefl.engine.exchange.server import broadcast_of, clear_orders_of, cohort_of, order_of
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.network import Network
@@ -428,3 +428,27 @@ def test_clients_that_were_shown_the_same_bytes_are_one_group() -> None:
         assert len(_by_order([shown(one), shown(two, 1)])) == 2
     nan = np.array([np.nan])
     assert len(_by_order([shown(nan), shown(nan.copy(), 1)])) == 1
+
+
+def test_a_value_of_each_client_is_in_no_sum() -> None:
+    """Its spec has no grid for a sum, and no noise of one."""
+    each = replace(SENDS, reduction="none")
+    assert sum_call().sums({"own": SENDS})
+    with pytest.raises(RemoteProtocolError):
+        sum_call().sums({"own": each})
+
+
+def test_a_number_that_no_honest_client_has_is_refused() -> None:
+    asked = PerClient(ValueSpec(name="number", reduction="none", reveals="it"), least=0.0, most=3.0)
+    query = CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(asked,))
+    machine = Server(query=query, header=PLACE, most=Limit(10_000, 99))
+    state = machine.begin().state
+
+    def number(value: float) -> ContributionMessage:
+        return ContributionMessage(releases=(Delivered("number", "open", np.array([value]), b""),))
+
+    for bad in (3.5, -0.5, np.nan):
+        with pytest.raises(RemoteProtocolError):
+            machine.receive(state, "client-0001", number(bad))
+    state = machine.receive(state, "client-0001", number(3.0)).state
+    assert machine.deadline(state).result.per_client["number"] == {1: 3.0}

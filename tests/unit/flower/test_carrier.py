@@ -348,3 +348,28 @@ def test_neither_of_two_nodes_that_name_one_party_gets_its_request(tmp_path: Pat
         carry(grid, path, clock=grid.clock, pause=grid.pause)
         assert coordinator.result() == [b"said to client-0000"]
     assert asked == [10]
+
+
+def test_a_reply_that_nobody_asked_for_is_dropped(tmp_path: Path) -> None:
+    """The run is another process: it may have replies of a party whose turn it is not."""
+
+    def carried(where: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as own:
+            own.connect(str(where))
+            line = carrier.Connection(own)
+            for _ in ("the wave", "its one request"):
+                line.receive()
+            line.send(encode_envelope(Carried(parties=("client-0000", "client-0001"), notes=())))
+            for reply in (b"asked", b"not asked"):
+                line.send(reply)
+            line.receive()
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def begin(where: Path) -> Submitted:
+            pool.submit(carried, where)
+            return Submitted(name="run 7")
+
+        path = tmp_path / "run" / "f.sock"
+        with FlowerExchange(path, begin, deadline=60.0, say=lambda line: None) as exchange:
+            assert exchange({"client-0000": b"a request"}) == {"client-0000": b"asked"}

@@ -330,3 +330,25 @@ def test_a_folder_that_anybody_else_may_write_is_refused_and_a_made_one_is_the_u
         folder.chmod(mode)
         with nullcontext() if taken else pytest.raises(ConfigError):
             own_folder(folder)
+
+
+def test_a_folder_that_belongs_to_another_user_is_refused(
+    passing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = passing / "parties"
+    own_folder(folder, make=True)
+    own = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    with pytest.raises(ConfigError):
+        own_folder(folder)
+
+
+def test_a_node_whose_folder_others_may_write_names_no_party(passing: Path) -> None:
+    folder = passing / "parties"
+    own_folder(folder, make=True)
+    config = {"partition-id": 0, "num-partitions": 2}
+    node = Context(1, 2, dict(config), RecordDict(), {"securefl.parties": str(folder)})
+    assert by_context(node)[1].is_relative_to(folder)
+    folder.chmod(0o770)
+    with pytest.raises(ConfigError):
+        by_context(node)
