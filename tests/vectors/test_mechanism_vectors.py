@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from support.each import failures
 from support.noises import noise, room
+from support.offenders import offenders
 
 from securefl.accounting.events import dump_charge
 from securefl.algorithm.plan import Plan
@@ -40,7 +40,7 @@ def without_sentence(figure: Any) -> Any:
 
 
 def test_figures_are_those_of_before() -> None:
-    assert failures(as_before, ROWS) == []
+    assert offenders(ROWS, as_before) == []
 
 
 def as_before(row: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import pytest
-from support.each import failures
+from support.offenders import offenders
 
 import securefl
 from securefl.core.errors import LocalProtocolError
@@ -100,7 +100,7 @@ def refuses(carrier: tuple[type[Any], str]) -> None:
 
 
 def test_whatever_can_hold_a_secret_is_neither_pickled_nor_copied() -> None:
-    assert failures(refuses, CARRIERS) == []
+    assert offenders(CARRIERS, refuses) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from dp_accounting import DpEvent, GaussianDpEvent
-from support.each import failures
+from support.offenders import offenders
 from support.private_studies import AVERAGING, DISTRIBUTED, DPSGD, FEDPROF
 from support.tiny_study import run, text, with_privacy, world
 
@@ -197,7 +197,7 @@ def test_a_bad_target_is_explained() -> None:
         with pytest.raises(ConfigError, match=case[1]):
             parse(whole)
 
-    assert failures(refused, BAD) == []
+    assert offenders(BAD, refused) == []
 
 
 def test_the_first_error_is_the_first_one_typed() -> None:
