@@ -602,7 +602,7 @@ def test_releases_of_a_linear_query_are_counted_noised_or_not(path: Path, charge
 
 @pytest.mark.parametrize("adversaries", [(OTHERS, SERVER), (SERVER, OTHERS), (KEY_HOLDER, OTHERS, SERVER)])
 def test_the_budget_holds_against_every_named_party(path: Path, adversaries: tuple[str, ...]) -> None:
-    """The release costs 1.99 against the server and 0.93 against the others, in whichever order they stand."""
+    """The release costs 1.99 against the server and 0.93 against the others, in any order."""
     with Ledger(path, replace(TERMS, budget=1.5, adversaries=adversaries)) as ledger:
         assert set(ledger.reserve([(key(), GAUSSIAN)])) == {"a"}
         assert ledger.rows() == []
@@ -616,7 +616,7 @@ def test_charges_that_cost_a_party_alike_add_up(ledger: Ledger) -> None:
 
 
 def test_each_attempt_costs_also_after_a_restart(path: Path) -> None:
-    """A masked release that was sent before its sum aborted may be in an opened sum: nothing is given back."""
+    """A masked release that was sent before its sum aborted may be opened: nothing is given back."""
     with Ledger(path, TERMS) as ledger:
         for attempt in range(2):
             own = replace(key(), attempt=attempt)
@@ -677,7 +677,7 @@ def test_declared_queries_end(path: Path, initial: bool) -> None:
     [
         "DELETE FROM releases",
         "DELETE FROM releases WHERE round = 2",
-        "UPDATE releases SET charge = (SELECT charge FROM releases WHERE name = 'free') WHERE name = 'update'",
+        "UPDATE releases SET charge = (SELECT charge FROM releases WHERE name = 'free')",
         "UPDATE releases SET holder = 'b' WHERE holder = 'a'",
     ],
 )

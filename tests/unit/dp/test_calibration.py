@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dp_accounting import GaussianDpEvent
 
+from securefl.accounting.composition import compose
 from securefl.accounting.store import SMALLEST_DELTA
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
@@ -118,3 +120,19 @@ def test_the_smallest_deltas_are_computed_with(delta: float, epsilon: float) -> 
 def test_an_accountant_that_cannot_tell_says_so() -> None:
     with pytest.raises(ConfigError, match="'pld' .*1 at delta 1e-30"):
         calibration.sigma(1.0, 1e-30, releases=1, sensitivity=1.0, method="pld")
+
+
+def test_noise_is_rounded_up_never_down() -> None:
+    """Rounded down, noise would cost more than the epsilon that it was calibrated for."""
+    for multiplier in (0.0212345678, 1.000001, 3.14159265, 99999.1):
+        found = calibration._rounded_up(multiplier)
+        assert multiplier <= found <= multiplier * (1 + 1e-4)
+    assert calibration._rounded_up(1.5) == 1.5
+
+
+def test_training_that_spends_all_is_refused() -> None:
+    spent = {GaussianDpEvent(2.0): 1}
+    alone = compose(spent, 1e-5)
+    with pytest.raises(ConfigError):
+        calibration.check_training(alone, 1e-5, spent)
+    calibration.check_training(alone * 1.001, 1e-5, spent)

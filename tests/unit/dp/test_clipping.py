@@ -66,3 +66,10 @@ def test_the_grid_puts_rows_no_further_apart_than_their_spread() -> None:
         assert extra_queries <= clipping.spread(m, limit)
         farthest = max(farthest, float(extra_queries))
     assert farthest > 0.1, "without truncation it would be 0"
+
+
+@pytest.mark.parametrize("limit", [2**27, 2**31 - 1])
+def test_a_row_at_the_limit_is_within_it_as_integers(limit: int) -> None:
+    """The attack: the square of its norm is one too large, which float64 cannot tell apart."""
+    ((large, small),) = clipping.to_grid(np.array([[limit, 1.0]]), 1.0, limit).tolist()
+    assert limit**2 * (1 - 2.0**-18) < large**2 + small**2 <= limit**2

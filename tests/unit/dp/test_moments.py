@@ -118,3 +118,12 @@ def test_a_loss_moves_by_its_sensitivity_at_most() -> None:
 def test_bounds_are_finite_and_positive(bounds: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match="finite bounds"):
         Moments(bound=bounds[0], square_bound=bounds[1])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_record_that_is_not_finite_is_absent(bad: float) -> None:
+    """A count of such records would tell how many there are, beside the sums that leave them out."""
+    rows = np.array([[1.0, 2.0], [0.5, -1.0]])
+    assert np.array_equal(MOMENTS.sums(np.vstack([rows, [bad, 1.0]])), MOMENTS.sums(rows))
+    losses = Losses(bound=4.0)
+    assert np.array_equal(losses.sums(np.array([1.0, bad, 2.0])), losses.sums(np.array([1.0, 2.0])))

@@ -138,3 +138,11 @@ def test_distributed_noise_is_refused_where_the_grid_is_too_coarse() -> None:
     assert gaussian.share(64.0, 20, 4) == 16.0
     with pytest.raises(ConfigError, match="survivors"):
         gaussian.share(64.0, 4, 4)
+
+
+def test_a_source_says_no_word_twice() -> None:
+    """One word in two draws would be noise that two values share."""
+    source = fixed(5)
+    words = np.concatenate([source.words(40), source.words(40), source.words(3)])
+    assert len(set(words.tolist())) == 83
+    assert np.array_equal(source.restarted().words(83), words)

@@ -12,7 +12,7 @@ from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, N
 from support.hidden_plans import hidden
 from support.noises import noised, own_sigma, reach, room
 
-from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE
+from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
@@ -21,6 +21,7 @@ from securefl.core.release import PARTIES, Charge
 from securefl.mechanisms.base import NoNoise
 from securefl.mechanisms.central import Central
 from securefl.mechanisms.charges import (
+    allotment,
     charge_of,
     endless,
     events_of,
@@ -178,7 +179,7 @@ def test_a_share_is_sized_for_the_honest_survivors() -> None:
     assert own_sigma(others, SUM) == pytest.approx(sqrt(((3 * units) ** 2 + 4) / 5), rel=1e-15)
     adversaries = replace(others, adversaries=("server",))
     assert own_sigma(adversaries, SUM) == pytest.approx(sqrt(((3 * units) ** 2 + 4) / 6), rel=1e-15)
-    with pytest.raises(ConfigError, match="Expected a least size of the cohorts of 'own' to size shares"):
+    with pytest.raises(ConfigError, match="cohorts of 'own'"):
         own_sigma(SHARED, replace(SUM, cohort=0))
 
 
@@ -469,3 +470,33 @@ def test_silence_tells_if_any_party_that_sees_it_has_a_finite_epsilon() -> None:
     assert not unbounded(charges[:1], PARTIES)
     assert unbounded(charges, ("server", "others"))
     assert not unbounded([], ("server",))
+
+
+def test_a_run_is_allotted_every_release_that_it_may_make() -> None:
+    """Rounds, extra queries and retries at their charge, and initial queries without that of the training."""
+    plan = replace(allowed(BARE), max_rounds=5, max_retries=2)
+    spec = replace(SUM, sensitivity={}, extra_queries=1)
+    assert list(allotment(plan, [spec]).values()) == [5 + 1 + 2]
+    assert list(allotment(plan, [replace(spec, reduction="none")]).values()) == [5 + 1]
+    noised = replace(PLAN, max_rounds=5, max_retries=2)
+    asked = allotment(noised, [replace(TRAINED, initial_queries=2)])
+    assert asked == {
+        dump_charge(charge_of(noised, TRAINED)): 5 + 2,
+        dump_charge(charge_of(noised, TRAINED, trained=False)): 2 + 2,
+    }
+    assert list(allotment(replace(noised, max_releases={"own": 6}), [SUM]).values()) == [6]
+
+
+def test_a_sensitivity_is_that_of_the_plans_adjacency() -> None:
+    """The spec declares 2 for adding a record and 3 for replacing one."""
+    assert reach(SHARED, SUM) == 2.0 / GRID.step
+    assert reach(replace(SHARED, adjacency="replace-one"), SUM) == 3.0 / GRID.step
+
+
+def test_silence_tells_one_party_though_another_sees_everything() -> None:
+    """Central noise: the server knows the totals, and silence would tell the others uncharged."""
+    charge = charge_of(CENTRAL, SUM)
+    assert (charge.server, charge.others) == (ENDLESS, GAUSS)
+    assert unbounded([charge], ("server",))
+    assert not unbounded([charge], ("others",))
+    assert not unbounded([charge], ("server", "others"))

@@ -11,6 +11,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
 from support.hidden_plans import hidden
+from support.noises import noise as mechanisms_noise
 from support.noises import own_sigma
 
 from securefl.algorithm.plan import Plan
@@ -20,6 +21,7 @@ from securefl.core.grid import Grid
 from securefl.core.hiding import Concealed
 from securefl.core.keys import SecretKey
 from securefl.core.release import Release, ReleaseKey
+from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
 from securefl.mechanisms.protecting import protect
 
@@ -75,7 +77,7 @@ def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> Non
 def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: Any) -> None:
     """What the mask or the key is given is what would leave in the clear; no number of it is left beside."""
     plan = hidden(PLAN if noise == "distributed" else BARE, 4, sum=how, noise=noise)
-    with pytest.raises(LocalProtocolError, match="Expected a function that conceals"):
+    with pytest.raises(LocalProtocolError, match="function that conceals"):
         released(plan)
     given = []
 
@@ -93,7 +95,7 @@ def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
     plan, asked = replace(BARE, scores="ckks"), replace(EACH, max_releases=1)
     value = Value(hidden=np.array([1.0, 2.0]), clear=np.array([3.0]))
     parts: dict[str, Any] = {"key": KEY, "weight": 1.0}
-    with pytest.raises(LocalProtocolError, match="Expected a function that conceals"):
+    with pytest.raises(LocalProtocolError, match="function that conceals"):
         protect(plan, asked, value, **parts)
     came = protect(
         plan, asked, value, conceal=lambda hidden: Concealed("encrypted", sealed=hidden.tobytes()), **parts
@@ -182,7 +184,7 @@ def test_a_value_beyond_its_grid_is_cut_to_it_before_it_is_weighted() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, -0.5, 1.0000001, float("nan")])
 def test_weights_outside_their_range_are_refused(weight: float) -> None:
-    with pytest.raises(LocalProtocolError, match=r"Expected a weight in \(0, 1\]"):
+    with pytest.raises(LocalProtocolError, match=r"a weight in \(0, 1\]"):
         released(PLAN, weight=weight)
 
 
@@ -233,3 +235,27 @@ def test_a_client_that_may_not_be_silent_sends_a_cut_value_on_every_grid(dtype: 
     value = Value(clear=np.array([5.0, -5.0, 0.25], dtype))
     came = protect(BARE, spec, value, key=KEY, weight=weight, speaks=True)
     assert came._numbers.tolist() == [round(7 * weight), -round(7 * weight), round(2.5 * weight)]
+
+
+@pytest.mark.parametrize("noise", ["local", "distributed", "central", "key-holder"])
+def test_each_mechanism_draws_the_noise_that_it_charges(noise: str) -> None:
+    """Chi-square of 6,000 integers by sigma, from one key: nine tenths or a half would be far outside."""
+    adversaries = {"central": ("others",), "key-holder": ("server", "others")}.get(noise, PLAN.adversaries)
+    plan = replace(PLAN, noise=noise, adversaries=adversaries)
+    if noise == "key-holder":
+        plan = hidden(replace(plan, dropout=0.0), 4, sum="two-server")
+    sigma = own_sigma(plan, SUM) if noise == "distributed" else 3.0 / GRID.step
+    drawn = mechanisms_noise(plan, SUM, 6000, Source(SECRET))
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(drawn))
+    assert low < np.sum((drawn / sigma) ** 2) < high
+    if noise == "distributed":  # of 4 shares, an adversary may know its own
+        assert 3 * sigma**2 == pytest.approx((3.0 / GRID.step) ** 2, rel=1e-5)
+
+
+def test_a_value_that_is_noised_is_whole_numbers_before() -> None:
+    """Floats that are rounded after clipping are longer than their bound: nothing leaves."""
+    with pytest.raises(LocalProtocolError):
+        protect(PLAN, SUM, Value(clear=np.ones(3)), key=KEY, weight=1.0, secret=SECRET)
+    with pytest.raises(LocalProtocolError):
+        protect(PLAN, EACH, Value(clear=np.ones(3)), key=KEY, weight=1.0, secret=SECRET)
+    assert protect(BARE, SUM, Value(clear=np.ones(3)), key=KEY, weight=1.0)._numbers.size == 3
