@@ -171,7 +171,8 @@ class ClusterCrew(Generic[Name]):
                 yield self._over(actor, Ended(files))
                 return
             seat.news = actor.hear.remote()
-            seat.losses = 0
+            if files:  # a new worker tells old rounds again, which change none
+                seat.losses = 0
             replace_files(seat.copied, files)
             yield seat.name, json.loads(news)
 

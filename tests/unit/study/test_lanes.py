@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from support.forked import check_ended, noted, wait_for
 from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
 
 from securefl.accounting.ledger import Ledger
+from securefl.accounting.store import Terms
 from securefl.core.errors import DataError, WorkerDied
 from securefl.study import session
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -45,8 +47,15 @@ def played(workers: int, folder: Path, tell: Callable[..., None] | None = None, 
         if tell is not None:
             tell(arm, seed, record)
 
-    run_study(of(workers), folder, telling, **options)
+    run_study(of(workers), folder, telling, baselines=False, **options)
     return told
+
+
+@cache
+def terms(arm: str) -> Terms:
+    one = of(1)
+    own = next(own for own in one.arms if own.name == arm)
+    return composition(one, own, world(one))[1].terms()
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -55,10 +64,9 @@ def results(folder: Path) -> dict[str, Any]:
     for arm in of(1).arms:
         for seed in (3, 4):
             home = arm_folder(folder, arm, seed)
-            _, plan = composition(of(1), arm, world(of(1)))
             with Checkpoint(checkpoint_file(home)) as kept:
                 state, records = kept.load()
-            with Ledger(home / "ledger.sqlite", plan.terms()) as ledger:
+            with Ledger(home / "ledger.sqlite", terms(arm.name)) as ledger:
                 charges = len(list(ledger.rows()))
             assert state is not None
             found[f"{arm.name} {seed}"] = state.broadcast.tobytes(), plain(records), charges
