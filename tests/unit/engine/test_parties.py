@@ -31,7 +31,7 @@ from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
 from securefl.core.acts import RecordAct
-from securefl.core.agreement import Identity
+from securefl.core.agreement import Directory, Identity
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.messages import Broadcast, ContributionMessage, client_name
 from securefl.core.release import KEY_HOLDER, SERVER, Delivered
@@ -452,3 +452,25 @@ def test_a_number_that_no_honest_client_has_is_refused() -> None:
             machine.receive(state, "client-0001", number(bad))
     state = machine.receive(state, "client-0001", number(3.0)).state
     assert machine.deadline(state).result.per_client["number"] == {1: 3.0}
+
+
+def test_a_key_holder_opens_no_sum_in_which_one_client_stands_out() -> None:
+    """Each client would refuse the order too, but clients that collude sign any."""
+    spec = replace(SENDS, weighs="draws")
+    plan = replace(TWO, weights={"own": "draws"}, draws=8)
+    party = KeyHolderParty(plan, {"own": spec}, OwnRecord(KEY_HOLDER, Journal()))
+    members = {client_name(k): Identity.generate(client_name(k)).member() for k in range(CLIENTS)}
+    party.enter(
+        Directory(
+            SESSION,
+            Identity.generate(SERVER).member(),
+            party.member(SESSION),
+            lambda names: [members[name] for name in names],
+        )
+    )
+    for draws in ((5, 1, 1, 1), (1, 1, 1, 5)):
+        with pytest.raises(RemoteProtocolError):
+            party.call([KEY_HOLDER], encode_call(ATTEMPT, sum_call(draws=draws, whole=8)))
+        assert party.drive is None
+    party.call([KEY_HOLDER], encode_call(ATTEMPT, sum_call(draws=(2, 2, 2, 2), whole=8)))
+    assert isinstance(party.drive, Driver)
