@@ -1,4 +1,4 @@
-"""Tiny runs without what takes most of their time: pictures, and the start of workers."""
+"""Tiny runs without what takes most of their time: pictures, observed models, and the start of workers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import pytest
 
+from securefl.accounting import composition
 from securefl.report.pages import Picture
 from securefl.storage.processes import Name, Supervisor
-from securefl.study import run_report
+from securefl.study import observed, run_report
 from securefl.sweep import run as cells
 
 
@@ -50,4 +51,20 @@ def copied_workers() -> Iterator[None]:
     """Workers of a sweep are copies of this process. A new one imports for four seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cells, "Supervisor", _Copying)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def brief_observer() -> Iterator[None]:
+    """The observer's own models train for one pass, in place of five or more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(observed, "MOST_STEPS", 1)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def coarse_figures() -> Iterator[None]:
+    """Epsilon is told at the discretisation of running studies: 0.02 % more, in a fifth of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(composition, "FINE", composition.COARSE)
         yield

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import securefl
-from securefl.study import run_report
 
 SLOW = ("torch", "numpy", "pandas", "matplotlib", "dp_accounting", "tenseal")
 
@@ -39,15 +38,9 @@ def test_another_name_is_an_attribute_error() -> None:
     assert not hasattr(securefl, "fit")
 
 
-SLOWLY = ("run_sweep",)
-"""They start worker processes."""
-NAMES = [pytest.param(n, marks=pytest.mark.slow if n in SLOWLY else ()) for n in securefl.__all__]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", securefl.__all__)
 def test_its_example_runs(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(run_report, "figures", lambda *_: [])  # plots take longer than the runs
     found = getattr(securefl, name)
     assert inspect.getdoc(found)
     (example,) = [one for one in doctest.DocTestFinder(recurse=False).find(found, name, globs={}) if one]

@@ -7,7 +7,6 @@ import logging
 import signal
 import threading
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,12 @@ from support.tiny_study import FEDAVG, text
 import securefl
 from securefl.api.running import Run
 from securefl.core.errors import ConfigError, DataError
-from securefl.study import run_report
 from securefl.study.config import parse
 from securefl.study.interruption import Interrupted
 from securefl.study.round_events import Round
 
 ONE = text(FEDAVG)
 TWO = text(FEDAVG, '[[arm]]\nname = "Own bodies"\nprotocol = "lg_fedavg"\n', rounds=3)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_plots() -> Iterator[None]:
-    """Plots take longer than these runs, and no test here looks at one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_report, "figures", lambda *_: [])
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,11 @@ LG = '[[arm]]\nname = "Own bodies"\nprotocol = "lg_fedavg"\n'
 FILES = ("measures.csv", "summary.json", "confusion.csv", "reliability.csv", "metrics.csv")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def brief_observer() -> None:
+    """These tests look at the observer's models, which are whole here."""
+
+
 def run(of: Study, folder: Path, **more: object) -> Results:
     return run_study(of, folder, lambda arm, seed, record: None, **more)[0]  # type: ignore[arg-type]
 

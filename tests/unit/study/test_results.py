@@ -20,6 +20,11 @@ from securefl.study import results, run_report
 from securefl.study.arm import ArmRun
 
 
+@pytest.fixture(scope="module", autouse=True)
+def blank_pictures() -> None:
+    """Some tests here look at pictures."""
+
+
 def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any) -> dict[str, Any]:
     return {
         "arm": arm,
