@@ -109,3 +109,22 @@ def test_it_goes_on_beside_the_ledger_it_began_with(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="bound to this key"):
         before.bind("one")
     before.close()
+
+
+def test_a_reply_that_is_altered_meanwhile_is_not_sent() -> None:
+    store = Openings()
+    store.once(b"a", 1, 5, lambda: b"reply", sender="v")
+    store._db.run("UPDATE openings SET reply = x'00'")
+    with pytest.raises(DataError):
+        store.once(b"a", 1, 5, never, sender="v")
+    store.close()
+
+
+def test_one_opening_too_many_is_refused_whatever_its_size() -> None:
+    store = Openings()
+    store.once(b"a", 4, 5, lambda: b"", sender="v")
+    for integers in (2, 5):
+        with pytest.raises(RemoteProtocolError):
+            store.once(b"b", integers, 5, never, sender="v")
+    assert store.opened == 4
+    store.close()

@@ -15,11 +15,11 @@ import tenseal.sealapi as sealapi
 from support.tiny_he import SIGNER
 
 import securefl.he
-from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import PublicKey, SecretKey
 from securefl.he import gate
 from securefl.he import ring as ring_of
-from securefl.he.keys import EncryptionKey, KeyPair
+from securefl.he.keys import EncryptionKey, KeyPair, checked
 from securefl.he.parameters import COMPACT, STRONG, Parameters
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import LinearEvaluator
@@ -185,3 +185,14 @@ def test_a_key_of_other_parameters_is_refused() -> None:
         Opener(KeyPair(pair(COMPACT).public, SecretKey(b"\1" * 8192)), terms(COMPACT), SIGNER.public)
     with pytest.raises(LocalProtocolError, match="secret key"):
         Opener(KeyPair(pair(COMPACT).public, SecretKey(b"\3" * 4096)), terms(COMPACT), SIGNER.public)
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_key_that_its_owner_signed_and_that_is_none_is_the_owners_fault(half: int) -> None:
+    """With a half that is zero, everybody reads what is encrypted: the key is refused before it is used."""
+    raw = pair(COMPACT).public.key.raw
+    assert checked(COMPACT, raw).session == pair(COMPACT).public.session
+    size = len(raw) // 2
+    for bad in (raw[:-1], raw[:size] + bytes(size) if half else bytes(size) + raw[size:]):
+        with pytest.raises(CryptoError):
+            checked(COMPACT, bad)

@@ -617,3 +617,25 @@ def test_a_key_holder_with_a_key_of_its_own_making_confirms_a_guess_of_a_vector(
 
 def _over(values: NDArray[np.uint64], by: int, prime: int) -> NDArray[np.object_]:
     return values.astype(object) * pow(by, -1, prime) % prime
+
+
+def test_the_digest_of_weights_cannot_be_guessed() -> None:
+    """Without a salt that nobody knows, a client tries baselines until one has the digest it was told."""
+    parties = Parties()
+    made = [Declared.of(parties.query, parties.checks, NAME, parties.ring) for _ in range(2)]
+    assert len({one.told for one in made} | {one.salt for one in made} | {bytes(32)}) == 5
+    again = Declared.of(parties.query, parties.checks, NAME, parties.ring, salt=made[0].salt)
+    assert again.told == made[0].told
+
+
+def test_a_refused_share_is_no_score() -> None:
+    parties = Parties()
+    arrived = []
+    for number in range(2):
+        message = parties.message(number, profile(number, parties.q))
+        arrived.append(parties.server.admit(message, number, *member(number)))
+    size = parties.checks.share_bytes
+    reply = parties.checks.reply_tag(parties.pair.public.session) + b"\xff" * size + bytes(size)
+    refused, opened = parties.server.opened(arrived, reply, sender="key-holder")
+    assert refused is None
+    assert opened == parties.terms.parameters.centre(arrived[1].own)

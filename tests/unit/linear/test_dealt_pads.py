@@ -16,7 +16,7 @@ from securefl.core.keys import PublicKey
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.linear import words
-from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer, _spread, mask
+from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer, _spread, mask, pad_and_last
 from securefl.linear.opener import Score
 from securefl.linear.pad_terms import INDEX, KEY, SEED, PadTerms
 from securefl.linear.pads import Masked, admit, framed
@@ -147,3 +147,25 @@ def test_a_second_share_under_another_encoding_of_a_fresh_key_opens_nothing() ->
     except RemoteProtocolError:  # outside the bounds
         found = np.inf
     assert abs(found - divergence(profile(1, 10), parties.base)) > 1
+
+
+@pytest.mark.parametrize("word_bits", [64, 128])
+def test_the_last_word_of_a_pad_is_none_of_the_others(word_bits: int) -> None:
+    """It hides <r, p>. A word of r in its place would be known to whoever knows an entry of the vector."""
+    terms = Parties(word_bits=word_bits).terms
+    own = AgreementKey.generate()
+    pad, last = pad_and_last(own, AGREEMENT.public, own.public, terms, NAME)
+    size = terms.word_bytes
+    raw = words.packed(pad)
+    others = {int.from_bytes(raw[at : at + size], "little") for at in range(0, len(raw), size)}
+    assert len(others) == len(pad) == terms.row
+    assert last not in others
+    assert (pad_and_last(AGREEMENT, own.public, own.public, terms, NAME)[0] == pad).all()
+
+
+def test_a_dealt_pad_is_that_of_its_place_and_query() -> None:
+    """Under one pad two vectors would show their difference."""
+    terms, own = Parties().terms, AgreementKey.generate()
+    asked = ((terms, NAME), (replace(terms, context=b"2"), NAME), (terms, "another"))
+    made = [pad_and_last(own, AGREEMENT.public, own.public, *one) for one in asked]
+    assert len({words.packed(pad) for pad, _ in made}) == len({last for _, last in made}) == 3

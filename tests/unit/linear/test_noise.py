@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from support.tiny_he import BOUNDS, SIGNER, Quiet, keys, seeded
 
 from securefl.core.errors import RemoteProtocolError
@@ -15,7 +16,7 @@ from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import LinearEvaluator
-from securefl.linear.opener import Opener
+from securefl.linear.opener import Opener, flooded
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 
@@ -162,3 +163,33 @@ def test_addressed_scores_that_could_wrap_are_not_asked_for() -> None:
         assert abs(score.value - (1.0 + 512.0 * weight) ** 2 / 1024) <= score.error_bound
         read += 1
     assert 5 <= read <= 35
+
+
+# The flooding itself -----------------------------------------------------------------------------
+
+
+def test_an_opening_has_its_flooding() -> None:
+    """Its deviation and its mean by chi-square and by t, from a seed, with chances of 1e-7; on the grid."""
+    made, rng = terms(COMPACT), seeded()
+    p, value = made.parameters, 5 * made.grid + 1
+    noise = np.array([p.centre(flooded(value, made, rng)) - 5 * made.grid for _ in range(4000)]) / made.sigma
+    low, high = stats.chi2.ppf([5e-8, 1 - 5e-8], len(noise))
+    assert low < np.sum(noise**2) < high
+    assert abs(noise.mean()) < 5.4 / sqrt(len(noise))
+    assert {p.centre(flooded(value, made, rng)) % made.grid for _ in range(50)} == {0}
+
+
+def test_an_addressed_request_has_the_evaluators_noise() -> None:
+    """What the key holder opens without its own noise: it would show the weights' norm, but for this one."""
+    made, public = terms(COMPACT), keys(COMPACT).public
+    client, evaluator = Encryptor(public, made), LinearEvaluator(public, made, SIGNER, rng=seeded())
+    opener = Opener(keys(COMPACT), made, SIGNER.public, rng=Quiet())
+    own = MeanVariance(np.zeros(Q), np.ones(Q), 1)
+    baseline = evaluator.baseline(linear_query(own, ANCHOR, BOUNDS))
+    message = client.encrypt(features(own, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
+    opened = []
+    for _ in range(60):
+        masked, rest = opener._read(evaluator.addressed(message, baseline), "addressed", 1, "x")
+        opened.append(float(made.parameters.centre(opener._flooded(masked, rest)[0])))
+    low, high = stats.chi2.ppf([5e-8, 1 - 5e-8], len(opened) - 1)
+    assert low < np.sum((np.array(opened) - np.mean(opened)) ** 2) / made.sigma**2 < high

@@ -22,7 +22,7 @@ from securefl.linear import words
 from securefl.linear.opener import Score
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.padded import OpensPads
-from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask, rounded
+from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask, pad_of, rounded
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()
@@ -462,3 +462,26 @@ def test_orthogonal_vectors_score_nothing_or_are_refused(product: float, word_bi
     masked = mask(np.array([0.7, -0.7]), np.zeros(0), terms, NAME, server.told, AGREEMENT.public)
     score = server.score(masked, holder.open(server.request([masked])))
     assert abs(score.value) <= score.error_bound
+
+
+def test_the_digest_of_weights_cannot_be_guessed() -> None:
+    """Without a salt that nobody knows, a client tries baselines until one has the digest it was told."""
+    parties = Parties()
+    made = [parties.of(parties.server._query) for _ in range(2)]
+    assert len({one.told for one in made} | {one._salt for one in made} | {bytes(32)}) == 5
+    assert parties.of(parties.server._query, made[0]._salt).told == made[0].told
+
+
+def test_a_pad_is_bound_to_all_that_it_is_for() -> None:
+    terms, own = Parties().terms, AgreementKey.generate()
+    other, twin = AgreementKey.generate(), own.public.raw[:31] + bytes([own.public.raw[31] ^ 0x80])
+    usual = (AGREEMENT.public, own.public, terms, NAME, bytes(32))
+    changes = [
+        (0, other.public),
+        (1, PublicKey(twin)),
+        (2, replace(terms, context=b"another")),
+        (3, "another"),
+        (4, b"t" * 32),
+    ]
+    asked = [usual, *((*usual[:at], value, *usual[at + 1 :]) for at, value in changes)]
+    assert len({words.packed(pad_of(own, *one)) for one in asked}) == 6  # type: ignore[arg-type]

@@ -97,3 +97,10 @@ def test_an_unknown_name_of_parameters_is_refused_with_those_that_are() -> None:
     plan = Plan(delta=1e-5, max_rounds=1, scores="ckks")
     with pytest.raises(ConfigError, match="or 'strong-encrypted'"):
         scheme_of(plan.scores, parameters="stronger", asks=1, clients=1)
+
+
+@pytest.mark.parametrize("sender", ["client-0000", "key-holder"])
+def test_a_client_gets_no_opening(sender: str) -> None:
+    with pytest.raises(RemoteProtocolError) as refused:
+        machine().receive(Ready(), sender, OpenRequest(turn=0, items=(b"a",)))
+    assert refused.value.sender == sender

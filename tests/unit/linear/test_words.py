@@ -56,3 +56,10 @@ def test_a_keystream_follows_from_its_key(bits: int) -> None:
     assert one.shape == (5, bits // 64)
     assert (one == again).all()
     assert (one != other).all()
+
+
+@pytest.mark.parametrize("bits", [64, 128])
+def test_no_word_of_a_keystream_comes_twice(bits: int) -> None:
+    """A word that comes twice hides two entries, and shows their difference."""
+    made = words.keystream(SecretKey(bytes(range(32))), 500, bits)
+    assert len({words.packed(made[at : at + 1]) for at in range(500)}) == 500

@@ -51,3 +51,12 @@ def test_a_state_stands_when_a_client_is_refused_or_others_come_after() -> None:
         clear.added(sums, ASKED, {"step": beyond}, "x")
     clear.added(sums, ASKED, {"step": Delivered("step", "open", np.ones(3, np.int32), b"")}, "y")
     assert sums["step"].numbers.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("form", ["masked", "encrypted", "sparse"])
+def test_a_sum_in_the_clear_takes_no_hidden_integers(form: str) -> None:
+    """Under a mask they would be junk in the sum of everybody."""
+    came = Delivered("step", form, np.ones(3, np.int32), b"")  # type: ignore[arg-type]
+    with pytest.raises(RemoteProtocolError) as refused:
+        clear.added(clear.nothing(ASKED), ASKED, {"step": came}, "x")
+    assert refused.value.sender == "x"
