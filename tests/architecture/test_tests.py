@@ -35,7 +35,9 @@ def violations(source: str) -> list[str]:
 
 
 def test_no_test_needs_another() -> None:
-    others = [path for path in FILES if path != Path(__file__)]
+    # The one that starts programs does for them what Python does: their folder comes first on the path.
+    apart = (Path(__file__), ROOT / "tests" / "support" / "forker.py")
+    others = [path for path in FILES if path not in apart]
     assert [
         (str(path.relative_to(ROOT)), bad)
         for path in others
