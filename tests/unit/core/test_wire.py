@@ -293,7 +293,7 @@ def test_the_elements_of_all_tuples_of_a_message_count_together() -> None:
     data = encode(HERE, ORDER)
     held = sum(map(len, (ORDER.wants, ORDER.sums)))
     assert decode(data, HERE, {Order: Limit(len(data), held)}, "server") == ORDER
-    with pytest.raises(RemoteProtocolError, match="1 elements .* at most 0"):
+    with pytest.raises(RemoteProtocolError, match=r"1 elements .* at most 0"):
         decode(data, HERE, {Order: Limit(len(data), held - 1)}, "server")
 
 

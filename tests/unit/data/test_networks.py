@@ -172,7 +172,7 @@ def test_a_parquet_of_lists_is_a_client_s_features(fixed: bool, tmp_path: Path) 
 
 @pytest.mark.parametrize("rows", [[[1.0], [1.0, 2.0]], [[1.0], None], [[], []]])
 def test_lists_of_several_lengths_are_refused(rows: list[Any], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="one length|1 to 100,000"):
+    with pytest.raises(DataError, match=r"one length|1 to 100,000"):
         read_table(embeddings(tmp_path / "a.parquet", rows))
 
 
@@ -203,7 +203,7 @@ def test_lists_of_words_or_lists_are_refused(tmp_path: Path) -> None:
     layout = Layout(target=("ill",), classes=2)
     for rows in ([["a", "b"], ["c", "d"]], [[[1.0]], [[2.0]]], [[1.0, None], [1.0, 2.0]]):
         path = embeddings(tmp_path / "a.parquet", rows)
-        with pytest.raises(DataError, match="expected (a )?number"):
+        with pytest.raises(DataError, match=r"expected (a )?number"):
             own(from_files(path, None, layout), layout, name="f", sides=Sides(0))
 
 

@@ -136,10 +136,10 @@ def test_whole_numbers_as_targets_need_their_number() -> None:
 def test_clients_with_other_columns_are_named(tmp_path: Path) -> None:
     PEOPLE.to_csv(tmp_path / "a.csv", index=False)
     PEOPLE.drop(columns="dose").to_csv(tmp_path / "b.csv", index=False)
-    with pytest.raises(DataError, match="b.csv: .*none .*'dose'"):
+    with pytest.raises(DataError, match=r"b\.csv: .*none .*'dose'"):
         own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
     PEOPLE.assign(more=1).to_csv(tmp_path / "b.csv", index=False)
-    with pytest.raises(DataError, match="b.csv: .*'more' besides"):
+    with pytest.raises(DataError, match=r"b\.csv: .*'more' besides"):
         own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
 
 

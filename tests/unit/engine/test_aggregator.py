@@ -150,7 +150,7 @@ def test_a_spent_budget_refuses_and_nothing_is_computed_or_opened(tmp_path: Path
             assert aggregator.query(query(spec=spec)).survivors == EVERYBODY
         spent = aggregator.ledger.epsilon("client-0002", "server")
         assert 1.99 < spent <= 2.0
-        with pytest.raises(BudgetExceeded, match="client-0000: .* 0 rounds"):
+        with pytest.raises(BudgetExceeded, match=r"client-0000: .* 0 rounds"):
             aggregator.query(query(spec=spec))
         assert "0 rounds like it remain" in aggregator.log.abstained["client-0002"]
         assert aggregator.ledger.epsilon("client-0002", "server") == spent

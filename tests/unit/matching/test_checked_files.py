@@ -102,7 +102,7 @@ def test_without_a_key_or_a_declaration_nothing_is_encrypted() -> None:
 
 def test_another_baseline_than_the_declared_is_refused() -> None:
     holder, evaluator = parties()
-    with pytest.raises(ConfigError, match="baseline .*was declared"):
+    with pytest.raises(ConfigError, match=r"baseline .*was declared"):
         evaluator.match(holder.public, OTHER, [sealed(declared(COMPACT))])
 
 
@@ -187,7 +187,7 @@ def test_what_clients_did_not_sign_opens_nothing(which: str) -> None:
     if which in ("salt", "weights"):
         at = 0 if which == "salt" else 40
         change: Forge = lambda head, items: (head[:at] + bytes([head[at] ^ 1]) + head[at + 1 :], items)  # noqa: E731
-        with pytest.raises(DataError, match="weights .* declared"):
+        with pytest.raises(DataError, match=r"weights .* declared"):
             holder.reveal(forged(scores, change), evaluator.public, clients=GIVEN)
         return
     if which == "label":

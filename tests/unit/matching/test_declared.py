@@ -119,14 +119,14 @@ def test_a_malicious_evaluator_has_no_other_baseline_scored() -> None:
     parties = Parties()
     plain, start = parties.plain(parties.match()), addressed_told.head_bytes(parties.terms)
     head = parties.head(parties.weights(owned(98)))
-    with pytest.raises(DataError, match="weights .* declared"):
+    with pytest.raises(DataError, match=r"weights .* declared"):
         parties.keys.reveal(parties.signed(head + plain[start:]), parties.server.public)
     own = addressed_told.checked(head, parties.terms)[1].hex()
     found = parties.keys.reveal(parties.signed(head + plain[start:], declared=own), parties.server.public)
     assert not found.scores
     assert all("made for us" in why for why in found.refused.values())
     salt = parties.head(parties.weights(parties.base), bytes([1]) * 32)
-    with pytest.raises(DataError, match="weights .* declared"):
+    with pytest.raises(DataError, match=r"weights .* declared"):
         parties.keys.reveal(parties.signed(salt + plain[start:]), parties.server.public)
     assert parties.keys.opened.opened == 0
 
@@ -171,7 +171,7 @@ def test_a_swapped_label_and_a_fresh_key_twice_are_refused() -> None:
 def test_told_and_dealt_profiles_are_not_mixed() -> None:
     parties = Parties()
     dealt = parties.encrypt(owned(5), "p5", PADS)
-    with pytest.raises(NothingLeft, match="options .*got declared"):
+    with pytest.raises(NothingLeft, match=r"options .*got declared"):
         parties.server.match(parties.keys.public, parties.base, [*parties.sealed, dealt])
     scores = parties.server.match(
         parties.keys.public, parties.base, [*parties.sealed, dealt], options=parties.options
@@ -213,11 +213,11 @@ def test_declarations_of_others_are_refused() -> None:
     with pytest.raises(DataError, match="this evaluator declared"):
         parties.declaration.checked(parties.keys.public, server.public)
     changed = {**parties.declaration.header, "declared": "0" * 64}
-    with pytest.raises(DataError, match="declaration .*signed"):
+    with pytest.raises(DataError, match=r"declaration .*signed"):
         Declaration(changed, parties.declaration.signature).checked(
             parties.keys.public, parties.server.public
         )
-    with pytest.raises(DataError, match="declaration .*signed"):
+    with pytest.raises(DataError, match=r"declaration .*signed"):
         Declaration(parties.declaration.header, Signature(b"")).checked(
             parties.keys.public, parties.server.public
         )

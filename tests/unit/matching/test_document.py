@@ -141,7 +141,7 @@ def test_a_gibibyte_behind_a_valid_first_line_is_not_read(kind: str, tmp_path: P
         target.truncate(2**30)  # of zeros, which take no space
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match="large: .*1,073,741,824"):
+        with pytest.raises(DataError, match=r"large: .*1,073,741,824"):
             read(path, kind)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
@@ -155,7 +155,7 @@ def test_a_header_of_many_values_is_refused_before_one_is_made(item: bytes, tmp_
     path.write_bytes(raw + hashlib.sha256(raw).digest())
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match="header .*16,777,216 bytes"):
+        with pytest.raises(DataError, match=r"header .*16,777,216 bytes"):
             read(path, "encrypted-profile")
         assert tracemalloc.get_traced_memory()[1] < 4 * len(raw)
     finally:

@@ -352,7 +352,7 @@ def test_an_encrypted_baseline_has_no_pads() -> None:
         parties.base.encrypt_baseline(parties.keys.public, parties.server.public, options=PADS)
     base = owned(9).encrypt_baseline(whole.public, parties.server.public)
     sealed = owned(1).encrypt(whole.public, parties.server.public, options=PADS)
-    with pytest.raises(DataError, match="plaintext .*params pads"):
+    with pytest.raises(DataError, match=r"plaintext .*params pads"):
         parties.server.match(whole.public, base, [sealed])
 
 

@@ -78,7 +78,7 @@ def test_another_version_is_refused_and_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 2")
     before = path.read_bytes()
-    with pytest.raises(DataError, match="version 3, .*version 2"):
+    with pytest.raises(DataError, match=r"version 3, .*version 2"):
         Database(path, KIND)
     assert path.read_bytes() == before
 
@@ -106,7 +106,7 @@ def test_other_tables_are_refused(path: Path, statement: str) -> None:
 @pytest.mark.parametrize("content", [b"junk" * 999, b"SQLite format 3\x00" + b"\xff" * 4096])
 def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(DataError, match="damaged .*Write it anew"):
+    with pytest.raises(DataError, match=r"damaged .*Write it anew"):
         Database(path, KIND)
 
 
@@ -127,7 +127,7 @@ def test_a_full_disk(path: Path) -> None:
         db.run("INSERT INTO items VALUES (1, x'')")
         ((pages,),) = db.rows("PRAGMA page_count")
         db.rows(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(DataError, match="full.* Make room"), db.transaction():
+        with pytest.raises(DataError, match=r"full.* Make room"), db.transaction():
             db.run("INSERT INTO items VALUES (2, zeroblob(99999))")
         db.rows("PRAGMA max_page_count = 100000")
         with db.transaction():

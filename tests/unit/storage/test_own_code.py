@@ -92,7 +92,7 @@ def test_code_elsewhere_on_the_path_is_refused(tmp_path: Path, monkeypatch: pyte
     module(tmp_path / "elsewhere", "strangers.py", "raise RuntimeError('run')\n")
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     for home in (None, tmp_path):
-        with pytest.raises(ConfigError, match="strangers.py, .*neither"):
+        with pytest.raises(ConfigError, match=r"strangers.py, .*neither"):
             located("strangers:load", home)
 
 

@@ -25,12 +25,12 @@ def test_a_file_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
         target.truncate(2**30)  # of zeros, which take no space
     tracemalloc.start()
     try:
-        with pytest.raises(ConfigError, match="65,536 .*1,073,741,824"):
+        with pytest.raises(ConfigError, match=r"65,536 .*1,073,741,824"):
             read(path)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
-    with pytest.raises(ConfigError, match="/dev/zero: .*a device"):
+    with pytest.raises(ConfigError, match=r"/dev/zero: .*a device"):
         read_text(Path("/dev/zero"))
 
 
