@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 import securefl
 from securefl.core.errors import ConfigError
 
 
-@pytest.mark.parametrize(
+@every(
     "odd",
     [
         {"epsilon": "2"},

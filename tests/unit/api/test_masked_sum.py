@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+from support.every import every
 
 import securefl
 from securefl.accounting.ledger import Ledger
@@ -148,7 +149,7 @@ def test_vectors_that_cannot_be_added_are_refused_before_anything_is_charged(of:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
+@every(
     "options",
     [
         {"corrupt": 0.9},

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 import securefl
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError
@@ -64,7 +65,7 @@ def test_a_ledger_lets_as_many_scores_out_as_were_declared(tmp_path: Path) -> No
         chosen(**own, max_releases=2)
 
 
-@pytest.mark.parametrize(
+@every(
     ("options", "match"),
     [
         ({"max_releases": 0}, "max_releases of 1 or more"),

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from flwr.app import Message
 from support.coordinated import federation
+from support.every import every
 from support.grid_parties import Parties
 from support.party_folders import enrolled, made
 from support.private_studies import AVERAGING, private
@@ -123,7 +124,7 @@ NOISED = Plan(delta=1e-5, max_rounds=1, noise="local", noise_multiplier=1.0, adj
 BOUNDED = {"sensitivity": {("record", "add-remove"): 1.0}}
 
 
-@pytest.mark.parametrize(
+@every(
     ("plan", "spec", "value", "weight", "speaks", "cut"),
     [
         (CLEAR, {}, Value(clear=np.array([8.0, -8.0])), 1.0, True, False),

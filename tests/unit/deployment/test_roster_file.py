@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.every import every
 from support.residents import NAMES, identities
 
 from securefl.core.agreement import Identity, Member
@@ -85,7 +86,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)  # their texts hold keys, and tests need names that last
+@every("case", CASES)  # their texts hold keys, and tests need names that last
 def test_a_roster_that_is_none_is_refused(case: str) -> None:
     text, said = CASES[case]
     with pytest.raises(ConfigError, match=said):

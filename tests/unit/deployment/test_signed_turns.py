@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.four_clients import ASK, CLEAR, MASKED, PLACE
 from support.residents import Deployment
 
@@ -98,7 +99,7 @@ ATTACKS: dict[str, tuple[Callable[[Deployment], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@every("attack", ATTACKS)
 def test_a_turn_that_the_server_did_not_sign_for_this_place_changes_nothing(attack: str) -> None:
     deployment = begun()
     party, ledger = deployment.residents[VICTIM], deployment.files[VICTIM].ledger

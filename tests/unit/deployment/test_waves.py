@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.four_clients import CLEAR, MASKED, TWO
 from support.residents import Deployment, identities
 
@@ -97,7 +98,7 @@ ORDER = Compute(kind="train", round=3, metrics=("a", "b"), task=b"t", broadcast=
 RESULT = Computed(values=np.arange(5.0), metrics=np.ones(2), examples=7.0)
 
 
-@pytest.mark.parametrize("body", ENVELOPES, ids=lambda body: type(body).__name__)
+@every("body", ENVELOPES, ids=lambda body: type(body).__name__)
 def test_an_envelope_comes_back_as_it_went(body: Any) -> None:
     assert decode_envelope(encode_envelope(body), type(body), sender="a") == body
 
@@ -111,7 +112,7 @@ def test_orders_and_results_come_back_as_they_went() -> None:
     assert result.examples == 7.0
 
 
-@pytest.mark.parametrize("body", [*ENVELOPES, ORDER, RESULT], ids=lambda body: type(body).__name__)
+@every("body", [*ENVELOPES, ORDER, RESULT], ids=lambda body: type(body).__name__)
 def test_an_envelope_that_is_cut_or_longer_or_of_another_kind_is_refused(body: Any) -> None:
     whole = encode_envelope(body)
     others = [whole[:at] for at in range(len(whole))] + [whole + b"\0"]
@@ -139,7 +140,7 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize("body", MISFITS)
+@every("body", MISFITS)
 def test_an_envelope_whose_fields_do_not_fit_is_refused(body: Any) -> None:
     with pytest.raises(RemoteProtocolError, match="do not fit"):
         decode_envelope(encode_envelope(body), type(body), sender="a")

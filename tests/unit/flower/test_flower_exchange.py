@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from httpx import ConnectError
+from support.every import every
 from support.grid_double import Fate, GridDouble, failing, from_another, late, silent, twice
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -124,7 +125,7 @@ def test_a_relay_passes_on_frames_alone(kind: str) -> None:
 # Envelopes ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0, 1, 99_999, 100_000, 3_000_000])
+@every("size", [0, 1, 99_999, 100_000, 3_000_000])
 def test_a_frame_comes_back_as_it_went(size: int) -> None:
     frame = bytes(range(256)) * (size // 256 + 1)
     assert unwrapped(wrapped(frame[:size]), sender="a") == frame[:size]
@@ -142,7 +143,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("content", OTHERS)
+@every("content", OTHERS)
 def test_other_content_is_refused(content: RecordDict) -> None:
     with pytest.raises(RemoteProtocolError, match="one frame"):
         unwrapped(content, sender="a")

@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi
+from support.every import every
 from support.flower_apps import CLEAR, CLIENTS, MASKED, UPDATES, context, grid_of, node, plain, secured
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -169,7 +170,7 @@ def test_a_counter_in_no_frame_reaches_the_server(tmp_path: Path) -> None:
         assert not any(forms in one for one in double.came)
 
 
-@pytest.mark.parametrize(
+@every(
     ("arrays", "said"),
     [
         ({"n": np.zeros(2, np.int64), "m": np.ones(1, bool)}, "one array of float16.*got n, m"),
@@ -232,7 +233,7 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+@every("change", CHANGED.values(), ids=CHANGED)
 def test_a_task_whose_local_arrays_are_changed_is_refused(change: Any) -> None:
     said = json.loads(task().encoded())
     change(said)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
+from support.every import every
 from support.flower_apps import (
     CLEAR,
     CLIENTS,
@@ -289,7 +290,7 @@ def test_updates_that_could_never_leave_are_refused_at_start(
         LocalDeployment(plan, updates, clients=CLIENTS, folder=tmp_path)
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         {"metrics": ("loss", "loss")},

@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import (
     MultiKrum,
     QFedAvg,
 )
+from support.every import every
 from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, grid_of, plain, secured, start
 
 from securefl.core.errors import ConfigError, LocalProtocolError
@@ -79,7 +80,7 @@ class Custom(FedAvg):
     """It may aggregate otherwise: nobody can tell."""
 
 
-@pytest.mark.parametrize(
+@every(
     "strategy",
     [FedMedian, Krum, MultiKrum, Bulyan, FedTrimmedAvg, QFedAvg, Custom],
     ids=lambda one: one.__name__,

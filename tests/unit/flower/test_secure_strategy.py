@@ -14,6 +14,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
+from support.every import every
 from support.flower_apps import PlainGrid
 from support.grid_double import silent
 
@@ -129,7 +130,7 @@ def test_a_strategy_that_no_sum_serves_is_refused_before_any_node_is_asked() -> 
         secure_strategy(FedAvg(), server_context({}))
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "said"),
     [
         ({"securefl.server": "/a", "securefl.parties": "/b"}, "got both"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 
 from securefl.accounting.composition import compose
 from securefl.core.errors import ConfigError
@@ -118,7 +119,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("config", "said"), WRONG.values(), ids=WRONG)
+@every(("config", "said"), WRONG.values(), ids=WRONG)
 def test_a_wrong_run_config_is_refused_with_the_key_and_the_nearest_one(config: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         AppTerms.of(config, [])

@@ -8,6 +8,7 @@ from math import isnan, nan
 import numpy as np
 import pytest
 from scipy.stats import rankdata
+from support.every import every
 from support.tiny_table import metrics
 
 from securefl.published.beside import sample
@@ -17,7 +18,7 @@ from securefl.report.significance import holm, least_p, said, signed_rank
 RUNS = metrics(a=[[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]], b=[[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]])
 
 
-@pytest.mark.parametrize(
+@every(
     ("measure", "values"),
     [
         (Measure.BEST, (0.5, 0.6)),
@@ -60,7 +61,7 @@ def by_hand(differences: np.ndarray) -> float:
     return float(np.mean(np.abs(signs @ ranks - centre) >= seen - 1e-9))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@every("size", [1, 2, 3, 5, 8])
 def test_p_is_exact(size: int) -> None:
     rng = np.random.default_rng(size)
     for _ in range(5):
@@ -95,6 +96,6 @@ def test_a_sentence_says_who_leads_whom_and_what_is_open() -> None:
     )
 
 
-@pytest.mark.parametrize(("rivals", "least"), [(2, 8), (3, 8), (6, 8), (4, 10)])
+@every(("rivals", "least"), [(2, 8), (3, 8), (6, 8), (4, 10)])
 def test_eight_seeds_have_power_beside_six_rivals(rivals: int, least: int) -> None:
     assert rivals * least_p(least) < 0.05

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from support.every import every
 from support.tiny_table import ROWS, metrics, part, table
 
 from securefl.core.errors import ConfigError
@@ -31,7 +32,7 @@ def runs() -> dict[str, pd.DataFrame]:
     return found
 
 
-@pytest.mark.parametrize("whole", [TABLE, fedprof_v1.TABLE_2, fedprof_v2.TABLE_3, fedprof_v2.TABLE_4_TWIN])
+@every("whole", [TABLE, fedprof_v1.TABLE_2, fedprof_v2.TABLE_3, fedprof_v2.TABLE_4_TWIN])
 def test_every_system_is_tried_as_often(whole: Table) -> None:
     for own in whole.parts:
         for row in own.rows:

@@ -14,6 +14,7 @@ from matplotlib.collections import PolyCollection, QuadMesh
 from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.report import client_plots, plots, style
@@ -323,7 +324,7 @@ def test_no_text_is_small_or_cut_off(plot: Callable[..., Figure], data: pd.DataF
     assert min(sizes) >= 9
 
 
-@pytest.mark.parametrize(("plot", "data"), ALL)
+@every(("plot", "data"), ALL)
 def test_missing_columns_and_empty_frames_are_named(
     plot: Callable[[pd.DataFrame], Figure], data: pd.DataFrame
 ) -> None:

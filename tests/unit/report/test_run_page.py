@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
+from support.every import every
 
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
@@ -219,7 +220,7 @@ def test_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.html").read_text(encoding="utf-8") == render(report())
 
 
-@pytest.mark.parametrize(
+@every(
     ("value", "text"), [(math.inf, "∞ (non-private)"), (3.1789, "3.18"), (0.0, "0"), (math.nan, "not known")]
 )
 def test_epsilon_for_people(value: float, text: str) -> None:

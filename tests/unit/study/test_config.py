@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from support.every import every
 from support.private_studies import DISTRIBUTED
 from support.tiny_study import FEDAVG, FEDPROF, text, with_privacy
 
@@ -68,7 +69,7 @@ def test_every_packaged_study_parses(name: str) -> None:
     assert all(of.arms for of in cells)
 
 
-@pytest.mark.parametrize(
+@every(
     ("old", "new", "parts"),
     [
         ("learning_rate", "learning_rat", ("[local]", "`learning_rat`", "did you mean `learning_rate`?")),
@@ -90,7 +91,7 @@ def test_a_misspelt_name_is_told_with_the_nearest(old: str, new: str, parts: tup
         assert part in message
 
 
-@pytest.mark.parametrize(
+@every(
     ("old", "new", "key"),
     [
         ("rounds = 2", 'rounds = "2"', "[study] `rounds`"),
@@ -118,7 +119,7 @@ def test_whole_numbers_do_for_floats() -> None:
     assert study.arms[1].options.alpha == 10.0
 
 
-@pytest.mark.parametrize(
+@every(
     ("old", "new", "part"),
     [
         ("fraction = 0.5", "fraction = 1.5", "[arm 1] Expected 0 < fraction <= 1, got 1.5"),
@@ -147,7 +148,7 @@ def test_a_union_is_told_in_one_sentence() -> None:
     assert "'theorem-2' (did you mean `theorem-1`?)" in message
 
 
-@pytest.mark.parametrize(
+@every(
     "key", ["sum", "scores", "noise", "unit", "adjacency", "delta", "budget", "adversaries", "non_private"]
 )
 def test_privacy_has_no_silent_defaults(key: str) -> None:
@@ -171,7 +172,7 @@ def test_arms_have_different_folders() -> None:
     assert slug("../../etc") == "etc"
 
 
-@pytest.mark.parametrize(
+@every(
     ("arms", "part"),
     [
         ("arm = 3\n", "at least one [[arm]]"),
@@ -195,7 +196,7 @@ def test_a_section_is_a_table() -> None:
     assert "[cost] Expected a table, got 3" in told("cost = 3\n" + body)
 
 
-@pytest.mark.parametrize("broken", ["x = [", "[study", "\x00", "a = 1\na = 2"])
+@every("broken", ["x = [", "[study", "\x00", "a = 1\na = 2"])
 def test_not_toml(broken: str) -> None:
     assert told(broken).startswith("Expected TOML, got: ")
 

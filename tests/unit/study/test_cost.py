@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.errors import ConfigError
 from securefl.study.cost import (
@@ -116,7 +117,7 @@ def test_a_round_of_nobody_costs_nothing() -> None:
     assert (round_seconds(costs, []), round_watt_hours(costs, [])) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("selected", [[True, False], [2], [-1], [0.0, 1.0]])
+@every("selected", [[True, False], [2], [-1], [0.0, 1.0]])
 def test_a_selection_must_be_client_indices(selected: list[Any]) -> None:
     with pytest.raises(ConfigError, match="client indices from 0 to 1"):
         round_seconds(client_costs(MODEL, TWO, 2500), selected)
@@ -132,7 +133,7 @@ def test_constants_must_be_positive(field: str, value: float) -> None:
         replace(MODEL, **change)
 
 
-@pytest.mark.parametrize("sizes", [[1, 2, 3], -1, [np.nan, 1], [[1, 2]]])
+@every("sizes", [[1, 2, 3], -1, [np.nan, 1], [[1, 2]]])
 def test_sizes_must_fit_the_clients(sizes: Any) -> None:
     with pytest.raises(ConfigError, match="sizes"):
         training_seconds(MODEL, TWO, sizes)
@@ -155,7 +156,7 @@ def test_devices_are_drawn_from_their_laws_and_never_below_zero() -> None:
     assert devices.mhz.mean() == pytest.approx(1.0092, abs=0.02)
 
 
-@pytest.mark.parametrize("law", [(0.0, 1.0), (-1.0, 1.0), (1.0, -0.1), (1.0, float("nan"))])
+@every("law", [(0.0, 1.0), (-1.0, 1.0), (1.0, -0.1), (1.0, float("nan"))])
 def test_a_law_that_cannot_be_drawn_is_refused(law: tuple[float, float]) -> None:
     with pytest.raises(ConfigError):
         DeviceLaw(ghz=(1.0, 0.1), mhz=law)

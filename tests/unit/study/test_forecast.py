@@ -35,10 +35,10 @@ def noised_fedprof(more: str = "", **privacy: Any) -> Study:
 
 STUDIES = {
     "FedLog, local noise": lambda: fedlog("local", epsilon=2.0, rounds=3),
-    "FedLog, dp-sgd": lambda: private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=3),
+    "FedLog, dp-sgd": lambda: private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=4),
     "FedAvg, private": lambda: private("fedavg", AVERAGING["fedavg"], rounds=3),
     "FedProf": lambda: study(FEDPROF.replace("0.5", "1.0"), rounds=2),
-    "FedProf, private": lambda: noised_fedprof(rounds=3),
+    "FedProf, private": lambda: noised_fedprof(rounds=4),
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 from support.forked import check_ended, noted, wait_for
 from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
 
@@ -256,9 +257,7 @@ def test_any_other_interruption_ends_the_lanes_at_once(
     check_goes_on(tmp_path, whole, forks)
 
 
-@pytest.mark.parametrize(
-    ("workers", "lanes", "per_client"), [(1, 1, 1), (2, 2, 1), (4, 4, 1), (9, 4, 2), (3, 3, 1)]
-)
+@every(("workers", "lanes", "per_client"), [(1, 1, 1), (2, 2, 1), (4, 4, 1), (9, 4, 2), (3, 3, 1)])
 def test_workers_are_shared_among_lanes(workers: int, lanes: int, per_client: int) -> None:
     runtime = RuntimeSection(workers=workers)
     assert runtime.lanes(4) == lanes

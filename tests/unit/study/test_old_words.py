@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 from securefl import Plan
 from securefl.accounting.store import Terms, written
@@ -35,7 +36,7 @@ def modern(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize(("old", "new"), sorted(renamed(PrivacySection).items()))
+@every(("old", "new"), sorted(renamed(PrivacySection).items()))
 def test_an_older_word_of_privacy_is_refused_with_the_new_one(old: str, new: str) -> None:
     text = modern(OLD).replace("[privacy]\n", f"[privacy]\n{old} = 1\n")
     with pytest.raises(ConfigError, match=rf"\[privacy\] The word `{old}` has a new name: write `{new}`"):
@@ -49,7 +50,7 @@ def test_an_older_word_of_data_is_refused_with_the_new_one(old: str, new: str) -
         parse(text)
 
 
-@pytest.mark.parametrize(("old", "new"), sorted(renamed(Plan).items()))
+@every(("old", "new"), sorted(renamed(Plan).items()))
 def test_an_older_word_of_a_plan_is_refused_with_the_new_one(old: str, new: str) -> None:
     words: dict[str, object] = {"delta": 1e-5, "max_rounds": 1, old: 1}
     with pytest.raises(ConfigError, match=rf"The word `{old}` has a new name: write `{new}`"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import text
 
 from securefl.core.errors import ConfigError
@@ -61,7 +62,7 @@ def test_shakespeare_is_refused_for_its_vocabulary(monkeypatch: pytest.MonkeyPat
         world.build(spoken, 3)
 
 
-@pytest.mark.parametrize("kind", ["noisy", "polluted", "blurred", "pixel"])
+@every("kind", ["noisy", "polluted", "blurred", "pixel"])
 def test_a_corruption_spoils_each_record_by_itself(kind: str) -> None:
     """One record more at the end, however extreme, changes none of those before it."""
     x = np.random.default_rng(0).random((6, 1, 8, 8), dtype=np.float32)

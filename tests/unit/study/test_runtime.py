@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.algorithm.queries import ValueSpec
@@ -66,7 +67,7 @@ def test_where_nothing_can_fork_there_is_one_worker(monkeypatch: pytest.MonkeyPa
     assert RuntimeSection(training="sequential", workers=4).trainer(()) is one_by_one
 
 
-@pytest.mark.parametrize(
+@every(
     ("line", "part"),
     [
         ("workers = 0", r"\[runtime\] Expected 1 to 1,024 workers, got 0\."),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
-import pytest
+from support.every import every
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep
 
 from securefl.report.accuracy import MEASURES
@@ -67,7 +67,7 @@ def test_panels_of_one_first_word_are_averaged_and_counted_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every(
     "other",
     [
         line("b", {1.0: 0.9}, spent=math.inf),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 from support.tiny_study import FEDAVG, text
 from support.tiny_sweep import ARMS, EPSILONS, LISTS, NOISED, sweep
 
@@ -57,7 +58,7 @@ def test_folders_of_values_with_one_slug_differ() -> None:
     assert len({cell.folder for cell in long.cells}) == 2
 
 
-@pytest.mark.parametrize(
+@every(
     ("section", "part"),
     [
         ('[sweep.grid]\n"privacy.epsilonn" = [1.0]', "In the cell epsilonn = 1: [privacy] Unknown key"),
@@ -124,7 +125,7 @@ def test_values_in_force_include_defaults() -> None:
     assert show(in_force(second, "arm.clip", unit)) == "kind unit-l2, bound 1"
 
 
-@pytest.mark.parametrize(
+@every(
     ("value", "shown"),
     [
         (math.inf, "inf"),

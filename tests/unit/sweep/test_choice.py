@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.command_line import securefl as command
+from support.every import every
 from support.tiny_study import text, with_privacy
 
 from securefl.accounting.shared import account_of
@@ -100,7 +101,7 @@ def test_a_sweep_without_a_choice_says_that_it_is_not_covered() -> None:
     assert caveats(parse_sweep(written())) == [ALONE]
 
 
-@pytest.mark.parametrize(
+@every(
     ("sweep", "seeds", "privacy", "said"),
     [
         (CHOSEN, "[3, 4]", {}, "one arm and one seed"),
