@@ -16,14 +16,17 @@ from support.noises import own_sigma
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Value, ValueSpec
-from securefl.core.errors import LocalProtocolError
+from securefl.core.abstaining import Abstains
+from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.grid import Grid
-from securefl.core.hiding import Concealed
+from securefl.core.hiding import Concealed, ConcealVector
 from securefl.core.keys import SecretKey
+from securefl.core.linear import LinearBounds, Range
 from securefl.core.release import Release, ReleaseKey
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
 from securefl.mechanisms.protecting import protect
+from securefl.mechanisms.registry import mechanism_of
 
 BOUNDED = {("record", "add-remove"): 1.0}
 GRID = Grid(step=2.0**-10, bound=64.0)
@@ -259,3 +262,36 @@ def test_a_value_that_is_noised_is_whole_numbers_before() -> None:
     with pytest.raises(LocalProtocolError):
         protect(PLAN, EACH, Value(clear=np.ones(3)), key=KEY, weight=1.0, secret=SECRET)
     assert protect(BARE, SUM, Value(clear=np.ones(3)), key=KEY, weight=1.0)._numbers.size == 3
+
+
+@pytest.mark.parametrize("noised", [False, True])
+def test_a_vector_outside_the_bounds_of_its_query_is_not_sent(noised: bool) -> None:
+    """A longer vector could wrap, and a clear value more would say more than the score."""
+    plan = replace(PLAN if noised else BARE, scores="ckks")
+    asked = replace(EACH, max_releases=1)
+    bounds = LinearBounds(
+        hidden_length=2, clear=(Range(1, -2.0, 2.0),), norm=2.0, weight_norm=2.0, row_norm=2.0, product=4.0
+    )
+    sealed: list[Any] = []
+
+    def hide(hidden: Any) -> Concealed:
+        sealed.append(hidden)
+        return Concealed("encrypted", sealed=b"box")
+
+    def send(hidden: list[float], clear: list[float]) -> None:
+        own = Value(hidden=np.array(hidden), clear=np.array(clear))
+        value = Value(integers=np.zeros(3, np.int64), after_noise=lambda sums: own) if noised else own
+        protect(plan, asked, value, key=KEY, weight=1.0, conceal=ConcealVector(bounds, hide))
+
+    for wrong in (([2.0, 2.0], [1.0]), ([1.0], [1.0]), ([1.0, 1.0], []), ([1.0, 1.0], [1.0, 1.0])):
+        with pytest.raises(Abstains if noised else DataError):
+            send(*wrong)
+    assert not sealed
+    send([1.0, 1.0], [1.0])
+    assert len(sealed) == 1
+
+
+def test_a_mechanism_says_the_deviation_of_a_total() -> None:
+    assert mechanism_of(CENTRAL, SUM).deviation(9) == 3.0, "drawn once"
+    assert mechanism_of(PLAN, SUM).deviation(9) == 9.0, "drawn by each client: variances add up"
+    assert mechanism_of(SHARED, SUM).deviation(3) == pytest.approx(3.0, rel=1e-4), "three shares are enough"
