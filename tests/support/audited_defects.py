@@ -44,10 +44,19 @@ class Attack:
     other: Records
     model: Callable[..., Any] | None = None
 
-    def findings(self, name: str, runs: int = 4) -> list[Finding] | None:
-        """What the auditor says; None for a study that is refused."""
+    def findings(self, name: str, runs: int = 4, measures: bool = True) -> list[Finding] | None:
+        """What the auditor says; None for a study that is refused. measures: as in `observed`."""
         try:
-            return audit(self.text, self.one, self.other, runs=runs, model=self.model, name=name, delta=DELTA)
+            return audit(
+                self.text,
+                self.one,
+                self.other,
+                runs=runs,
+                model=self.model,
+                name=name,
+                delta=DELTA,
+                measures=measures,
+            )
         except ConfigError:
             return None
 
@@ -153,6 +162,7 @@ class Plant:
             model=MODELS.get(self.case.model),
             name=self.case.name,
             delta=DELTA,
+            measures=False,
         )
 
 

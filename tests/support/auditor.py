@@ -88,11 +88,12 @@ def audit(
     parties: Sequence[str] = (SERVER, KEY_HOLDER, OTHERS),
     delta: float = 1e-3,
     first_key: int = 0,
+    measures: bool = True,
 ) -> list[Finding]:
     """All distinguishers on one study and one pair of neighbours.
 
     delta: the study's. runs: keys, with a run of each side under each, 2 or more. parties: against whom;
-    those to whom the run tells no finite epsilon are left out. Raises ConfigError for a study that is
+    those to whom the run tells no finite epsilon are left out. measures: as in `observed`. Raises ConfigError for a study that is
     refused, and ValueError for fewer than 2 runs.
     """
     if runs < 2:
@@ -100,7 +101,7 @@ def audit(
     keys = [b"audit %d" % (first_key + number) for number in range(runs)]
     pairs = []
     for key in keys:
-        sides = [observed(text, side, model=model, key=key) for side in (one, other)]
+        sides = [observed(text, side, model=model, key=key, measures=measures) for side in (one, other)]
         if all(side.refused for side in sides):
             raise ConfigError(sides[0].began)
         pairs.append((sides[0], sides[1]))

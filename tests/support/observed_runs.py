@@ -99,10 +99,12 @@ def observed(
     *,
     model: Callable[..., Any] | None = None,
     key: bytes | None = None,
+    measures: bool = True,
 ) -> Seen:
     """Run a study on these records and say what it showed.
 
-    key: what all secrets are drawn from; without one they are the operating system's.
+    key: what all secrets are drawn from; without one they are the operating system's. measures: whether the
+    observer of the simulation trains models of its own when the run has ended, which no party sees.
     An error that ends the run is noted, and not raised.
     """
     seen = Seen()
@@ -114,6 +116,8 @@ def observed(
         warnings.simplefilter("ignore")
         _watch(patch, seen)
         _without_pages(patch)
+        if not measures:
+            patch.setattr("securefl.study.observed.observed", lambda *args, **named: ())
         if key is not None:
             couple(patch, key)
         if records.packaged is not None:

@@ -91,9 +91,8 @@ def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest
     assert charge.server == ComposedDpEvent((GaussianDpEvent(3.0), DPSGD_CONFIG.event))
 
 
-@pytest.mark.parametrize(
-    ("value", "label"), [(np.nan, 3), (np.inf, 3), (3e38, 3), (1e20, 3), (np.nan, -1), (1e20, 99)]
-)
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 1e20])
+@pytest.mark.parametrize("label", [3, -1, 99])
 def test_no_record_silences_a_client_that_is_charged_a_finite_epsilon(
     value: float, label: int, tmp_path: Path
 ) -> None:
@@ -108,10 +107,9 @@ def test_no_record_silences_a_client_that_is_charged_a_finite_epsilon(
         non_private="[]",
     )
     here = world()
-    x, y = here.records[0]
-    x, y = x.copy(), y.copy()
-    x[0], y[0] = value, label
-    finished = run(of, tmp_path, replace(here, records=[(x, y), *here.records[1:]]))
+    records = [(x[:8].copy(), y[:8].copy()) for x, y in here.records]  # of more, training takes longer
+    records[0][0][0], records[0][1][0] = value, label
+    finished = run(of, tmp_path, replace(here, records=records))
     assert [record["answered"] for record in finished.records] == [list(range(10))] * 2
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(3.0, abs=1e-6)
 
