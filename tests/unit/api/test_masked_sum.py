@@ -83,7 +83,7 @@ def test_a_budget_holds_over_calls_by_name_and_not_by_place(tmp_path: Path) -> N
     assert securefl.masked_sum({"bob": [1.0], "eve": [1.0]}, **noised).survivors == ("bob", "eve")
 
 
-@pytest.mark.parametrize(
+@every(
     ("damage", "match"),
     [
         ("DELETE FROM clients WHERE number > 0", "the ledger has entries of 2 clients, and it names 1"),
@@ -117,7 +117,7 @@ def test_another_ledgers_roster_is_noticed(tmp_path: Path) -> None:
         total(FOUR, ledger=tmp_path / "two", delta=1e-5)
 
 
-@pytest.mark.parametrize(
+@every(
     "of",
     [
         {"a": [1], "b": [np.nan]},
@@ -214,7 +214,7 @@ def test_a_sum_that_would_tell_one_client_of_the_others_is_refused() -> None:
         total(**trust, min_honest=3)
 
 
-@pytest.mark.parametrize("word", TRUST)
+@every("word", TRUST)
 def test_whom_to_trust_is_never_assumed(word: str) -> None:
     said = {name: value for name, value in TRUST.items() if name != word}
     with pytest.raises(TypeError, match=word):

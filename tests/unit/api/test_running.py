@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from support.every import every
 from support.tiny_study import FEDAVG, text
 
 import securefl
@@ -99,7 +100,7 @@ def test_a_mapping_may_hold_what_toml_has_not(tmp_path: Path) -> None:
     assert len(securefl.run(table, out=tmp_path).metrics) == 1
 
 
-@pytest.mark.parametrize(
+@every(
     ("study", "match"),
     [
         ("gas_turbin", "a file or a packaged study, got 'gas_turbin'"),
@@ -120,7 +121,7 @@ def test_what_is_no_study_is_refused(study: Any, match: str, tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("workers", [0, -1, "two", 2**40])
+@every("workers", [0, -1, "two", 2**40])
 def test_workers_are_checked(workers: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="workers"):
         securefl.run(ONE, out=tmp_path, workers=workers)
@@ -202,7 +203,7 @@ def test_it_runs_in_another_thread(tmp_path: Path) -> None:
     assert len(found[0].metrics) == 2
 
 
-@pytest.mark.parametrize(
+@every(
     "options",
     [{"out": 3}, {"out": ""}, {"callback": 3}, {"callback": [3]}, {"callback": None}, {"study": "x" * 5000}],
     ids=str,

@@ -26,7 +26,7 @@ def chosen(of: Any = THREE, middle: Any = MIDDLE, count: int = 2, **options: Any
     )
 
 
-@pytest.mark.parametrize("scores", ["pads", "ckks", "dealt-pads"])
+@every("scores", ["pads", "ckks", "dealt-pads"])
 def test_scores_are_the_divergence_and_the_far_one_is_left_out(scores: str) -> None:
     found = chosen(scores=scores)
     assert set(found.clients) == {"ann", "bob"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 
 from securefl.commands.main import cli
 from securefl.core.errors import SecureFLError
@@ -62,7 +63,7 @@ BAD_EVENTS = (
 )
 
 
-@pytest.mark.parametrize("text", BAD_EVENTS, ids=range(len(BAD_EVENTS)))
+@every("text", BAD_EVENTS, ids=range(len(BAD_EVENTS)))
 def test_events_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "events.json"
     path.write_text(text)

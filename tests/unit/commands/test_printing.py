@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 import pytest
+from support.every import every
 
 from securefl.commands.printing import Help
 from securefl.commands.telling import echo_measures
@@ -29,7 +30,7 @@ def thing() -> None:
     """
 
 
-@pytest.mark.parametrize("width", [50, 60, 80])
+@every("width", [50, 60, 80])
 def test_help_breaks_no_word(width: int) -> None:
     def shown(width: int) -> str:
         context = click.Context(thing, info_name="securefl thing", terminal_width=width)

@@ -18,6 +18,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from support.every import every
 from support.lines import taken
 
 from securefl.core.errors import RemoteProtocolError
@@ -219,7 +220,7 @@ def backwards(relay: Relay, request: bytes) -> bytes:
     return request[::-1]
 
 
-@pytest.mark.parametrize("sent", [b"", b"abc", struct.pack("<Q", 10) + b"nine byte"])
+@every("sent", [b"", b"abc", struct.pack("<Q", 10) + b"nine byte"])
 def test_200_connections_with_unfinished_heads_leave_another_user_served(tmp_path: Path, sent: bytes) -> None:
     with served(tmp_path, backwards) as (path, _), ExitStack() as stack:
         for number in range(200):

@@ -19,6 +19,7 @@ from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
+from support.every import every
 from support.lines import OWN, connected, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -92,7 +93,7 @@ def test_its_group_may_open_it_and_no_others(tmp_path: Path) -> None:
         os.umask(before)
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o757, 0o1777])
+@every("mode", [0o770, 0o757, 0o1777])
 def test_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
@@ -156,7 +157,7 @@ def test_a_claim_below_the_limit_takes_no_memory_before_it_comes(tmp_path: Path)
     assert most < 2**23
 
 
-@pytest.mark.parametrize("sent", [b"abc", struct.pack("<Q", 10), struct.pack("<Q", 10) + b"nine byte"])
+@every("sent", [b"abc", struct.pack("<Q", 10), struct.pack("<Q", 10) + b"nine byte"])
 def test_a_frame_that_is_cut_ends_that_connection_alone(tmp_path: Path, sent: bytes) -> None:
     with served(tmp_path) as (path, told), connected(path) as other:
         with connected(path) as connection:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from support.bad_files import BAD, put
+from support.every import every
 from support.party_folders import CLEAR, MASKED, TWO_SERVER, Asking, enrolled, made, names, part, pin
 
 from securefl.accounting.ledger import Ledger
@@ -92,7 +93,7 @@ def test_a_schedule_of_one_study_does_not_bar_the_next() -> None:
     assert not terms.bears(replace(scheduled, budget=1.0))
 
 
-@pytest.mark.parametrize("changed", ["delta = 1e-4", 'adjacency = "replace-one"', "budget = inf"])
+@every("changed", ["delta = 1e-4", 'adjacency = "replace-one"', "budget = inf"])
 def test_a_study_in_other_terms_is_refused(tmp_path: Path, changed: str) -> None:
     others = {
         "delta = 1e-4": "delta = 0.00001",
@@ -322,7 +323,7 @@ def test_changed_records_are_refused_and_noted_as_new_by_the_owners_word(tmp_pat
     assert roster.exists()
 
 
-@pytest.mark.parametrize(
+@every(
     ("changed", "said"),
     [
         ({"x": np.zeros((2, 3), np.float32), "y": np.zeros(2, np.int64)}, "of shape"),
@@ -340,7 +341,7 @@ def test_own_records_that_do_not_fit_are_refused(tmp_path: Path, changed: Any, s
         folders.init(tmp_path / "p", made(), part(made(), "client-0000", tmp_path / "c", records=own))
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04cut", b"\x93NUMPY\x01\x00"])
+@every("content", [b"", b"PK\x03\x04cut", b"\x93NUMPY\x01\x00"])
 def test_a_file_that_holds_no_records_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "own.npz").write_bytes(content)
     with pytest.raises(DataError, match="arrays x and y"):
@@ -351,7 +352,7 @@ def test_a_file_that_holds_no_records_is_refused(tmp_path: Path, content: bytes)
         )
 
 
-@pytest.mark.parametrize("what", BAD)
+@every("what", BAD)
 def test_records_that_are_no_file_are_refused_at_once(what: str, tmp_path: Path) -> None:
     said = put(tmp_path / "own.npz", what)
     with pytest.raises(DataError) as refused:

@@ -15,6 +15,7 @@ from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
+from support.every import every
 from support.lines import OWN, connected, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -146,7 +147,7 @@ def test_a_relay_is_asked_on_its_own_connection(tmp_path: Path) -> None:
     assert told == []
 
 
-@pytest.mark.parametrize("how", ["ends", "says nothing", "is cut", "claims too much"])
+@every("how", ["ends", "says nothing", "is cut", "claims too much"])
 def test_a_relay_that_does_not_answer_costs_its_own_request_alone(tmp_path: Path, how: str) -> None:
     why: list[str] = []
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.every import every
 from support.hidden_plans import hidden
 
 from securefl.accounting.events import NO_COST
@@ -73,7 +74,7 @@ def test_a_ledger_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
         party(tmp_path)
 
 
-@pytest.mark.parametrize("lost", ["acts.sqlite", "diary.sqlite", "ledger.sqlite"])
+@every("lost", ["acts.sqlite", "diary.sqlite", "ledger.sqlite"])
 def test_a_file_that_is_lost_is_not_begun_anew(lost: str, tmp_path: Path) -> None:
     party(tmp_path).close()
     (tmp_path / CLIENT / lost).unlink()

@@ -60,7 +60,7 @@ def played(plan: Any, lost: Callable[[int, str, bytes], bytes | None]) -> tuple[
     return deployment.query(1), deployment, waves[0]
 
 
-@pytest.mark.parametrize(("plan", "waves"), list(zip(PLANS, (1, 6, 4, 4), strict=True)))
+@every(("plan", "waves"), list(zip(PLANS, (1, 6, 4, 4), strict=True)))
 def test_a_sum_of_parties_apart_is_the_sum(plan: Any, waves: int) -> None:
     answers, _, took = asked(plan)
     assert answers.survivors == (0, 1, 2, 3)
@@ -68,7 +68,7 @@ def test_a_sum_of_parties_apart_is_the_sum(plan: Any, waves: int) -> None:
     assert took == waves
 
 
-@pytest.mark.parametrize(("plan", "wave"), [(CLEAR, 1), (MASKED, 2), (MASKED, 4), (TWO, 3)])
+@every(("plan", "wave"), [(CLEAR, 1), (MASKED, 2), (MASKED, 4), (TWO, 3)])
 def test_who_falls_silent_is_left_out(plan: Any, wave: int) -> None:
     silent = lambda at, name, replied: None if (at, name) == (wave, "client-0002") else replied  # noqa: E731
     answers, _, _ = asked(plan, silent)
@@ -76,7 +76,7 @@ def test_who_falls_silent_is_left_out(plan: Any, wave: int) -> None:
     np.testing.assert_array_equal(answers.totals["own"].value, [7, 7, 7])
 
 
-@pytest.mark.parametrize("replied", [b"", b"x" * 99, encode_envelope(Turn()), REFUSED])
+@every("replied", [b"", b"x" * 99, encode_envelope(Turn()), REFUSED])
 def test_who_says_what_is_no_reply_is_left_out_and_named(replied: bytes) -> None:
     answers, transport, _ = asked(CLEAR, lambda at, name, reply: replied if name == "client-0001" else reply)
     assert answers.survivors == (0, 2, 3)
@@ -209,7 +209,7 @@ def test_the_server_says_who_is_missing_by_what_came_on_its_wire(
     assert found.short == ""
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=["clear", "masked", "two-server", "ckks"])
+@every("plan", PLANS, ids=["clear", "masked", "two-server", "ckks"])
 def test_nobody_is_missing_where_all_answer(plan: Any) -> None:
     assert saw(plan, lambda at, reply: reply).absent == {}
 

@@ -42,7 +42,7 @@ def test_everybody_is_asked_and_heard() -> None:
     assert {message.metadata.ttl for message in grid.seen} == {5.0}
 
 
-@pytest.mark.parametrize("fate", [silent, late, failing])
+@every("fate", [silent, late, failing])
 def test_who_does_not_answer_well_and_in_time_was_silent(fate: Fate) -> None:
     grid = GridDouble({k: node(name) for name, k in NODES.items()}, fates={11: fate})
     assert set(exchange(grid)(REQUESTS)) == {"client-0000", "client-0002"}
@@ -114,7 +114,7 @@ def test_nothing_of_an_error_reaches_the_server(error: Exception, caplog: Any) -
     assert str(error) in caplog.text  # for the node's own operator
 
 
-@pytest.mark.parametrize("kind", ["train", "query.securefl_frames", "evaluate.x"])
+@every("kind", ["train", "query.securefl_frames", "evaluate.x"])
 def test_a_relay_passes_on_frames_alone(kind: str) -> None:
     asked: list[bytes] = []
     reply = relay(Message(wrapped(b"x"), 10, kind), "client-0000", lambda data: asked.append(data) or b"")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 
 from securefl.commands.flower import flower
 from securefl.core.agreement import Identity
@@ -352,7 +353,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "where", "what"), REFUSED.values(), ids=REFUSED)
+@every(("change", "where", "what"), REFUSED.values(), ids=REFUSED)
 def test_what_a_run_would_refuse_is_said_with_its_place(
     change: Change, where: str, what: str, tmp_path: Path
 ) -> None:
@@ -382,7 +383,7 @@ NOTED: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "what"), NOTED.values(), ids=NOTED)
+@every(("change", "what"), NOTED.values(), ids=NOTED)
 def test_what_differs_from_plain_flower_is_noted(change: Change, what: str, tmp_path: Path) -> None:
     found = rehearse(made(tmp_path, change))
     assert found.refused == []
@@ -407,12 +408,12 @@ FROZEN: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("change", FROZEN.values(), ids=FROZEN)
+@every("change", FROZEN.values(), ids=FROZEN)
 def test_what_a_run_would_serve_is_not_refused(change: Change, tmp_path: Path) -> None:
     assert said(rehearse(made(tmp_path, change))) == {}
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     ["tool = 3", "[tool]\nflwr = 3", "[tool.flwr]\napp = [1]", '[tool.flwr.app]\ncomponents = "x"', "[tool"],
 )
@@ -478,7 +479,7 @@ def test_the_clients_of_the_servers_roster_are_the_nodes(tmp_path: Path) -> None
     assert "got 6 of 12 nodes" in found["cohort"][0]
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "what"),
     [
         ("[project]\n", r"serverapp = \"module:app\", got None"),

@@ -136,7 +136,7 @@ BAD = {
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero|invalid value:RuntimeWarning")
-@pytest.mark.parametrize("change", BAD.values(), ids=BAD)
+@every("change", BAD.values(), ids=BAD)
 def test_a_client_whose_app_returns_no_update_is_left_out(change: Any, tmp_path: Path) -> None:
     result = run(tmp_path, [inner(0), inner(1, change), inner(2)])
     np.testing.assert_allclose(vector(result), mean_of(0, 2), atol=1e-6)
@@ -191,7 +191,7 @@ def test_only_declared_metrics_leave(tmp_path: Path) -> None:
 # What a server tries ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["train", "evaluate", "query", "train.other", "query.securefl_frame"])
+@every("kind", ["train", "evaluate", "query", "train.other", "query.securefl_frame"])
 def test_a_server_that_asks_an_app_directly_gets_nothing(kind: str, tmp_path: Path) -> None:
     app = secure(inner(0), beside=in_house(tmp_path, CLIENTS))
     config = ConfigRecord({"lr": 0.5})
@@ -272,7 +272,7 @@ def test_a_plain_app_is_left_out(tmp_path: Path) -> None:
 # What a plan does not let out --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("plan", "updates", "said"),
     [
         (replace(CLEAR, non_private=()), UPDATES, "would leave its client without noise"),

@@ -125,7 +125,7 @@ def test_a_wrong_run_config_is_refused_with_the_key_and_the_nearest_one(config: 
         AppTerms.of(config, [])
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "said"),
     [
         ("terms = 'noisd'\n", r"did you mean `noised`"),

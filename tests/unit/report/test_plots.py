@@ -334,7 +334,7 @@ def test_missing_columns_and_empty_frames_are_named(
         plot(data.iloc[:0])
 
 
-@pytest.mark.parametrize(("plot", "data"), ALL)
+@every(("plot", "data"), ALL)
 def test_the_frame_handed_in_is_left_as_it_was(
     plot: Callable[[pd.DataFrame], Figure], data: pd.DataFrame
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import text, world
 
 from securefl.core.errors import ConfigError
@@ -77,7 +78,7 @@ def test_the_sides_need_a_key_where_an_epsilon_is_claimed() -> None:
     assert not split_key.needed(of(HALF))
 
 
-@pytest.mark.parametrize(
+@every(
     ("more", "said"),
     [
         ("validation = 1.0\n", "0 <= validation < 1"),

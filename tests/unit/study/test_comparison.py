@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from scipy.stats import wilcoxon
+from support.every import every
 from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.commands.main import cli
@@ -64,7 +65,7 @@ def test_a_difference_with_power_has_the_signed_rank_p(tmp_path: Path) -> None:
     assert untested(found) == []
 
 
-@pytest.mark.parametrize("seeds", [1, 2, 5])
+@every("seeds", [1, 2, 5])
 def test_a_difference_without_power_says_so(tmp_path: Path, seeds: int) -> None:
     found = two(tmp_path, [0.5] * seeds, [0.6 + 0.01 * k for k in range(seeds)])
     assert found.gaps[0].p is None
@@ -160,7 +161,7 @@ def _with_digest(folder: Path, digest: str) -> None:
     (folder / "private" / "records.json").write_text(json.dumps({"note": "x", "data": digest}))
 
 
-@pytest.mark.parametrize(("make", "why"), REFUSED.values(), ids=list(REFUSED))
+@every(("make", "why"), REFUSED.values(), ids=list(REFUSED))
 def test_runs_that_do_not_compare_are_refused(
     tmp_path: Path, make: Callable[[Path], object], why: str
 ) -> None:
@@ -178,7 +179,7 @@ def test_one_run_and_the_same_run_twice_are_refused(tmp_path: Path) -> None:
             compared(runs)
 
 
-@pytest.mark.parametrize(
+@every(
     "damage",
     [
         lambda run: (run / "metrics.csv").write_text("arm,seed\n"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,10 @@ def test_a_good_study_is_read_whole() -> None:
     assert study.privacy.plan(7).max_rounds == 7
 
 
-@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
-@pytest.mark.parametrize("parameters", ["strong", "compact", "strong-encrypted"])
+@every(
+    ("scores", "parameters"),
+    product(["clear", "ckks", "batches", "pads"], ["strong", "compact", "strong-encrypted"]),
+)
 def test_a_way_of_scoring_says_which_parameters_it_cannot_use(scores: str, parameters: str) -> None:
     of = text(scores=scores, extra=f'parameters = "{parameters}"\n')
     if scores == "batches" and parameters == "strong-encrypted":
@@ -62,7 +65,7 @@ def test_an_infinite_budget_is_no_limit() -> None:
     assert parse(changed("budget = inf", "budget = 3")).privacy.plan(1).budget == 3.0
 
 
-@pytest.mark.parametrize("name", sorted(packaged()))
+@every("name", sorted(packaged()))
 def test_every_packaged_study_parses(name: str) -> None:
     text_ = packaged()[name]
     cells = [cell.study for cell in parse_sweep(text_).cells] if has_sweep(text_) else [parse(text_)]
@@ -218,7 +221,7 @@ def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
         read(path)
 
 
-@pytest.mark.parametrize(
+@every(
     ("old", "new", "what"),
     [
         ("rounds = 2", "rounds = 1_000_001", "Expected rounds from 1 to 1,000,000"),

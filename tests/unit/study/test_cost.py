@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any, get_args
 
 import numpy as np
@@ -123,10 +124,10 @@ def test_a_selection_must_be_client_indices(selected: list[Any]) -> None:
         round_seconds(client_costs(MODEL, TWO, 2500), selected)
 
 
-@pytest.mark.parametrize(
-    "field", ["snr", "transmit_watts", "processor_watts", "cycles_per_bit", "epochs", "model_megabytes"]
-)
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+CONSTANTS = ("snr", "transmit_watts", "processor_watts", "cycles_per_bit", "epochs", "model_megabytes")
+
+
+@every(("field", "value"), product(CONSTANTS, [0.0, -1.0, float("nan"), float("inf")]))
 def test_constants_must_be_positive(field: str, value: float) -> None:
     change: dict[str, Any] = {field: value}
     with pytest.raises(ConfigError, match=field):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import FEDAVG, text
 
 from securefl.core.errors import ConfigError, DataError
@@ -58,7 +59,7 @@ def test_another_file_that_is_missing_is_no_features(name: str, folder: Path) ->
         world.build(named(f'source = "$SECUREFL_DATA/{name}"'), 1)
 
 
-@pytest.mark.parametrize("source", ["$SECUREFL_DATA", "$HOME/x.npz", "SECUREFL_DATA/x.npz"])
+@every("source", ["$SECUREFL_DATA", "$HOME/x.npz", "SECUREFL_DATA/x.npz"])
 def test_other_words_are_paths(source: str) -> None:
     with pytest.raises(ConfigError, match=r"Expected an absolute path|Expected source among"):
         named(f'source = "{source}"')

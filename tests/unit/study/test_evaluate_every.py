@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from rich.console import Console
+from support.every import every
 from support.tiny_study import FEDAVG, run, text
 
 from securefl.core.errors import ConfigError
@@ -80,7 +81,7 @@ def test_a_resumed_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert told(resumed, "loss") == told(whole, "loss")
 
 
-@pytest.mark.parametrize("every", [0, -1, 6])
+@every("every", [0, -1, 6])
 def test_beyond_the_run_or_below_one_is_refused(every: int) -> None:
     with pytest.raises(ConfigError, match=f"evaluate_every from 1 to 5, the number of rounds, got {every}"):
         study(every)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.private_studies import AVERAGING, KEY_HOLDER
 from support.private_studies import FEDPROF as PROFILED
 from support.private_studies import client_level as clients_protected
@@ -167,7 +168,7 @@ def test_the_page_says_what_a_key_holder_that_adds_noise_could_do() -> None:
     )
 
 
-@pytest.mark.parametrize("way", ["clear", "masked", "ckks"])
+@every("way", ["clear", "masked", "ckks"])
 def test_the_key_holders_noise_needs_a_two_server_sum(way: str) -> None:
     changed = KEY_HOLDER | {"sum": f'"{way}"'}
     if way == "clear":

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from support.every import every
 from support.gpus import FakeGpu
 from support.private_studies import private
 from support.tiny_study import FEDAVG, study, text
@@ -63,7 +64,7 @@ def test_a_run_is_noted_where_it_was_and_goes_on_there(tmp_path: Path) -> None:
     assert devices(tmp_path) == ["cpu: Fake 1"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("wanted", "gpu"),
     [("auto", FakeGpu(broken="")), ("auto", FakeGpu(said="Fake 2")), ("cpu", FakeGpu())],
     ids=["no GPU", "another GPU", "the CPU"],

@@ -11,6 +11,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from support.every import every
 from support.tiny_study import FEDAVG, FEDPROF, study, text
 
 from securefl.core.errors import DataError
@@ -178,7 +179,7 @@ def test_a_folder_of_an_earlier_version_opens_without_them(tmp_path: Path) -> No
     assert told_json(found)["private"]["observer"] == ""
 
 
-@pytest.mark.parametrize(
+@every(
     ("content", "words"),
     [("{", "is damaged"), ('{"study": "", "measures": []}', "another one"), ("[]", "is damaged")],
 )

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.every import every
 from support.tiny_study import FEDAVG, FEDPROF, text, with_privacy
 
 from securefl.core.errors import ConfigError
@@ -38,7 +39,7 @@ def refused(folder: Path, written: str) -> str:
     return found.removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize(
+@every(
     ("written", "said"),
     [
         (text(FEDAVG, clients=5000), "[data] Expected clients <= "),
@@ -85,7 +86,7 @@ def test_an_unknown_name_in_unprotected_is_the_files_too(tmp_path: Path) -> None
         run_study(read(path), tmp_path / "run", lambda *_: None)
 
 
-@pytest.mark.parametrize(
+@every(
     ("arm", "privacy", "remedy"),
     [
         (

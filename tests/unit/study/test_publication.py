@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from PIL import Image
+from support.every import every
 from support.party_folders import enrolled
 from support.tiny_study import FEDAVG, FEDPROF, study, text, world
 
@@ -111,7 +112,7 @@ def test_every_file_is_classified(finished: Path) -> None:
     assert "private/participation.csv" in files_of(finished)
 
 
-@pytest.mark.parametrize("name", ["clips.csv", "plots/participation.png", "private/clips.csv"])
+@every("name", ["clips.csv", "plots/participation.png", "private/clips.csv"])
 def test_a_file_that_nobody_classified_is_found(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")

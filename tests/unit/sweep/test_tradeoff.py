@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.every import every
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
 
 from securefl.core.errors import DataError
@@ -72,7 +73,7 @@ def test_a_cell_that_was_damaged_is_named(
     assert str(path.parent) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-a", "'=a", "+1+1", "-5"])
+@every("name", ["=HYPERLINK(1)", "@a", "-a", "'=a", "+1+1", "-5"])
 def test_an_arm_that_a_spreadsheet_would_run_keeps_its_name(name: str, tmp_path: Path) -> None:
     """Its cell has a quote in front, in a cell's table and in those of the sweep."""
     swept = sweep(EPSILONS, study=NOISED + ARMS.replace('"unit"', json.dumps(name)))
