@@ -10,10 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
+from securefl.storage import cluster
 
 
 class RayError(Exception):
@@ -191,4 +194,5 @@ def installed(monkeypatch: pytest.MonkeyPatch, nodes: int = 2) -> FakeRay:
     for name, module in (("ray", ray), ("ray.util", util), ("ray.util.scheduling_strategies", strategies)):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster, "stamp", cache(cluster.stamp))  # every worker reads all sources for it
     return ray

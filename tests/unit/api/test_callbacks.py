@@ -121,7 +121,7 @@ def test_mlflow_goes_on_in_the_run_that_was_left_open(server: Client) -> None:
 def test_an_mlflow_server_that_is_away_is_explained(server: Client) -> None:
     flow = MLflow("here")
     server.away = True
-    with pytest.raises(ConfigError, match=r"MLflow at here .* got: no answer\. Fix it, and run again"):
+    with pytest.raises(ConfigError, match=r"at here .* no answer"):
         flow("it's", 3, round_(1))
 
 

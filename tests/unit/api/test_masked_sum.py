@@ -44,7 +44,7 @@ def test_whoever_falls_silent_is_not_in_the_total() -> None:
     found = total(corrupt=0.25, dropout=0.25, silent=["joe"])
     assert found.total.tolist() == pytest.approx([1.75, 3.0])
     assert list(found.absent) == ["joe"]
-    with pytest.raises(ProtocolError, match="at most 0 of 4 clients to be absent"):
+    with pytest.raises(ProtocolError, match="at most 0 of 4"):
         total(silent=["joe"])
 
 
@@ -208,9 +208,9 @@ def test_a_sum_that_would_tell_one_client_of_the_others_is_refused() -> None:
     """Of 4 clients 3 are enough and 1 may collude: beside a client is one other for sure, half of the sum."""
     trust = {"corrupt": 0.25, "dropout": 0.25}
     assert total(**trust, max_client_weight=0.5).survivors == ("ann", "bob", "eve", "joe")
-    with pytest.raises(ConfigError, match=r"at most 0\.49 .*got up to 0\.5 in a cohort of 4"):
+    with pytest.raises(ConfigError, match=r"at most 0\.49 .*0\.5 .* 4"):
         total(**trust, max_client_weight=0.49)
-    with pytest.raises(ConfigError, match=r"at least 3 honest contributors .*got 2 in a cohort of 4"):
+    with pytest.raises(ConfigError, match=r"at least 3 .*got 2 .* 4"):
         total(**trust, min_honest=3)
 
 

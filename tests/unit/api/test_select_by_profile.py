@@ -58,7 +58,7 @@ def test_a_ledger_lets_as_many_scores_out_as_were_declared(tmp_path: Path) -> No
     """Baselines that differ at will would read a profile, a number a call."""
     own: dict[str, Any] = {"ledger": tmp_path / "ledger", "delta": 1e-5, "scores": "pads"}
     chosen(**own)
-    with pytest.raises(BudgetExceeded, match=r"at most 1 releases of 'profile' .* Declare more"):
+    with pytest.raises(BudgetExceeded, match=r"at most 1 .* 'profile'"):
         chosen(**own)
     chosen(**own, max_releases=2)
     with pytest.raises(BudgetExceeded, match="1 more after 2"):
@@ -99,6 +99,6 @@ def test_what_cannot_be_compared_is_refused(options: dict[str, Any], match: str)
 @pytest.mark.parametrize("rng", [None, 0])
 def test_a_draw_that_cannot_be_is_refused_before_scores_leave(rng: Any, tmp_path: Path) -> None:
     """The attack: all scores were charged and sent, and then the draw failed without them."""
-    with pytest.raises(ConfigError, match="`rng` as a numpy Generator"):
+    with pytest.raises(ConfigError, match="`rng`"):
         chosen(rng=rng, ledger=tmp_path / "ledger", delta=1e-5)
     assert not list(tmp_path.iterdir())

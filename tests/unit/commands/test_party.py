@@ -117,7 +117,7 @@ def test_a_command_line_that_says_too_little_or_too_much_is_told() -> None:
 
 def test_a_user_that_is_none_is_told() -> None:
     call("init p study.toml --client 0 --yes")
-    with pytest.raises(ConfigError, match="Expected --allow with a user of this machine"):
+    with pytest.raises(ConfigError, match="--allow with a user"):
         call("serve p --allow nobody-of-this-name")
 
 
@@ -125,7 +125,7 @@ def test_a_platform_that_names_no_peer_is_told_before_anything_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("securefl.deployment.peers.require_platform.__defaults__", ("win32",))
-    with pytest.raises(ConfigError, match=r"Expected Linux or macOS for a party apart, got win32.*WSL"):
+    with pytest.raises(ConfigError, match=r"got win32.*WSL"):
         call("serve .")
 
 

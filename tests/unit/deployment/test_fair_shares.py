@@ -148,7 +148,7 @@ def test_memory_above_a_users_share_gives_way_too() -> None:
     ben = house.busy(BEN, held=450)
     assert house.turned_out == [slow], "what holds nothing stays"
     assert house.limits.begin(empty)
-    with pytest.raises(RemoteProtocolError, match="1000 bytes on all connections together"):
+    with pytest.raises(RemoteProtocolError, match="1000 bytes on all"):
         house.limits.hold(ben, 200)  # above its own share, and what the other holds is within its
     house.limits.rest(work)
     house.limits.hold(ben, 200)

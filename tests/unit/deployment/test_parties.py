@@ -178,7 +178,7 @@ def test_a_folder_from_a_backup_is_refused(tmp_path: Path) -> None:
     for name in who:
         copied(tmp_path / name, tmp_path / "newest" / name)
         copied(tmp_path / "backup" / name, tmp_path / name)
-        with pytest.raises(DataError, match=r"older copy.*Put the newest"), folders.opened(tmp_path / name):
+        with pytest.raises(DataError, match=r"older copy.*newest"), folders.opened(tmp_path / name):
             pass
         copied(tmp_path / "newest" / name, tmp_path / name)
     played(tmp_path, TWO_SERVER)
@@ -208,7 +208,7 @@ def test_a_ledger_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
     played(tmp_path)
     for name in ("ledger.sqlite", "ledger.sqlite-head"):
         shutil.copy(tmp_path / "backup" / name, home / name)
-    with pytest.raises(DataError, match="older copy, such as from a backup"), folders.opened(home):
+    with pytest.raises(DataError, match="older copy"), folders.opened(home):
         pass
     for name in ("ledger.sqlite", "acts.sqlite", "diary.sqlite"):
         (home / name).unlink()
@@ -445,7 +445,7 @@ def test_a_plan_file_that_was_changed_is_refused(tmp_path: Path) -> None:
 def test_another_user_is_told_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders.init(tmp_path / "p", made(), part(made(), SERVER, tmp_path / "counters"))
     monkeypatch.setattr("os.access", lambda path, how: False)  # tests may run as root, who may read all
-    with pytest.raises(ConfigError, match=r"Run the command as the owner"):
+    with pytest.raises(ConfigError, match="as the owner"):
         plan_file.read(tmp_path / "p")
 
 
@@ -464,7 +464,7 @@ def test_a_folder_of_the_server_alone_has_no_ledger(tmp_path: Path) -> None:
 
 def test_the_ledger_of_a_folder_opens_under_its_terms_alone(tmp_path: Path) -> None:
     folders.init(tmp_path / "p", made(), part(made(), "client-0000", tmp_path / "counters"))
-    with pytest.raises(ConfigError, match="with which this ledger was made"):
+    with pytest.raises(ConfigError, match="this ledger was made"):
         Ledger(tmp_path / "p" / "ledger.sqlite", replace(made().plan.terms(), delta=1e-9))
 
 

@@ -126,9 +126,7 @@ def test_below_tmp_only_what_is_ones_own_is_taken(user: int, fits: bool, disk: d
     if fits:
         assert owner("/tmp/p/s") == user
         return
-    with pytest.raises(
-        RemoteProtocolError, match=r"Expected an entry of user 0 or 1002 in /tmp.*Move the party"
-    ):
+    with pytest.raises(RemoteProtocolError, match="user 0 or 1002 in /tmp"):
         owner("/tmp/p/s")
 
 
@@ -176,7 +174,7 @@ def test_a_listener_that_does_not_own_the_socket_is_sent_nothing(tmp_path: Path)
 def test_a_platform_that_does_not_name_the_peer_has_no_parties_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"Linux or macOS.*got win32.*securefl run"):
+    with pytest.raises(ConfigError, match=r"got win32.*securefl run"):
         require_platform("win32")
 
     def refuse() -> None:
@@ -239,7 +237,7 @@ def test_a_kernel_that_does_not_name_the_listener_gets_nothing(tmp_path: Path) -
         listener.bind(str(home / "s"))
         listener.listen()
         with (
-            pytest.raises(RemoteProtocolError, match=r"name the user who listens.*nothing was sent"),
+            pytest.raises(RemoteProtocolError, match="nothing was sent"),
             reached(home / "s", timeout=1, peer=gone),
         ):
             pass

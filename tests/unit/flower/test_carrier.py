@@ -199,7 +199,7 @@ def test_a_run_that_ends_in_a_round_stops_the_command_and_another_goes_on(
             return push(messages)
 
         grid.push_messages = dying  # type: ignore[method-assign]
-        with pytest.raises(CarrierLost, match="run 7 of the SuperLink 'here' to carry requests"):
+        with pytest.raises(CarrierLost, match=r"run 7 .*'here'"):
             over_flower(own, grid, tmp_path / "run", ends=ConnectionError)
         assert [number for number, _ in own.rounds] == [1, 2]
         own.records.clear()
@@ -223,9 +223,9 @@ def test_a_run_that_never_starts_says_where_the_reason_stands(tmp_path: Path) ->
     path = tmp_path / "server" / "run" / "f.sock"
     path.parent.parent.mkdir(mode=0o750)
     over = Submitted(name="run 8", ended=lambda: "finished:failed No module named 'securefl'")
-    with pytest.raises(CarrierLost, match=r"got finished:failed No module named .* as this user, with"):
+    with pytest.raises(CarrierLost, match="failed No module named"):
         waiting(path, over, said, clock=ticking()).enter({"client-0000": b""})
-    with pytest.raises(CarrierLost, match=r"within 300 s, got nothing\. The SuperLink must run on this"):
+    with pytest.raises(CarrierLost, match="300 s, got nothing"):
         waiting(path, Submitted(name="run 9"), said, clock=ticking()).enter({"client-0000": b""})
     assert said[0] == "Submitted run 8. Waiting until it starts, up to 300 s."
     assert not path.exists()

@@ -181,7 +181,7 @@ def test_a_node_that_says_nothing_or_a_strange_name_stands_for_nobody() -> None:
 
 def test_two_nodes_that_say_one_name_are_both_named() -> None:
     grid = GridDouble({10: node("client-0000"), 11: node("client-0000")})
-    with pytest.raises(ConfigError, match="one node for client-0000, got two that say so: 10 and 11"):
+    with pytest.raises(ConfigError, match=r"client-0000, .* 10 and 11"):
         found(grid, set(NODES), deadline=60, clock=grid.clock, pause=grid.pause)
 
 

@@ -211,7 +211,7 @@ def test_a_large_mask_of_one_value_is_short_and_one_of_many_is_refused_with_its_
     assert len(task(ones).encoded()) < 1000
     np.testing.assert_array_equal(Task.decoded(task(ones).encoded()).local["m"].numpy(), ones["m"])
     mixed = {**ones, "m": np.arange(10**6).reshape(1000, 1000) % 3 > 0}
-    with pytest.raises(ConfigError, match=r"arrays m are in it.*masks on the clients"):
+    with pytest.raises(ConfigError, match=r"arrays m .*masks"):
         task(mixed).encoded()
 
 
@@ -237,7 +237,7 @@ CHANGED = {
 def test_a_task_whose_local_arrays_are_changed_is_refused(change: Any) -> None:
     said = json.loads(task().encoded())
     change(said)
-    with pytest.raises(RemoteProtocolError, match="a task as securefl writes it"):
+    with pytest.raises(RemoteProtocolError, match="a task as securefl"):
         Task.decoded(json.dumps(said).encode())
 
 

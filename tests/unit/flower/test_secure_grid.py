@@ -92,7 +92,7 @@ def test_a_strategy_that_is_no_mean_is_refused_by_name(strategy: Any) -> None:
 
 def test_flowers_wrappers_for_noise_are_refused_by_name() -> None:
     wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2)
-    with pytest.raises(ConfigError, match=r"got DifferentialPrivacyServerSideFixedClipping.*the plan's"):
+    with pytest.raises(ConfigError, match="ServerSideFixedClipping"):
         admitted(wrapped, evaluates=True)
 
 

@@ -190,7 +190,7 @@ def test_a_folder_that_others_can_write_to_is_refused(passing: Path) -> None:
     folder = simulated(context)
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(ConfigError, match=r"that user \d+ alone can write to"):
+    with pytest.raises(ConfigError, match=r"user \d+ alone"):
         secure_strategy(FedAvg(), context).start(nodes(BASE), model(), num_rounds=1)
 
 
@@ -237,7 +237,7 @@ def test_a_node_names_its_party_in_its_configuration_or_its_environment(
         {"securefl-socket": "/x", "partition-id": 1, "num-partitions": 2},
         {},
     ):
-        with pytest.raises(ConfigError, match=r"SECUREFL_PARTY and SECUREFL_SOCKET"):
+        with pytest.raises(ConfigError, match="PARTY and SECUREFL_SOCKET"):
             by_context(Context(1, 2, dict(half), RecordDict(), {}))
     monkeypatch.setenv("SECUREFL_PARTY", "client-0002")
     with pytest.raises(ConfigError, match="SECUREFL_SOCKET"):
@@ -304,9 +304,7 @@ def test_a_simulated_server_in_a_deployment_reaches_no_party(
     """Its run config has no folder of the server, so it makes parties and keys of its own."""
     config = {**SMALL, "securefl.patience": 0.2, "securefl.deadline": 20.0}
     with deployed(passing, SMALL, 3, monkeypatch):
-        with pytest.raises(
-            ConfigError, match=r"name the server's folder in the run config, securefl\.server"
-        ):
+        with pytest.raises(ConfigError, match=r"config, securefl\.server"):
             secure_strategy(FedAvg(), server_context(config)).start(
                 deployed_nodes(passing, 3), model(), num_rounds=1
             )

@@ -19,13 +19,13 @@ def test_a_table_whose_protocols_are_missing_is_not_listed(monkeypatch: pytest.M
     install(monkeypatch, digits="TABLE", lacking="LACKING")
     assert catalogue.tables() == {"digits": TABLE}
     assert catalogue.table_named("digits") is TABLE
-    with pytest.raises(ConfigError, match=r"protocols of table lacking .* none called fedcorr"):
+    with pytest.raises(ConfigError, match=r"lacking .* fedcorr"):
         catalogue.table_named("lacking")
 
 
 def test_an_unknown_table_is_told_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, digits="TABLE", other="OTHER")
-    with pytest.raises(ConfigError, match=r"tables digits, other, got 'digts' \(did you mean `digits`\?\)"):
+    with pytest.raises(ConfigError, match=r"got 'digts' .*`digits`"):
         catalogue.table_named("digts")
 
 
@@ -64,7 +64,7 @@ def test_parts_that_differ_alike_share_a_sentence() -> None:
 
 
 def test_what_is_no_table() -> None:
-    with pytest.raises(ValueError, match="an arm among FedAvg, FedProf, got 'FedProof'"):
+    with pytest.raises(ValueError, match="got 'FedProof'"):
         replace(part(), ours="FedProof")
     with pytest.raises(ValueError, match="different folders"):
         table(part("C 0.1"), part("c-0 1"))

@@ -28,7 +28,7 @@ def test_known_laws_have_their_shapes() -> None:
 
 @pytest.mark.parametrize("bad", [np.zeros((1, 3)), np.zeros(4), np.full((4, 2), np.nan)])
 def test_what_has_no_shape_is_refused(bad: np.ndarray) -> None:
-    with pytest.raises(DataError, match=r"finite outputs of two or more records, \(n, q\), got shape"):
+    with pytest.raises(DataError, match="got shape"):
         normality(bad)
 
 

@@ -75,7 +75,7 @@ def test_two_studies_on_one_ledger_cannot_spend_more_than_its_budget(tmp_path: P
     spent = held(tmp_path)
     assert [entry.allotment.what for entry in spent.entries] == ["tiny, FedLog, seed 3"] * 2
     assert 2.1 < spent.epsilon("server") < 2.5
-    with pytest.raises(BudgetExceeded, match="beside 2 runs over the same records, got 1 run that would"):
+    with pytest.raises(BudgetExceeded, match=r"beside 2 runs .* 1 run"):
         run(shared(tmp_path, rounds=3), tmp_path / "c")
     # Nothing has left, nothing is charged, and no file is written.
     assert held(tmp_path) == spent
@@ -156,13 +156,13 @@ def test_the_digest_of_the_records_is_in_no_report(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("told", [{"budget": "inf"}, {"ledger": '""'}])
 def test_a_shared_ledger_needs_a_path_and_a_budget(tmp_path: Path, told: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="Expected a path as `ledger`, and a finite `budget`"):
+    with pytest.raises(ConfigError, match=r"`ledger`.*`budget`"):
         shared(tmp_path, **told)
 
 
 def test_a_relative_ledger_lies_beside_the_study(tmp_path: Path) -> None:
     study = shared(tmp_path, ledger='"here.ledger"')
-    with pytest.raises(ConfigError, match="absolute path of `ledger` in a study without a file"):
+    with pytest.raises(ConfigError, match=r"`ledger`.*without a file"):
         run(study, tmp_path / "a")
     (tmp_path / "study.toml").write_text(study.text)
     securefl.run(tmp_path / "study.toml", out=tmp_path / "a", progress=False)
@@ -206,7 +206,7 @@ def test_parties_apart_have_ledgers_of_their_own(tmp_path: Path) -> None:
     from securefl.deployment.party_setup import Made
 
     study = shared(tmp_path)
-    with pytest.raises(ConfigError, match="Expected no `ledger` if parties run on machines of their own"):
+    with pytest.raises(ConfigError, match="no `ledger`"):
         Made.of(study, study.arms[0], 3)
 
 

@@ -92,5 +92,5 @@ def test_shares_and_words_out_of_range_are_refused(more: str, said: str) -> None
 
 
 def test_a_side_without_records_is_refused() -> None:
-    with pytest.raises(ConfigError, match="test records on both sides"):
+    with pytest.raises(ConfigError, match="on both sides"):
         world(of('validation = 1e-9\ntest_on = "validation"\n'))

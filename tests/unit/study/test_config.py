@@ -205,12 +205,12 @@ def test_not_toml(broken: str) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.toml: Expected a file, got none \(No such file"):
+    with pytest.raises(ConfigError, match=r"none\.toml.*No such file"):
         read(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match="Expected a regular file, got a folder"):
+    with pytest.raises(ConfigError, match="got a folder"):
         read(tmp_path)
     (tmp_path / "latin.toml").write_bytes(b'name = "caf\xe9"')
-    with pytest.raises(ConfigError, match=r"latin\.toml as text in UTF-8"):
+    with pytest.raises(ConfigError, match=r"latin\.toml.*UTF-8"):
         read(tmp_path / "latin.toml")
 
 

@@ -46,26 +46,24 @@ def test_missing_features_of_a_data_set_are_told_with_the_command_that_makes_the
 ) -> None:
     features(folder / there, 30)
     of = named()  # a study is read without its data, like one on mnist
-    with pytest.raises(
-        DataError, match=r"got none\. Make it, and its test part beside it, with: securefl "
-    ) as e:
+    with pytest.raises(DataError, match=r"test part.*: securefl ") as e:
         world.build(of, 1)
     assert f"features cifar10 --out '{folder}/cifar10-features.npz'" in str(e.value)
 
 
 @pytest.mark.parametrize("name", ["mine.npz", "mine-features.npz", "../cifar10-features.npz.npz"])
 def test_another_file_that_is_missing_is_no_features(name: str, folder: Path) -> None:
-    with pytest.raises(DataError, match=r"Expected a file at .* got none. Check the path"):
+    with pytest.raises(DataError, match="Check the path"):
         world.build(named(f'source = "$SECUREFL_DATA/{name}"'), 1)
 
 
 @every("source", ["$SECUREFL_DATA", "$HOME/x.npz", "SECUREFL_DATA/x.npz"])
 def test_other_words_are_paths(source: str) -> None:
-    with pytest.raises(ConfigError, match=r"Expected an absolute path|Expected source among"):
+    with pytest.raises(ConfigError, match=r"absolute path|source"):
         named(f'source = "{source}"')
 
 
 @pytest.mark.parametrize("missing", [0, 3])
 def test_a_target_has_no_rule_for_empty_cells(missing: int) -> None:
-    with pytest.raises(ValueError, match="a `range` at most for this target"):
+    with pytest.raises(ValueError, match="`range` at most"):
         DataSection(source="a.csv", target="price", classes=0, columns={"price": {"missing": missing}})

@@ -71,13 +71,13 @@ def test_a_run_is_noted_where_it_was_and_goes_on_there(tmp_path: Path) -> None:
 )
 def test_a_run_does_not_go_on_elsewhere(tmp_path: Path, wanted: Wanted, gpu: FakeGpu) -> None:
     (tmp_path / DEVICE_NOTE).write_text("cpu: Fake 1\n")
-    with pytest.raises(ConfigError, match=r"that it was on \(cpu: Fake 1\).* same noise"):
+    with pytest.raises(ConfigError, match=r"\(cpu: Fake 1\).* same noise"):
         hardware_of(on(wanted), tmp_path, True, quiet, gpu)
 
 
 def test_a_run_that_began_on_the_cpu_stays_there(tmp_path: Path) -> None:
     assert hardware_of(on("auto"), tmp_path, True, quiet, FakeGpu()).gpu is None
-    with pytest.raises(ConfigError, match=r"that it was on \(cpu\), got cpu: Fake 1"):
+    with pytest.raises(ConfigError, match=r"\(cpu\), got cpu: Fake 1"):
         hardware_of(on("cuda"), tmp_path, True, quiet, FakeGpu())
     note_device(tmp_path, Hardware())
     assert not (tmp_path / DEVICE_NOTE).exists()
@@ -131,7 +131,7 @@ def test_a_full_gpu_ends_a_run_that_insists_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu
 ) -> None:
     full_at(monkeypatch, 5)
-    with pytest.raises(SecureFLError, match=r'memory under device = "cuda".*--device auto or cpu'):
+    with pytest.raises(SecureFLError, match=r'"cuda".*--device auto'):
         accuracies(on("cuda"), tmp_path)
     assert devices(tmp_path) == ["cpu: Fake 1"]
 

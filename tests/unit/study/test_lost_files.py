@@ -341,7 +341,7 @@ def test_arms_and_seeds_that_were_swapped(of: Study, cut: Path) -> None:
     """Each is a whole run, but not the one of this place."""
     there = arm_folder(cut.parents[3], of.arms[0], 4)
     shutil.copytree(cut, there)
-    with pytest.raises(DataError, match="begun with seed 3, and here seed is 4"):
+    with pytest.raises(DataError, match=r"seed 3, .* 4"):
         run_arm(of, of.arms[0], build(of, 4), cut.parents[3], lambda record: None)
     other = parse(of.text.replace('name = "x"', 'name = "y"'))
     shutil.move(cut.parents[0], cut.parents[0].with_name("y"))
@@ -350,7 +350,7 @@ def test_arms_and_seeds_that_were_swapped(of: Study, cut: Path) -> None:
 
 
 def test_a_study_that_was_changed_behind_the_run(of: Study, cut: Path) -> None:
-    with pytest.raises(DataError, match=r"begun with study .* or the study was changed"):
+    with pytest.raises(DataError, match="study was changed"):
         run(parse(of.text.replace("epsilon = 8.0", "epsilon = 7.0")), cut.parents[3])
 
 

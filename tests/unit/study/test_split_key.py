@@ -102,7 +102,7 @@ def test_the_key_decides_and_no_seed() -> None:
 
 
 def test_counts_and_clients_are_declared_where_they_are_data() -> None:
-    with pytest.raises(ConfigError, match="Expected `public_num_examples` under a finite epsilon, got none"):
+    with pytest.raises(ConfigError, match="`public_num_examples`"):
         world.build(own(people(200), data=OWN.replace("public_num_examples = 100\n", "")), 3)
     with pytest.raises(ConfigError, match="hospital"):
         world.build(own(people(200), data=UNDECLARED), 3)

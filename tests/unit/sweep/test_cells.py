@@ -109,7 +109,7 @@ def test_a_sweep_is_told_from_a_study() -> None:
 def test_a_folder_is_one_sweeps(tmp_path: Path) -> None:
     claim(tmp_path / "a", sweep(EPSILONS))
     claim(tmp_path / "a", sweep(EPSILONS))
-    with pytest.raises(ConfigError, match="holds a sweep of another configuration; choose another folder"):
+    with pytest.raises(ConfigError, match="another configuration"):
         claim(tmp_path / "a", sweep(EPSILONS, *LISTS))
 
 
@@ -146,5 +146,5 @@ def test_a_grid_of_more_cells_than_anybody_runs_is_refused_before_one_is_made() 
     grid = f'"study.seeds" = [{seeds}]\n'
     for other in ("data.clients", "local.epochs", "local.batch_size", "model.hidden"):
         grid += f'"{other}" = {list(range(1, 101))}\n'
-    with pytest.raises(ConfigError, match=r"at most 2,000 cells, got 100,000,000,000; sweep over less"):
+    with pytest.raises(ConfigError, match="got 100,000,000,000;"):
         sweep(grid)

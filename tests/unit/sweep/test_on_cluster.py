@@ -139,7 +139,7 @@ def test_a_shared_ledger_stays_here_and_has_every_run_once(
 
 def test_backends_that_differ_between_cells_are_refused() -> None:
     sweep = parse_sweep(text(FEDAVG) + '[sweep.grid]\n"runtime.backend" = ["processes", "ray"]\n')
-    with pytest.raises(ConfigError, match="Expected one backend and address for all cells of a sweep, got 2"):
+    with pytest.raises(ConfigError, match=r"one backend .*got 2"):
         runtime_of(sweep, None)
     assert runtime_of(on(sweep, "processes"), None) is None
 
@@ -152,5 +152,5 @@ def test_the_command_has_the_last_word_on_workers() -> None:
 
 def test_a_choice_is_refused_on_a_cluster() -> None:
     content = text(FEDAVG) + '[sweep]\nchoice = { trials = "poisson", mean = 2 }\n' + CELLS
-    with pytest.raises(ConfigError, match='Expected backend = "processes" with `choice`, got "ray"'):
+    with pytest.raises(ConfigError, match='`choice`, got "ray"'):
         require_choosable(of(content))
