@@ -1,6 +1,12 @@
-"""What each party sees, measured. Every test states its false alarm; keys and noise are fresh each run."""
+"""What each party sees, measured. Every test states its false alarm; keys and noise are fresh each run.
+
+Tests that look at the same messages in several ways share them.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,6 +33,7 @@ CLIENT = MeanVariance(np.linspace(-1, 1, Q), np.ones(Q), 50)
 # weights that differ by a factor of ten in norm
 SMALL = MeanVariance(np.zeros(Q), np.full(Q, 2.5), 50)
 LARGE = MeanVariance(np.zeros(Q), np.full(Q, 0.25), 50)
+NORMS = {"small": SMALL, "large": LARGE}
 
 
 def terms(parameters: Parameters, scores: int = 5000) -> LinearTerms:
@@ -43,14 +50,29 @@ def uniformity(shares: NDArray[np.float64], bins: int) -> float:
     return float(stats.chisquare(counts).pvalue)
 
 
-def requests(parameters: Parameters, base: MeanVariance, count: int) -> tuple[bytes, list[bytes]]:
-    """One client's ciphertext and `count` requests made of it."""
-    public, made = keys(parameters).public, terms(parameters)
+@cache
+def requests(norm: str) -> list[bytes]:
+    """320 requests made of one client's ciphertext, under weights of this norm."""
+    public, made = keys(COMPACT).public, terms(COMPACT)
     evaluator = LinearEvaluator(public, made, SIGNER)
     hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
     ciphertext = Encryptor(public, made).encrypt(hidden)
-    baseline = evaluator.baseline(linear_query(base, ANCHOR, BOUNDS))
-    return ciphertext, [evaluator.match(ciphertext, baseline).request for _ in range(count)]
+    baseline = evaluator.baseline(linear_query(NORMS[norm], ANCHOR, BOUNDS))
+    return [evaluator.match(ciphertext, baseline).request for _ in range(320)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """Requests are 70 MB."""
+    yield
+    requests.cache_clear()
+
+
+@cache
+def opened(norm: str) -> NDArray[np.float64]:
+    """What the key holder opens of these requests, without its noise, over the modulus."""
+    opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public, rng=Quiet())
+    return np.array([integer(opener.open(r)) / COMPACT.modulus for r in requests(norm)])
 
 
 def residue_shares(request: bytes, parameters: Parameters) -> NDArray[np.float64]:
@@ -62,14 +84,12 @@ def residue_shares(request: bytes, parameters: Parameters) -> NDArray[np.float64
     return shares
 
 
-@pytest.mark.parametrize("base", [SMALL, LARGE], ids=["small-weights", "large-weights"])
-def test_the_key_holder_sees_uniform_values_whatever_the_weights(base: MeanVariance) -> None:
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_key_holder_sees_uniform_values_whatever_the_weights(norm: str) -> None:
     """Four p-values a case: false alarm 4e-7. The secret key is used, as the key holder would."""
-    _, made = requests(COMPACT, base, 320)
-    opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public, rng=Quiet())
-    opened = np.array([integer(opener.open(r)) / COMPACT.modulus for r in made])
+    made = requests(norm)
     masked = np.array([integer(r[: gate.TAG + 12]) / COMPACT.modulus for r in made])
-    assert uniformity(opened, 16) > ALARM
+    assert uniformity(opened(norm), 16) > ALARM
     assert uniformity(masked, 16) > ALARM
     for row in np.concatenate([residue_shares(r, COMPACT) for r in made[:20]], axis=1):
         assert uniformity(row, 64) > ALARM
@@ -77,8 +97,7 @@ def test_the_key_holder_sees_uniform_values_whatever_the_weights(base: MeanVaria
 
 def test_the_second_polynomial_is_fresh_each_time() -> None:
     """A key holder with the client's ciphertext would divide by it; two requests must differ uniformly."""
-    _, made = requests(COMPACT, LARGE, 12)
-    shares = [residue_shares(r, COMPACT) for r in made]
+    shares = [residue_shares(r, COMPACT) for r in requests("large")[:12]]
     pairs = zip(shares[::2], shares[1::2], strict=True)
     for row in np.concatenate([(a - b) % 1.0 for a, b in pairs], axis=1):
         assert uniformity(row, 64) > ALARM
@@ -86,32 +105,22 @@ def test_the_second_polynomial_is_fresh_each_time() -> None:
 
 def test_the_reply_alone_is_uniform() -> None:
     """Without its mask the evaluator's outbox tells nobody a score: false alarm 1e-7."""
-    _, made = requests(COMPACT, SMALL, 320)
     opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public)
-    assert uniformity(np.array([integer(opener.open(r)) / COMPACT.modulus for r in made]), 16) > ALARM
+    answers = np.array([integer(opener.open(r)) / COMPACT.modulus for r in requests("small")])
+    assert uniformity(answers, 16) > ALARM
 
 
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
 def test_the_flooding_has_the_declared_variance(parameters: Parameters) -> None:
     """sigma^2 from the specification's formula; chi-square, 800 degrees, and two more: false alarm 4e-7."""
-    scores, n = 800, parameters.poly_modulus_degree
-    made = terms(parameters, scores)
-    loud, quiet = (
-        Opener(keys(parameters), made, SIGNER.public),
-        Opener(keys(parameters), made, SIGNER.public, rng=Quiet()),
-    )
-    noise = np.array(
-        [
-            float(parameters.centre(integer(loud.open(r)) - integer(quiet.open(r))))
-            for r in plain_requests(parameters, made, scores)
-        ]
-    )
+    made, n = terms(parameters, SCORES), parameters.poly_modulus_degree
+    noise = np.array([float(parameters.centre(loud - quiet)) for loud, quiet in replies(parameters)])
     fresh = np.sqrt((1 + 2 * n / 3) / 12)
     t = 8 * fresh * np.sqrt(n / 2) * 16 * np.sqrt(Q) / (Q * made.data_scale)
-    sigma = np.sqrt(12 * scores) * 2**20 * t * Q / made.unit
-    low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], scores)
+    sigma = np.sqrt(12 * SCORES) * 2**20 * t * Q / made.unit
+    low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], SCORES)
     assert low < np.sum((noise / sigma) ** 2) < high
-    assert abs(np.sum(noise / sigma)) < 5.4 * np.sqrt(scores)
+    assert abs(np.sum(noise / sigma)) < 5.4 * np.sqrt(SCORES)
     assert stats.kstest(noise / sigma, "norm").pvalue > ALARM
 
 
@@ -126,22 +135,28 @@ def plain_requests(parameters: Parameters, made: LinearTerms, count: int) -> lis
     return [message + SIGNER.sign(message).raw for message in plain]
 
 
-@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
-def test_no_bit_of_a_reply_comes_without_noise(parameters: Parameters) -> None:
-    """Replies lie on the grid, and the lowest bits above it are uniform: false alarm 1e-7."""
-    made = terms(parameters)
+SCORES = 800
+
+
+@cache
+def replies(parameters: Parameters) -> list[tuple[int, int]]:
+    """To each of 800 requests the reply, and the same reply without its noise."""
+    made = terms(parameters, SCORES)
     loud, quiet = (
         Opener(keys(parameters), made, SIGNER.public),
         Opener(keys(parameters), made, SIGNER.public, rng=Quiet()),
     )
-    raw = plain_requests(parameters, made, 640)
-    replies = [integer(loud.open(r)) for r in raw]
+    raw = plain_requests(parameters, made, SCORES)
+    return [(integer(loud.open(r)), integer(quiet.open(r))) for r in raw]
+
+
+@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+def test_no_bit_of_a_reply_comes_without_noise(parameters: Parameters) -> None:
+    """Replies lie on the grid, and the lowest bits above it are uniform: false alarm 1e-7."""
+    made = terms(parameters, SCORES)
     wrapped = {k * parameters.modulus % made.grid for k in (-1, 0, 1)}
-    assert all(reply % made.grid in wrapped for reply in replies)
-    steps = [
-        parameters.centre(reply - integer(quiet.open(r))) // made.grid
-        for reply, r in zip(replies, raw, strict=True)
-    ]
+    assert all(loud % made.grid in wrapped for loud, _ in replies(parameters))
+    steps = [parameters.centre(loud - quiet) // made.grid for loud, quiet in replies(parameters)]
     assert uniformity(np.array([step % 16 / 16 for step in steps]), 16) > ALARM
 
 
@@ -186,12 +201,7 @@ def test_the_error_bound_is_not_loose(parameters: Parameters) -> None:
 
 def test_two_baselines_with_equal_scores_look_alike_to_the_key_holder() -> None:
     """Norms of the weights differ by ten; the openings' distributions are compared: false alarm 1e-7."""
-    opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public, rng=Quiet())
-    small, large = (
-        [integer(opener.open(r)) / COMPACT.modulus for r in requests(COMPACT, base, 200)[1]]
-        for base in (SMALL, LARGE)
-    )
-    assert stats.ks_2samp(small, large).pvalue > ALARM
+    assert stats.ks_2samp(opened("small"), opened("large")).pvalue > ALARM
 
 
 # Scores that the key holder reads, and batches -----------------------------------------------------
@@ -261,14 +271,14 @@ def test_the_half_that_is_checked_says_nothing_of_the_vector() -> None:
     pair, made, ring = keys(COMPACT), terms(COMPACT), Ring(COMPACT)
     checks = Checks(terms=made, context=b"here")
     weights = encoded(linear_query(SMALL, ANCHOR, BOUNDS), checks, ring)
-    factors, halves, opened = key_factors(weights, pair, checks, ring), [], []
+    factors, halves, shares = key_factors(weights, pair, checks, ring), [], []
     hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
     encryptor = Encryptor(pair.public, made)
     for _ in range(320):
         half = Halves.of(encryptor.encrypt(hidden), checks).c1
         halves.append(gate.unpack(half, 1, COMPACT.primes, COMPACT.poly_modulus_degree, sender="test")[0])
-        opened.append(share_of(factors, [halves[-1]], made, Quiet()) / COMPACT.modulus)
-    assert uniformity(np.array(opened), 16) > ALARM
+        shares.append(share_of(factors, [halves[-1]], made, Quiet()) / COMPACT.modulus)
+    assert uniformity(np.array(shares), 16) > ALARM
     sizes = np.array(COMPACT.primes, dtype=np.float64)[:, None]
     for row in np.concatenate([half / sizes for half in halves[:20]], axis=1):
         assert uniformity(row, 64) > ALARM

@@ -12,7 +12,9 @@ that what passes once passes again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from math import log
 from typing import Any, Final
 
@@ -120,7 +122,9 @@ FAST: Final = {"mlp": 100, "listed dropout": 200}
 TEXT: Final = ("transformer", "lstm", "gru")
 
 
+@cache
 def made(name: str) -> nn.Module:
+    """One model for all trials: what it does with its records is explored once."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         private, _ = make_private(MODELS[name]())
@@ -139,7 +143,7 @@ def data_of(name: str, others: int = OTHERS) -> tuple[NDArray[Any], NDArray[np.i
         x[0] = 100 * np.abs(x[0])
     y = rng.integers(0, CLASSES, others + 1)
     with torch.no_grad():  # the label that the start deems least likely: a small loss has no gradient
-        y[0] = int(made(name).eval()(torch.from_numpy(x[:1])).argmin())
+        y[0] = int(deepcopy(made(name)).eval()(torch.from_numpy(x[:1])).argmin())
     return x, y
 
 
@@ -151,6 +155,7 @@ def steps_of(name: str, config: DPSGD, inside: bool, sources: list[Source], othe
         load_vector(model, start)
         train_privately(model, x[first:], y[first:], config, "cross_entropy", source)
         seen.append((start.astype(np.float64) - to_vector(model)) / config.clip_norm)
+    load_vector(model, start)
     return np.array(seen)
 
 

@@ -93,8 +93,8 @@ def audit(
     """All distinguishers on one study and one pair of neighbours.
 
     delta: the study's. runs: keys, with a run of each side under each, 2 or more. parties: against whom;
-    those to whom the run tells no finite epsilon are left out. measures: as in `observed`. Raises ConfigError for a study that is
-    refused, and ValueError for fewer than 2 runs.
+    those to whom the run tells no finite epsilon are left out. measures: as in `observed`. Raises ConfigError
+    for a study that is refused, and ValueError for fewer than 2 runs.
     """
     if runs < 2:
         raise ValueError(f"Expected two keys or more, got {runs}: under one, all that is noised is constant.")
