@@ -288,9 +288,13 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def wrapped_now() -> list[Tensor]:
     """All wrapped tensors of passes in this process. Outside of a pass, some object keeps each of them."""
-    # `type`, since `isinstance` reads `__class__` of foreign objects, and some of these warn then.
-    there = [one for one in gc.get_objects() if issubclass(type(one), Tensor)]
-    return [one for one in there if is_functorch_wrapped_tensor(one)]
+    there = gc.get_objects()
+    # `type`, since `isinstance` reads `__class__` of foreign objects, and some of these warn then. Each type
+    # is looked at once: a process has a million objects, of some thousands of types.
+    kinds = {id(kind): kind for kind in map(type, there)}
+    tensors = {number for number, kind in kinds.items() if issubclass(kind, Tensor)}
+    chosen = map(tensors.__contains__, map(id, map(type, there)))
+    return [one for one in itertools.compress(there, chosen) if is_functorch_wrapped_tensor(one)]
 
 
 def require_none_kept(before: Sequence[Tensor]) -> None:
