@@ -19,7 +19,7 @@ import click
 
 from securefl import __version__
 from securefl.commands.exit_codes import ExitCode
-from securefl.commands.printing import SENTENCE, Help, echo
+from securefl.commands.printing import SENTENCE, Help, echo, spell_out
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.installed import entry_points
 from securefl.core.memory import FULL_SEARCHES_APART, keep_freed_memory
@@ -114,6 +114,7 @@ def _log_to_stderr() -> None:
 
 def main() -> None:
     """Run the command line. An error of this package becomes one line and exit code 1."""
+    spell_out()
     keep_freed_memory()
     # A full search for reference cycles looks through all loaded modules. Python makes five of them while
     # torch and the accountant load, and finds nothing. Searches among newer objects stay as they are.

@@ -1,10 +1,17 @@
-"""What commands print: lines for a person, and help, neither of which breaks a word on a terminal."""
+"""What commands print: lines for a person, and help, neither of which breaks a word on a terminal.
+
+A terminal whose encoding lacks a character gets its name, or its number as in JSON and TOML.
+"""
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import re
 import sys
 from collections.abc import Iterable
+from typing import Final
 
 import click
 
@@ -13,6 +20,42 @@ from securefl.report.terminal import filled, wrapped, wrapped_line
 
 SENTENCE = 120
 """The longest help sentence that a list of commands shows whole."""
+
+_NAMES: Final = {
+    **{"ε": "epsilon", "δ": "delta", "∞": "inf", "±": "+-", "≥": ">=", "–": "-", "−": "-", "…": "..."},
+    **{"²": "2", "×": "x"},
+    **dict.fromkeys("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "*"),  # rich's turning wheel; its bars it draws in ASCII by itself
+}
+_SPELT: Final = "securefl_spelt"
+_BY_DEFAULT: Final = ("strict", "surrogateescape", "backslashreplace")
+"""What Python does by default, under some locale, where an encoding lacks a character."""
+
+
+def spell_out() -> None:
+    """Make stdout and stderr write in ASCII what their encoding lacks, in place of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        # Another way, such as `replace`, was chosen by the user (PYTHONIOENCODING).
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in _BY_DEFAULT:
+            only = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding=_SPELT if only else None, errors=_SPELT)
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_NAMES.get(c) or json.dumps(c)[1:-1] for c in lacking), error.end
+
+
+def _ascii(name: str) -> codecs.CodecInfo | None:
+    """ASCII under a name of our own: click takes "ascii" for a mistake, and writes UTF-8 in its place."""
+    known = codecs.lookup("ascii")
+    make = known.incrementalencoder, known.incrementaldecoder
+    return codecs.CodecInfo(*known[:2], None, None, *make, name) if name == _SPELT else None
+
+
+codecs.register_error(_SPELT, _spelt)
+codecs.register(_ascii)
 
 
 def echo(text: object, *, err: bool = False) -> None:
