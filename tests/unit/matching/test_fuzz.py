@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).with_name("fuzz.py")
-INPUTS = 25_000
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+SLOW = [pytest.param(seed, 25_000, marks=pytest.mark.slow) for seed in range(4)]
 
 
 def run(*words: object, timeout: int) -> subprocess.CompletedProcess[str]:
@@ -19,13 +18,13 @@ def run(*words: object, timeout: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_hundred_thousand_inputs_do_no_harm(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "inputs"), [(0, 10_000), *SLOW])
+def test_a_hundred_thousand_inputs_do_no_harm(seed: int, inputs: int) -> None:
     """No crash, no error but the package's own, no growth."""
-    done = run(seed, INPUTS, timeout=280)
+    done = run(seed, inputs, timeout=280)
     assert done.returncode == 0, done.stderr[-2000:]
     tried, refused, passed, grown_kib = map(int, done.stdout.split())
-    assert tried == INPUTS
+    assert tried == inputs
     assert refused > 0.6 * tried
     assert passed > 0, "single flips that leave a valid ring element are garbage, not a danger"
     assert grown_kib < 64 * 1024
