@@ -131,6 +131,11 @@ def main() -> None:
     except OSError as error:
         echo(escaped(f"securefl: {_told(error)}"), err=True)
         sys.exit(ExitCode.ERROR)
+    except UnicodeEncodeError as error:
+        if error.encoding != sys.getfilesystemencoding():
+            raise
+        echo(escaped(f"securefl: {_unnamed(error)}"), err=True)
+        sys.exit(ExitCode.ERROR)
     except click.ClickException as error:
         told = io.StringIO()
         error.show(told)
@@ -148,6 +153,14 @@ def _require_folder() -> None:
         raise ConfigError(
             "Expected a working folder, got one that was deleted. Change to another one: cd ~"
         ) from None
+
+
+def _unnamed(error: UnicodeEncodeError) -> str:
+    """The file that this locale has no name for. Arms and parties have folders with names of their own."""
+    return (
+        f"Expected names of files in the encoding of this locale, {error.encoding}, got {error.object!r}. "
+        "Set PYTHONUTF8=1, and run the same command again."
+    )
 
 
 def _told(error: OSError) -> str:

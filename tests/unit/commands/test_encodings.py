@@ -99,3 +99,19 @@ def test_an_error(typed: Typed) -> None:
     for encoding in ENCODINGS:
         assert SHOWN[encoding] in typed(encoding, "run", NAME, code=1)[1]
     assert r"\udcff" in typed("utf-8", "run", "\udcff", code=1)[1], "a byte that is no UTF-8"
+
+
+def test_a_name_that_no_file_can_have(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a locale of ASCII names the files, which Python has only with PYTHONUTF8=0."""
+
+    def encoded(*_: object, **__: object) -> None:
+        "größe".encode(encoding)
+
+    monkeypatch.setattr("securefl.commands.main.cli", encoded)
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    encoding = "ascii"
+    told = typed("latin-1", "run", "größe", code=1)[1]
+    assert all(part in " ".join(told.split()) for part in ("'größe'", "Set PYTHONUTF8=1"))
+    encoding = "cp1253"  # a fault of ours, which no setting mends
+    with pytest.raises(UnicodeEncodeError):
+        main()
