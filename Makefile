@@ -1,12 +1,12 @@
 # make demo: the main job.  make test: all tests but the slow ones and those of documents.
 # make test-docs: those of documents.  make check: lint, format, types.
-# make check-lowest: the oldest packages that pyproject.toml allows.
+# make check-lowest: the oldest packages that pyproject.toml allows.  make check-newest: the newest, on each Python.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-data test-docs slow mutants mutants-list gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -67,6 +67,10 @@ $(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CU
 # Old packages warn of the newest ones below them, which is not ours to mend, so warnings are no errors here.
 check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the oldest packages that pyproject.toml allows
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
+
+# Environments outside of the checkout, which `make clean` leaves: ~/.cache/securefl/newest-*, 5 GB each with CUDA.
+check-newest: $(VENV)/.tested  ## the wheel with the newest packages that resolve, on each of Python 3.11 to 3.13
+	$(BIN)/python tools/newest.py
 
 bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching.py
