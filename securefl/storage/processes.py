@@ -255,7 +255,7 @@ def _silent() -> None:
     The parent's progress bars replaced these files by a writer with a lock. In the forked copy that lock may
     be held for ever, and a warning would wait for it.
     """
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
 
 
 def _end_with_parent() -> None:

@@ -167,7 +167,7 @@ def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:
         drawn = [uniform(cells, source) for _ in range(trials.draw(source))]
         write(path, json.dumps(drawn), secret=True)
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         if not all(type(place) is int and 0 <= place < cells for place in found):
             raise ValueError("a trial has no cell")
     except (ValueError, TypeError) as error:
