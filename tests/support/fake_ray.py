@@ -60,6 +60,7 @@ class Actor:
 
     def __init__(self, made: Callable[[], Any]) -> None:
         self.lost, self._why = False, ""
+        self.doing: Sequence[Any] = ()
         self.own = made()
         self._pending: list[Ref] = []
         self._thread: threading.Thread | None = None
@@ -77,6 +78,7 @@ class Actor:
 
         def run() -> None:
             if name == "run":
+                self.doing = given
                 self._thread = threading.current_thread()
             try:
                 ref.give(getattr(self.own, name)(*known))
