@@ -90,15 +90,16 @@ def values(result: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("config", "count"),
+    ("config", "count", "family"),
     [
-        (BASE, NODES),
-        ({**SMALL, "securefl.plan.sum": "two-server"}, 4),
-        ({**SMALL, "securefl.plan.sum": "ckks"}, 4),
+        (BASE, NODES, FedAvg),
+        (BASE, NODES, FedAdam),
+        ({**SMALL, "securefl.plan.sum": "two-server"}, 4, FedAdam),
+        ({**SMALL, "securefl.plan.sum": "ckks"}, 4, FedAvg),
+        pytest.param({**SMALL, "securefl.plan.sum": "two-server"}, 4, FedAvg, marks=pytest.mark.slow),
+        pytest.param({**SMALL, "securefl.plan.sum": "ckks"}, 4, FedAdam, marks=pytest.mark.slow),
     ],
-    ids=["masked", "two-server", "ckks"],
 )
-@pytest.mark.parametrize("family", [FedAvg, FedAdam])
 def test_two_wraps_end_in_plain_flowers_model(config: Any, count: int, family: Any, passing: Path) -> None:
     clients = count - (count == 4)
     strategy = secure_strategy(family(), server_context(config))
