@@ -118,7 +118,7 @@ def test_the_smallest_deltas_are_computed_with(delta: float, epsilon: float) -> 
 
 
 def test_an_accountant_that_cannot_tell_says_so() -> None:
-    with pytest.raises(ConfigError, match="'pld' .*1 at delta 1e-30"):
+    with pytest.raises(ConfigError, match=r"'pld' .*1 at delta 1e-30"):
         calibration.sigma(1.0, 1e-30, releases=1, sensitivity=1.0, method="pld")
 
 
