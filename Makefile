@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-data test-docs slow mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow hosts mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,17 @@ test-data: $(VENV)/.tested  ## the tests that `make test` skipped without the da
 
 slow: $(VENV)/.tested  ## the tests marked slow
 	$(BIN)/pytest -n 2 -m slow
+
+# Rounding differs between processors. The last of these hosts is a double: its products round by the number of rows.
+HOSTS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX2 \
+	PYTEST_PLUGINS=support.other_kernels
+TESTS ?= $(addprefix tests/unit/,training protocols study engine published sweep) tests/contracts tests/statistical
+hosts: $(VENV)/.tested  ## the tests that compute by torch, as on other processors, one by one: make hosts [TESTS=...]
+	@told=; red=0; for host in $(HOSTS); do \
+	  case $$host in *avx512) grep -qw avx512vl /proc/cpuinfo || { told="$$told\nleft out  $$host"; continue; };; esac; \
+	  if env PYTHONPATH=tests $$host $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not docs" $(TESTS); \
+	  then told="$$told\npassed    $$host"; else told="$$told\nFAILED    $$host"; red=1; fi; \
+	done; printf "$$told\n"; exit $$red
 
 mutants: $(VENV)/.tested  ## sampled faults in a room, ten minutes: make mutants ROOM=accounting [SEED=1]
 	$(BIN)/python tools/mutants.py room $(ROOM) --seed $(or $(SEED),1)
