@@ -7,6 +7,7 @@ one record more moves it by at most the clipping norm, and another record's bits
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import random
 import threading
@@ -41,6 +42,13 @@ TEXT = RNG.integers(0, CODES, size=(40, PLACES))
 IMAGES = RNG.normal(size=(40, 2, 8, 8)).astype(np.float32)
 LABELS = RNG.integers(0, CLASSES, 40)
 CLIP = 0.7
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_of_others() -> None:
+    """A look at kept state goes through all objects of the process: leave those of other tests out."""
+    gc.collect()
+    gc.freeze()
 
 
 class Silent(Source):
