@@ -22,7 +22,16 @@ SENTENCE = 120
 """The longest help sentence that a list of commands shows whole."""
 
 _NAMES: Final = {
-    **{"ε": "epsilon", "δ": "delta", "∞": "inf", "±": "+-", "≥": ">=", "–": "-", "−": "-", "…": "..."},
+    **{
+        "ε": "epsilon",
+        "δ": "delta",
+        "\N{INFINITY}": "inf",
+        "±": "+-",
+        "≥": ">=",
+        "–": "-",
+        "−": "-",
+        "…": "...",
+    },
     **{"²": "2", "×": "x"},
     **dict.fromkeys("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "*"),  # rich's turning wheel; its bars it draws in ASCII by itself
 }

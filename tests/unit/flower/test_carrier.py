@@ -95,7 +95,7 @@ def over_flower(
 def test_a_study_over_flower_is_the_study_over_sockets(tmp_path: Path) -> None:
     said, models = [], []
     for how in ("sockets", "flower"):
-        root = tmp_path / how
+        root = tmp_path / how[0]  # a socket's path has 107 bytes at most
         root.mkdir()
         enrolled(root)
         with federation(root) as own:

@@ -7,7 +7,6 @@ one record more moves it by at most the clipping norm, and another record's bits
 from __future__ import annotations
 
 import copy
-import gc
 import os
 import random
 import threading
@@ -44,11 +43,7 @@ LABELS = RNG.integers(0, CLASSES, 40)
 CLIP = 0.7
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_of_others() -> None:
-    """A look at kept state goes through all objects of the process: leave those of other tests out."""
-    gc.collect()
-    gc.freeze()
+pytestmark = pytest.mark.usefixtures("nothing_of_others")
 
 
 class Silent(Source):
