@@ -36,6 +36,19 @@ def test_the_product_is_that_of_torch(bias: bool, there: bool, monkeypatch: pyte
     torch.testing.assert_close(product(X[:, 0], weight, own), linear(X[:, 0], weight, own))
 
 
+@pytest.mark.parametrize("rows", [1, 33, 256])
+def test_the_product_is_of_float32(rows: int) -> None:
+    """Not of bfloat16, in which processors with AMX are faster, and whose errors are 2^16 times larger."""
+    drawn = torch.Generator().manual_seed(rows)
+    x, weight, bias = (torch.randn(shape, generator=drawn) for shape in ((rows, 784), (64, 784), (64,)))
+    exact = linear(x.double(), weight.double(), bias.double())
+    sizes = linear(x.double().abs(), weight.double().abs(), bias.double().abs())
+    # In any order a sum of 785 terms rounds 785 times. The errors have either sign, and add up as their root.
+    assert ((product(x, weight, bias) - exact).abs() <= 4 * 785**0.5 * 2.0**-24 * sizes).all()
+    halves = (x.bfloat16() @ weight.bfloat16().t()).double() + bias
+    assert ((halves - exact).abs() > 4 * 785**0.5 * 2.0**-24 * sizes).any(), "the bound tells them apart"
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of the weights of each product."""
