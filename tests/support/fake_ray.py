@@ -6,6 +6,7 @@ one. `tests/e2e/test_ray.py` holds the same behaviour against Ray itself.
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
 import time
@@ -74,7 +75,8 @@ class Actor:
         if self.lost:
             ref.give(error=ActorDiedError(self._why))
             return ref
-        known = [one.get(None) if isinstance(one, Ref) else one for one in given]
+        # A worker reads its own copy, as a process does: lanes must not load values into one model at a time.
+        known = [copy.deepcopy(one.get(None)) if isinstance(one, Ref) else one for one in given]
 
         def run() -> None:
             if name == "run":
