@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from securefl.storage import processes
 settings.register_profile("securefl", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("securefl")
 torch.set_num_threads(1)
+# A shell that puts the tests in the background has them ignore Ctrl-C, by which some end a party.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 processes.processors = lambda: 1  # a test that wants several workers says how many
 
 
