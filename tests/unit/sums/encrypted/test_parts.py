@@ -481,6 +481,8 @@ def test_the_noise_the_key_holder_sees_is_the_flooding(clients: int) -> None:
     _, request = parties.evaluator.request(parties.total(parties.vectors(clients)))
     noise = centred(parties.decrypted(request)[:1], COMPACT.primes[:1])[0]
     assert stats.kstest(noise / parties.terms.sigma, "norm").pvalue > 1e-7
+    assert len(noise) >= 4096
+    assert (noise / parties.terms.sigma).std() == pytest.approx(1, abs=0.06)  # 5.4 deviations of 4096 draws
     assert stats.chisquare(np.bincount(noise % 64, minlength=64)).pvalue > 1e-7
 
 
