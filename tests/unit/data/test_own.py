@@ -186,6 +186,8 @@ def test_a_digest_follows_the_records() -> None:
     changed[3, 1] += 1e-3
     assert of((x, y)).digest == of((x.copy(), y)).digest
     assert of((x, y)).digest != of((changed, y)).digest
+    halves, thirds = (of([(x[:n], y[:n]), (x[n:], y[n:])]).digest for n in (len(x) // 2, len(x) // 3))
+    assert halves != thirds, "the same records of other clients"
 
 
 def test_what_a_person_should_know_is_noted() -> None:
