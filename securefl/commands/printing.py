@@ -22,17 +22,10 @@ SENTENCE = 120
 """The longest help sentence that a list of commands shows whole."""
 
 _NAMES: Final = {
-    **{
-        "ε": "epsilon",
-        "δ": "delta",
-        "\N{INFINITY}": "inf",
-        "±": "+-",
-        "≥": ">=",
-        "–": "-",
-        "−": "-",
-        "…": "...",
-    },
-    **{"²": "2", "×": "x"},
+    "ε": "epsilon",
+    "δ": "delta",
+    "\N{INFINITY}": "inf",
+    **{"±": "+-", "≥": ">=", "²": "2", "×": "x", "–": "-", "−": "-", "…": "..."},
     **dict.fromkeys("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "*"),  # rich's turning wheel; its bars it draws in ASCII by itself
 }
 _SPELT: Final = "securefl_spelt"
