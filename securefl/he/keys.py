@@ -68,7 +68,7 @@ class KeyPair:
     @classmethod
     def generate(cls, parameters: Parameters) -> KeyPair:
         """A fresh pair for one session, from the operating system's randomness."""
-        public, secret = Ring(parameters).generate()
+        public, secret = Ring.of(parameters).generate()
         raw = gate.pack(public, (*parameters.primes, parameters.special_prime))
         # Coefficients -1, 0, 1 are stored as bytes 0, 1, 2, so that all keys have one length.
         ternary = (secret + 1).astype(np.uint8).tobytes()

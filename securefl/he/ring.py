@@ -66,6 +66,12 @@ class Ring:
         self._evaluator: Any = sealapi.Evaluator(self._context)
         self._self_test()
 
+    @staticmethod
+    @cache
+    def of(parameters: Parameters) -> Ring:
+        """The ring of these parameters. SEAL's tables and the self-test take 25 ms, once in a process."""
+        return Ring(parameters)
+
     def generate(self) -> tuple[Residues, NDArray[np.int8]]:
         """A new key pair: public key residues (2, primes + 1, N) in NTT form, and secret coefficients (N,).
 

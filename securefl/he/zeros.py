@@ -30,7 +30,7 @@ class Zeros(Guarded):
         >>> from securefl.he.parameters import COMPACT
         >>> from securefl.he.ring import Ring
         >>> from securefl.he.zeros import Zeros
-        >>> ring = Ring(COMPACT)
+        >>> ring = Ring.of(COMPACT)
         >>> zeros = Zeros(ring, KeyPair.generate(COMPACT).public, most=2)
         >>> zeros.prepare(), zeros.prepare(), len(zeros)
         (True, False, 2)
@@ -94,7 +94,7 @@ def seconds(parameters: Parameters, *, times: int = 5) -> tuple[float, float]:
 
     Both are the least of so many times.
     """
-    ring = Ring(parameters)
+    ring = Ring.of(parameters)
     zeros = Zeros(ring, KeyPair.generate(parameters).public, most=1)
     values, scale = np.ones(parameters.slots), parameters.weight_scale
     found = []

@@ -138,7 +138,7 @@ class CheckedServerSide:
 
     def __init__(self, scheme: CheckedCkks, own: Own) -> None:
         self._scheme, self._own = scheme, own
-        self._ring = Ring(scheme.parameters)
+        self._ring = Ring.of(scheme.parameters)
         self._declared: dict[str, Declared] = {}
         self._terms: dict[LinearBounds, LinearTerms] = {}
 
@@ -289,7 +289,7 @@ class CheckedKeyHolderSide:
 
     def __init__(self, scheme: CheckedCkks, own: Own, report: Report) -> None:
         self._scheme, self._own, self._report = scheme, own, report
-        self._ring = Ring(scheme.parameters)
+        self._ring = Ring.of(scheme.parameters)
         self._known: dict[LinearBounds, tuple[KeyPair, bytes, Openings]] = {}
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:

@@ -125,7 +125,7 @@ class LinearEvaluator:
         *,
         rng: random.Random | None = None,
     ) -> None:
-        self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
+        self._terms, self._ring = terms, Ring.of(agreed(public, terms.parameters).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
         self._signing, self._rng = signing, rng or random.SystemRandom()
         self._session = public.session

@@ -58,7 +58,7 @@ def declared_weights(agreement: AgreementKey, checks: Checks, query: LinearQuery
 
     The salt follows from the evaluator's key and the weights, so the evaluator keeps nothing.
     """
-    ring = Ring(checks.terms.parameters)
+    ring = Ring.of(checks.terms.parameters)
     weights = packed(encoded(query, checks, ring), checks)
     salt = fingerprint(agreement.secret, _SALT, fields(checks.place, weights))
     return Declared.of(query, checks, QUERY, ring, salt=salt)

@@ -115,7 +115,7 @@ class CheckedReader:
         _require_the_told(self._told, header)
         self._checks, self._clients, self._openings = checks, clients, openings
         self._key, self._rng = pair.public.session, random.SystemRandom()
-        self._factors = key_factors(weights, pair, checks, Ring(checks.terms.parameters))
+        self._factors = key_factors(weights, pair, checks, Ring.of(checks.terms.parameters))
         self.requests = split(plain[head:], count)
         self.error_bound = checks.terms.error_bound(count, floods=2)
 

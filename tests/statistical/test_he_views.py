@@ -268,7 +268,7 @@ def fftconvolve_mod(row: NDArray[np.uint64], secret: NDArray[np.int64], prime: i
 
 def test_the_half_that_is_checked_says_nothing_of_the_vector() -> None:
     """The key holder gets c1 and the weights: c1 is uniform, and so is its product with them and the key."""
-    pair, made, ring = keys(COMPACT), terms(COMPACT), Ring(COMPACT)
+    pair, made, ring = keys(COMPACT), terms(COMPACT), Ring.of(COMPACT)
     checks = Checks(terms=made, context=b"here")
     weights = encoded(linear_query(SMALL, ANCHOR, BOUNDS), checks, ring)
     factors, halves, shares = key_factors(weights, pair, checks, ring), [], []

@@ -67,7 +67,7 @@ def pair() -> KeyPair:
 
 TERMS = LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.FULL), scores=10)
 CHECKS = Checks(terms=TERMS, context=drawn("context", 40))
-PAIR, RING = pair(), Ring(COMPACT)
+PAIR, RING = pair(), Ring.of(COMPACT)
 SERVER, CLIENTS = signing("server"), [signing(f"client {number}") for number in range(2)]
 QUERY = LinearQuery(TERMS.bounds, np.array([0.5, -1.0, 0.25, 0.5, 1.0, 2.0, -0.5]))
 SECOND = second.Terms(

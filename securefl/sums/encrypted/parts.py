@@ -68,7 +68,7 @@ class SumEncryptor:
     """The client's part. It holds no secret."""
 
     def __init__(self, public: EncryptionKey, terms: SumTerms) -> None:
-        self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
+        self._terms, self._ring = terms, Ring.of(agreed(public, terms.parameters).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
         self._tag = gate.tag("sum", public.session, terms.digest)
 
@@ -111,7 +111,7 @@ class SumEvaluator:
         *,
         rng: random.Random | None = None,
     ) -> None:
-        self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
+        self._terms, self._ring = terms, Ring.of(agreed(public, terms.parameters).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
         self._signing, self._rng = signing, rng or random.SystemRandom()
         self._tags = {
@@ -202,7 +202,7 @@ class SumOpener(Guarded):
     def __init__(self, keys: KeyPair, terms: SumTerms, evaluator: PublicKey, *, openings: Openings) -> None:
         public, p = agreed(keys.public, terms.parameters), terms.parameters
         self._terms, self._evaluator, self._openings = terms, evaluator, openings
-        self._ring = Ring(p)
+        self._ring = Ring.of(p)
         self._place = gate.tag("sum-place", public.session, terms.place.text().encode())
         # Residues are unsigned: a digit -1 of the secret is p - 1 modulo each prime.
         secret = np.mod(keys.coefficients(), np.array(p.primes, dtype=np.int64)[:, None])

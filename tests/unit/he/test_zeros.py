@@ -67,7 +67,7 @@ def test_of_the_same_randomness_a_ciphertext_has_the_bits_of_seals_own(
     parameters: Parameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ring_of, "sealapi", _FixedRandomness())
-    ring, public = Ring(parameters), pair(parameters).public
+    ring, public = Ring(parameters), pair(parameters).public  # a new one takes its randomness from here
     plain = ring.encode(ONE, SCALE)
     own = ring.encrypt(ring.encryptor(public.residues()), plain)
     zeros = Zeros(ring, public, most=1)
@@ -79,7 +79,7 @@ def test_of_the_same_randomness_a_ciphertext_has_the_bits_of_seals_own(
 
 def test_each_zero_becomes_one_ciphertext() -> None:
     """Two prepared ones and one of the moment. Reuse would leave two second polynomials alike."""
-    ring = Ring(COMPACT)
+    ring = Ring.of(COMPACT)
     own = prepared(ring)
     messages = [ONE, OTHER, ONE]
     made, left = [], []
@@ -95,7 +95,7 @@ def test_each_zero_becomes_one_ciphertext() -> None:
 
 def test_why_two_ciphertexts_of_one_zero_show_the_difference_of_their_messages() -> None:
     """The attack, without a key. It reads nothing of two ciphertexts of `Zeros`."""
-    ring, primes = Ring(COMPACT), np.array(COMPACT.primes, dtype=np.uint64)[:, None]
+    ring, primes = Ring.of(COMPACT), np.array(COMPACT.primes, dtype=np.uint64)[:, None]
     encryptor = ring.encryptor(pair().public.residues())
     zero = ring.residues(ring.zero(encryptor, 1.0))
 
@@ -130,7 +130,7 @@ def spied(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]
 
 
 def test_no_zero_is_left_after_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = Ring(COMPACT)
+    ring = Ring.of(COMPACT)
     made = spied(ring, monkeypatch)
     own = prepared(ring)
     assert [one() is not None for one in made] == [True, True]
@@ -142,7 +142,7 @@ def test_no_zero_is_left_after_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_zero_whose_use_fails_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = Ring(COMPACT)
+    ring = Ring.of(COMPACT)
     own = prepared(ring)
 
     def full(cipher: Any) -> Residues:
@@ -155,7 +155,7 @@ def test_a_zero_whose_use_fails_is_not_used_again(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_forked_process_has_none_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = Ring(COMPACT)
+    ring = Ring.of(COMPACT)
     made = spied(ring, monkeypatch)
     own = prepared(ring)
     monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -168,7 +168,7 @@ def test_a_forked_process_has_none_of_its_parents(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_no_more_are_kept_than_the_bound(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = Ring(COMPACT)
+    ring = Ring.of(COMPACT)
     made = spied(ring, monkeypatch)
     own = prepared(ring, most)
     assert not any(own.prepare() for _ in range(3))

@@ -46,7 +46,7 @@ BOTH = pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda one: 
 
 @cache
 def made(parameters: Parameters) -> tuple[KeyPair, Ring]:
-    return KeyPair.generate(parameters), Ring(parameters)
+    return KeyPair.generate(parameters), Ring.of(parameters)
 
 
 def client(number: int) -> str:

@@ -252,7 +252,7 @@ def test_weights_of_no_baseline_are_not_read_though_they_were_declared() -> None
     holder, evaluator = parties()
     context = checks_context(holder.public.session, evaluator.public.fingerprint)
     checks = COMPACT.checks(3, holder.public.openings, context)
-    p, ring = checks.terms.parameters, Ring(checks.terms.parameters)
+    p, ring = checks.terms.parameters, Ring.of(checks.terms.parameters)
     whole = ring.encoded(np.eye(7)[0], p.weight_scale)[0].astype(np.int64)
     weights = np.where(whole > p.primes[0] // 2, whole - p.primes[0], whole)[None, :]
     raw = packed(weights, checks)
@@ -280,7 +280,7 @@ def test_with_one_client_the_evaluator_has_an_entry_of_another_profile_read() ->
     scores = evaluator.match(holder.public, BASE, [sealed(options, 0), sealed(options, 1)])
     context = checks_context(holder.public.session, evaluator.public.fingerprint)
     checks = options.checks(3, holder.public.openings, context)
-    terms, p, ring = checks.terms, checks.terms.parameters, Ring(checks.terms.parameters)
+    terms, p, ring = checks.terms, checks.terms.parameters, Ring.of(checks.terms.parameters)
     victim = unseal(evaluator.agreement, (one := sealed(options, 1)).body, one.context())
     halves = checked.Halves.of(victim[: terms.ciphertext_bytes], checks)
     unit = ring.transformed(ring.encoded(np.eye(7)[j], p.weight_scale))
