@@ -24,8 +24,9 @@ demo: $(VENV)/.installed  ## FedAvg, encrypted FedProf and a head at epsilon 2 o
 test: $(VENV)/.tested  ## all tests but those marked slow or docs
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not docs"
 
-test-docs: $(VENV)/.tested  ## the tests marked docs: pages, notebooks, the site in a browser, walks by its text
-	$(BIN)/pytest -n 2 --dist worksteal -m "docs and not slow" tests/e2e
+DOCUMENTED := tests/e2e tests/architecture/test_public.py tests/unit/api/test_public_names.py
+test-docs: $(VENV)/.tested  ## the tests marked docs: pages, notebooks, examples, the site in a browser, walks by its text
+	$(BIN)/pytest -n 2 --dist worksteal -m "docs and not slow" $(DOCUMENTED)
 
 test-data: $(VENV)/.tested  ## the tests that `make test` skipped without the data sets; set SECUREFL_DATA
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not docs" --skipped

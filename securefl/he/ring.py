@@ -271,7 +271,13 @@ def _zstd() -> Callable[[NDArray[np.uint64], bytes], None] | None:
 
 def _saved(save: Callable[[str], None]) -> bytes:
     with _private_file() as path:
-        save(str(path))
+        try:
+            save(str(path))
+        except RuntimeError:
+            # SEAL does not tell what the system refused, such as a byte beyond a limit on files. This does.
+            with path.open("ab") as more:
+                more.write(bytes(2**16))
+            raise
         return path.read_bytes()
 
 

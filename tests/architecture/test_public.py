@@ -139,6 +139,7 @@ def test_every_name_has_an_example_and_says_what_it_raises() -> None:
     assert [(face, name, lacks) for face, name in NAMES if (lacks := silence(face, name))] == []
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("face", FACES)
 def test_the_examples_of_a_face_run(
     face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -60,6 +60,7 @@ def test_a_table_from_the_list_to_its_csv(
     assert "Fetch it with `securefl data fetch mnist`" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_cells")
 def test_a_tuned_table_from_its_choice_to_its_csv(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

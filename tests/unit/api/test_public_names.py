@@ -38,6 +38,7 @@ def test_another_name_is_an_attribute_error() -> None:
     assert not hasattr(securefl, "fit")
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", securefl.__all__)
 def test_its_example_runs(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)

@@ -281,6 +281,7 @@ def test_a_private_model_learns_real_digits() -> None:
     assert evaluate(model, x[1300:], y[1300:], "classification").accuracy > 0.8
 
 
+@pytest.mark.slow
 def test_one_module_of_training_needs_opacus_and_leaves_the_log_alone() -> None:
     assert module.__name__ == "securefl.training.dpsgd"
     script = (
