@@ -27,6 +27,7 @@ def endured(*words: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow  # test_kill.py kills runs in the fast suite
+@pytest.mark.timeout(900)  # longer than a victim may take, so that one that hangs is told
 def test_killed_runs_end_as_uninterrupted_ones() -> None:
     assert endured("kills", "--kills", "2", "--case", "masked", "--workers", "1")["kills"] >= 2
 

@@ -42,10 +42,12 @@ def left(out: Path) -> list[str]:
     return found
 
 
+# A shell that puts the tests in the background has its children ignore Ctrl-C.
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from processes import federation
+signal.signal(signal.SIGINT, signal.default_int_handler)
 folder = Path(sys.argv[1])
 with federation(folder) as own:
     own.start("deaf", "sh", "-c", "trap '' TERM INT; sh -c 'sleep 600; :' $0 & echo here; wait", folder)
