@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.interruption import Stop
 from securefl.study.session import reopen, run_study
-from securefl.sweep.cells import Cell, Sweep
+from securefl.sweep.cells import CONFIG, Cell, Sweep
 from securefl.sweep.run import share_key
 from securefl.training.devices import Hardware
 
@@ -179,13 +180,19 @@ def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:
 
 
 def _published(out: Path, number: int, accounting: str) -> Path:
-    """Copy a trial into a folder without its number, and rewrite its report with the cost of the choice."""
+    """Copy a trial into a folder without its number, and rewrite its report with the cost of the choice.
+
+    All files there bear the time at which the sweep began. Their own would tell which trial of how many it is.
+    """
     folder = out / CHOSEN
     if not (folder / NOTE).exists():
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(_home(out, number), folder)
         write(folder / NOTE, accounting)
     reopen(folder)
+    began = (out / CONFIG).stat().st_mtime_ns
+    for path in (*folder.rglob("*"), folder, out):
+        os.utime(path, ns=(began, began))
     return folder
 
 

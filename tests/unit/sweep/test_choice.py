@@ -65,6 +65,10 @@ def test_the_best_of_the_drawn_trials_is_published_with_the_cost_of_the_choice(t
     for told in (page, summary["accounting"], card["privacy"]["accounting"], " ".join(found.sentences)):
         assert said in told
         assert ALONE not in told
+    # Neither the trial's place nor the number of trials shows in a time, be it of a file or of a folder.
+    published = [out / "chosen", *(out / "chosen").rglob("*")]
+    assert len(published) > 20
+    assert {path.stat().st_mtime_ns for path in published} == {(out / "sweep.toml").stat().st_mtime_ns}
     # The same call again draws nothing anew.
     again = choose(sweep, out, source=Source(SecretKey(bytes(32))))
     assert (again.score, again.cell) == (found.score, found.cell)
