@@ -275,8 +275,7 @@ def _saved(save: Callable[[str], None]) -> bytes:
             save(str(path))
         except RuntimeError:
             # SEAL does not tell what the system refused, such as a byte beyond a limit on files. This does.
-            with path.open("ab") as more:
-                more.write(bytes(2**16))
+            path.write_bytes(path.read_bytes() + bytes(2**16))
             raise
         return path.read_bytes()
 
