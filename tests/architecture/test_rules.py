@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
 import grimp
 from support.sources import sources, tree
+
+from securefl.core.installed import entry_points
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 
 from support.sources import sources, tree
 
+from securefl.core.installed import entry_points
 from securefl.mechanisms.registry import OURS
 
 HOME = "securefl/mechanisms/"

@@ -5,7 +5,6 @@ An entry point more is a protocol more here.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from support.tiny_study import newest, plain, run, same_state, spied, study, wor
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.queries import ByCount, ByDraws
 from securefl.core.errors import ConfigError
+from securefl.core.installed import entry_points
 from securefl.mechanisms.charges import charge_of
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint

@@ -8,7 +8,6 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from support.started import Started
 from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.commands.main import cli
+from securefl.core.installed import entry_points
 from securefl.study.packaged import packaged
 
 

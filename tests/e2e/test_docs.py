@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 
+from securefl.core.installed import entry_points
 from securefl.study.packaged import packaged
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from support.command_line import securefl
 from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.commands.main import Commands, cli
+from securefl.core.installed import entry_points
 from securefl.report import terminal
 
 WIDTHS = (60, 80)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from support.pages import blocks, differs
 
 from securefl.commands.exit_codes import MEANINGS, ExitCode
 from securefl.core.errors import ConfigError
+from securefl.core.installed import entry_points
 from securefl.study.accounted import allotted
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from importlib.metadata import entry_points
 from typing import Any
 from unittest import mock
 
@@ -19,6 +18,7 @@ import securefl
 import securefl.protocols
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
+from securefl.core.installed import entry_points
 from securefl.deployment.messages import Computed
 from securefl.deployment.updates import Updates
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
+from securefl.core.installed import entry_points
 from support.hidden_studies import counts
 
 SCHEME_I = 'fraction = 1.0\nscheme = "I"'

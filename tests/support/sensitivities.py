@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
 from itertools import combinations
 from math import isqrt, sqrt
 from typing import Any
@@ -24,6 +23,7 @@ from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import DataError
+from securefl.core.installed import entry_points
 from securefl.core.release import Adjacency, ReleaseKey, Unit
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed

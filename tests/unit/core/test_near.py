@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
 import pytest
 
+from securefl.core.installed import entry_points
 from securefl.core.reading import near
 
 WORDS = [point.name for point in entry_points(group="securefl.protocols")]
