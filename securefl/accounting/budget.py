@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Protocol
 
 from dp_accounting import DpEvent
 
 from securefl.accounting.alike import Counts
-from securefl.accounting.composition import Filter, Running, compose, fits
+from securefl.accounting.composition import Filter, running_epsilon, within
 from securefl.accounting.events import NO_COST, NON_PRIVATE, History, dump_charge, load_charge
 from securefl.accounting.store import Terms
 from securefl.core.errors import BudgetExceeded
@@ -49,8 +48,6 @@ class Budget:
         self._releases = releases
         self._terms = terms
         self._allotted = allotted
-        self._running = Running(terms.delta)
-        self._known: dict[object, float] = {}
         self._spent: dict[tuple[Counts, str], float] = {}
         self._room = _LARGEST_MEMORY
 
@@ -139,19 +136,13 @@ class Budget:
             return True
         if self._terms.adaptive:
             return Filter(budget, self._terms.delta).allows(History.of(events))
-        return fits(self._epsilon(events), budget, partial(compose, events, self._terms.delta))
+        return within(events, self._terms.delta, budget)
 
     def _events(self, holder: str, party: str) -> Counter[DpEvent]:
         return _events(self._releases.counted(holder), party)
 
     def _epsilon(self, events: Mapping[DpEvent, int]) -> float:
-        history = History.of(events)
-        key = history.key()
-        if key not in self._known:
-            if len(self._known) > _LARGEST_MEMORY:
-                self._known.clear()
-            self._known[key] = self._running.epsilon(history)
-        return self._known[key]
+        return running_epsilon(History.of(events), self._terms.delta)
 
 
 def most_rounds(bears: Callable[[int], bool], most: int) -> int:

@@ -42,6 +42,8 @@ EXPOSED: Final = Charge(
 )
 """The charge of a value under the key holder's noise alone, which the key holder can subtract again."""
 Stored = dict[str, Any]
+Key = tuple[bool, float, frozenset[tuple[tuple[float, float], int]]]
+"""The hashable form of a `History`."""
 
 
 def steps_event(rate: float, noise_multiplier: float, count: int) -> DpEvent:
@@ -162,8 +164,8 @@ class History:
     Attributes:
         endless: whether a release was non-private, so that epsilon is infinite.
         mu_squared: the sum of 1 / z^2 over the Gaussians, which compose to one Gaussian exactly (Dong, Roth
-            and Su 2019, Corollary 3.3).
-        steps: the number of Poisson-sampled Gaussian steps, by (q, z).
+            and Su 2019, Corollary 3.3). A step on all records (q = 1) is one of them.
+        steps: the number of Poisson-sampled Gaussian steps with q < 1, by (q, z).
     """
 
     endless: bool = False
@@ -188,10 +190,23 @@ class History:
                         "noise_multiplier": float(z),
                         "count": int(count),
                     }:
-                        steps[q, z] = steps.get((q, z), 0) + times * count
+                        if q == 1:  # a step on all records is a Gaussian, whose composition is exact
+                            gaussians.append(times * count * (1 / z) * (1 / z))
+                        else:
+                            steps[q, z] = steps.get((q, z), 0) + times * count
         # fsum is exact, so the same events in another order give the same number, and the same key.
         return cls(endless, math.fsum(gaussians), {key: count for key, count in steps.items() if count})
 
-    def key(self) -> tuple[bool, float, frozenset[tuple[tuple[float, float], int]]]:
+    def key(self) -> Key:
         """Return a hashable form, the key of cached results."""
         return self.endless, self.mu_squared, frozenset(self.steps.items())
+
+    @classmethod
+    def of_key(cls, key: Key) -> History:
+        """Return the history whose `key` this is."""
+        return cls(key[0], key[1], dict(key[2]))
+
+    def scaled(self, noise: float) -> History:
+        """Return this history with all noise multiplied by `noise`."""
+        steps = {(q, z * noise): count for (q, z), count in self.steps.items()}
+        return History(self.endless, self.mu_squared / noise / noise, steps)

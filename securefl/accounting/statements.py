@@ -14,7 +14,7 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from securefl.accounting.chain import Head, whole
-from securefl.accounting.composition import Running
+from securefl.accounting.composition import running_epsilon
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
@@ -134,20 +134,14 @@ def _stored(
 
 
 class _Composed:
-    """Epsilon of each holder's growing history. Holders with equal histories share a composition."""
+    """Epsilon of each holder's growing history."""
 
     def __init__(self, delta: float) -> None:
-        self._running = Running(delta)
+        self._delta = delta
         self._spent: dict[str, Counter[DpEvent]] = {}
-        self._known: dict[object, float | str] = {}
 
     def after(self, holder: str, event: DpEvent) -> float | str:
         """Return this holder's epsilon after one more event, to six decimals."""
         spent = self._spent.setdefault(holder, Counter())
         spent[event] += 1
-        history = History.of(spent)
-        key = history.key()
-        if key not in self._known:
-            epsilon = self._running.epsilon(history)
-            self._known[key] = plain(round(epsilon, 6))
-        return self._known[key]
+        return plain(round(running_epsilon(History.of(spent), self._delta), 6))

@@ -26,7 +26,7 @@ def calibrate(
         >>> round(securefl.calibrate(2, 1e-5, releases=10), 3)
         6.305
         >>> securefl.calibrate(2, 1e-5, sampling_rate=0.02, steps=5000)  # DP-SGD
-        2.9291
+        2.9286
 
     With `sampling_rate` and `steps` it is DP-SGD's noise multiplier, of five digits, at which no ledger
     states more than epsilon after all steps. With 0.1 % less noise it would. `securefl.dp.training_epsilon`

@@ -18,7 +18,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 
 from securefl.accounting.composition import compose, rdp_epsilon, running_epsilon
-from securefl.accounting.events import History, steps_event
+from securefl.accounting.events import History, Key, steps_event
 from securefl.accounting.store import require_delta
 from securefl.core.errors import ConfigError
 from securefl.core.release import Adjacency
@@ -26,7 +26,7 @@ from securefl.core.release import Adjacency
 _UPWARD = 1 + 1e-12
 """Extra noise against rounding. With it a budget of exactly this epsilon covers all calibrated releases.
 Without it, a difference in the last bit made the ledger refuse the last release."""
-_LEAST_NOISE, _MOST_NOISE = 0.02, 1e5
+_LEAST_NOISE, _MOST_NOISE = 0.02, 1e7
 """The range of noise multipliers of DP-SGD. Below it, an accountant's epsilon is far above 1,000."""
 _MOST_EXTRA = 8.0
 """The search for an accountant's sigma ends at this multiple of the exact sigma."""
@@ -180,29 +180,38 @@ def training_noise(epsilon: float, delta: float, *, sampling_rate: float, steps:
         delta, sampling_rate, steps: as for `training_epsilon`.
 
     Raises:
-        ConfigError: a value is out of range, or no noise between 0.02 and 1e5 costs this epsilon.
+        ConfigError: a value is out of range, or no noise between 0.02 and 1e7 costs this epsilon.
+    """
+    _check_steps(delta, sampling_rate, steps)
+    return shared_training_noise(epsilon, delta, {steps_event(sampling_rate, 1.0, steps): 1})
+
+
+def shared_training_noise(
+    epsilon: float, delta: float, training: Mapping[DpEvent, int], *, at: float = 1.0, releases: int = 0
+) -> float:
+    """The noise multiplier of private training that shares epsilon, half and half, with `releases` Gaussians.
+
+    The training alone and the Gaussians alone cost the same, and all together epsilon. `multiplier_beside`
+    gives the Gaussians' noise. The result is rounded up to five digits.
+
+    Args:
+        epsilon: of all together.
+        delta: in (0, 1).
+        training: the events of all training, with their counts. Their noise grows with the multiplier.
+        at: the noise multiplier of these events.
+        releases: the number of Gaussians.
+
+    Raises:
+        ConfigError: a value is out of range, or no noise between 0.02 and 1e7 costs this epsilon.
     """
     if not (epsilon > 0 and isfinite(epsilon)):
         raise ConfigError(
             f"Expected a finite epsilon > 0, got {epsilon}. No noise gives 0, and inf needs none. Take "
             "a number such as 2."
         )
-    _check_steps(delta, sampling_rate, steps)
-    return _training_noise(epsilon, delta, sampling_rate, steps)
-
-
-def shared_training_noise(
-    epsilon: float, delta: float, *, sampling_rate: float, steps: int, releases: int
-) -> float:
-    """DP-SGD's noise multiplier where `releases` Gaussians share epsilon with its steps, half and half.
-
-    The steps alone and the Gaussians alone cost the same, and all together epsilon. `multiplier_beside`
-    gives the Gaussians' noise. Raises ConfigError as `training_noise`.
-    """
-    alone = training_noise(epsilon, delta, sampling_rate=sampling_rate, steps=steps)
-    if not releases:
-        return alone
-    return _shared(epsilon, delta, sampling_rate, steps, releases, alone)
+    key = History.of(training).scaled(1 / at).key()
+    alone = _training_noise(epsilon, delta, key)
+    return _shared(epsilon, delta, key, releases, alone) if releases else alone
 
 
 def check_training(epsilon: float, delta: float, spent: Mapping[DpEvent, int]) -> None:
@@ -235,7 +244,8 @@ def _beside(epsilon: float, delta: float, releases: int, other: frozenset[tuple[
     spent = dict(other)
 
     def excess(log_multiplier: float) -> float:
-        return running_epsilon({**spent, GaussianDpEvent(exp(log_multiplier)): releases}, delta) - epsilon
+        events = {**spent, GaussianDpEvent(exp(log_multiplier)): releases}
+        return running_epsilon(History.of(events), delta) - epsilon
 
     # the noise that the releases need without `spent` is too little, so the root is above it
     low = log(sigma(epsilon, delta, releases=releases, sensitivity=1.0)) - 1e-3
@@ -251,43 +261,54 @@ def _beside(epsilon: float, delta: float, releases: int, other: frozenset[tuple[
 
 
 @lru_cache(maxsize=256)
-def _training_noise(epsilon: float, delta: float, rate: float, steps: int) -> float:
+def _training_noise(epsilon: float, delta: float, training: Key) -> float:
+    """Search for the noise multiplier of this history, which has a multiplier of 1."""
+    unit = History.of_key(training)
+    steps = sum(unit.steps.values())
+    schedule = f"{steps:,} steps at sampling rates up to {max([q for q, _ in unit.steps], default=1.0):g}"
+    if not steps:
+        schedule = "its steps on all records"
+
     def excess(log_multiplier: float) -> float:
-        return running_epsilon({steps_event(rate, exp(log_multiplier), 1): steps}, delta) - epsilon
+        return running_epsilon(unit.scaled(exp(log_multiplier)), delta) - epsilon
 
     # without sampling the steps are one Gaussian, which needs more noise
+    whole = unit.mu_squared + sum(count / z**2 for (_, z), count in unit.steps.items())
     try:
-        high = min(sigma(epsilon, delta, releases=steps, sensitivity=1.0), _MOST_NOISE)
+        high = min(sigma(epsilon, delta, releases=1, sensitivity=sqrt(whole)), _MOST_NOISE)
     except ConfigError:  # of an epsilon so large that its sigma is 0
         high = _LEAST_NOISE
     high = log(max(high, 2 * _LEAST_NOISE))
     while excess(high) > 0:
         if high >= log(_MOST_NOISE):
             raise ConfigError(
-                f"Expected an epsilon that noise can reach, got {epsilon:g}: {steps:,} steps at sampling "
-                f"rate {rate:g} cost {excess(high) + epsilon:.2g} even at noise multiplier {_MOST_NOISE:g}. "
-                "Ask for a larger epsilon, or train fewer steps."
+                f"Expected an epsilon that noise can reach, got {epsilon:g}: {schedule} cost "
+                f"{excess(high) + epsilon:.2g} even at noise multiplier {_MOST_NOISE:g}. Ask for a larger "
+                "epsilon, or train fewer steps."
             )
         high = min(high + 1.0, log(_MOST_NOISE))
     low = high
     while excess(low) <= 0:
         if low <= log(_LEAST_NOISE):
             raise ConfigError(
-                f"Expected an epsilon that needs noise, got {epsilon:g}: {steps:,} steps at sampling rate "
-                f"{rate:g} cost {excess(low) + epsilon:.4g} even at noise multiplier {_LEAST_NOISE:g}. Ask "
-                "for a smaller epsilon."
+                f"Expected an epsilon that needs noise, got {epsilon:g}: {schedule} cost "
+                f"{excess(low) + epsilon:.4g} even at noise multiplier {_LEAST_NOISE:g}. Ask for a smaller "
+                "epsilon."
             )
         low = max(low - 0.7, log(_LEAST_NOISE))
     return _rounded_up(exp(_root(excess, low, high)))
 
 
 @lru_cache(maxsize=64)
-def _shared(epsilon: float, delta: float, rate: float, steps: int, releases: int, alone: float) -> float:
+def _shared(epsilon: float, delta: float, training: Key, releases: int, alone: float) -> float:
+    unit = History.of_key(training)
+
     def excess(log_multiplier: float) -> float:
-        training = {steps_event(rate, exp(log_multiplier), 1): steps}
-        cost = running_epsilon(training, delta)
-        beside = sigma(cost, delta, releases=releases, sensitivity=1.0)
-        return running_epsilon({**training, GaussianDpEvent(beside): releases}, delta) - epsilon
+        noised = unit.scaled(exp(log_multiplier))
+        cost = max(running_epsilon(noised, delta), 1e-6 * epsilon)  # below, half of the noise costs nothing
+        beside = sigma(cost, delta, releases=1, sensitivity=1.0)
+        both = History(noised.endless, noised.mu_squared + beside**-2, noised.steps)
+        return running_epsilon(both, delta) - epsilon
 
     low = high = log(alone)
     while excess(high) > 0 and high < log(_MOST_NOISE):

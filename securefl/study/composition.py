@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from securefl.accounting.composition import compose, within
+from securefl.accounting.composition import compose, running_epsilon, within
+from securefl.accounting.events import History
 from securefl.accounting.figures import above
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
@@ -13,7 +14,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.dp.calibration import check_delta
-from securefl.mechanisms.charges import events_of, open_to
+from securefl.mechanisms.charges import charge_of, events_of, open_to
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.seeded import World
 from securefl.sums.registry import scheme_of
@@ -102,7 +103,7 @@ def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
 
 
 def _check_target(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> None:
-    """Raises ConfigError if [dpsgd] has a target and another value of the arm has no finite epsilon."""
+    """Raises ConfigError if [dpsgd] has a target and what one client sends would cost more in the end."""
     target = None if study.dpsgd is None else study.dpsgd.epsilon
     if target is None or all(spec.training is None for spec in sent):
         return
@@ -113,6 +114,18 @@ def _check_target(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> None:
                 f"got {spec.name!r} of the arm without noise against the {' and the '.join(endless)}. Set "
                 f"`noise` in [privacy], or trust the {' and the '.join(endless)}: leave them out of "
                 "`adversaries`. To train privately beside it all the same, give `noise_multiplier`."
+            )
+    for party in plan.adversaries:
+        spent = events_of(plan, sent, party, plan.max_rounds)
+        for spec in sent:
+            if spec.reduction == "sum":
+                spent[charge_of(plan, spec).by_party()[party]] += plan.max_retries
+        # The noise is scaled from that of other training. An event of another form could cost more.
+        if (cost := running_epsilon(History.of(spent), plan.delta)) > target:
+            raise ConfigError(
+                f"[dpsgd] Expected training whose noise grows with the noise multiplier under the target "
+                f"{target:g}, got epsilon {above(cost, target)} against the {party}. Mend `training` in the "
+                "specs of its protocol, or give `noise_multiplier`."
             )
 
 

@@ -330,10 +330,7 @@ class PrivacySection:
         sums = [s for s in specs if s.reduction == "sum"]
         weights = {s.name: s.weighs for s in sums if s.weighs != "equal"}
         drawn = max((s.draws for s in sums), default=0)
-        spent: Counter[DpEvent] = Counter()
-        for s, often in self._trainings(rounds, specs):
-            assert s.training is not None
-            spent[s.training] += often
+        spent = self._spent(rounds, specs)
         return Plan(
             sum=self.sum,
             scores=self.scores,
@@ -373,11 +370,18 @@ class PrivacySection:
     def training_of(self, target: DPSGDSection, rounds: int, specs: Sequence[ValueSpec]) -> DPSGD:
         """The private training of a run whose clients send values of these specs, with its noise.
 
-        With a target, each round's training and each retry counts. The rate and the steps are public and the
-        same at every client, and no client's cohort amplifies its privacy. So the noise is the same for all
-        clients, and the epsilon of a client that is in every round is at most the target.
-        If other values are noised, training alone costs as much as all of them alone.
-        Raises ConfigError if no noise reaches the target.
+        With a target, the noise follows from the events of training that the specs charge, each round and
+        each retry. They are public and the same at every client, and no client's cohort amplifies its
+        privacy. So the noise is the same for all clients, and the epsilon of a client that is in every round
+        is at most the target. If other values are noised, training alone costs as much as all of them alone.
+
+        Args:
+            target: the section [dpsgd].
+            rounds: the number of rounds.
+            specs: of all values, after private training by `target.training`.
+
+        Raises:
+            ConfigError: no noise reaches the target.
         """
         if target.epsilon is None:
             return target.training
@@ -387,21 +391,17 @@ class PrivacySection:
                 f"`epsilon`, got {self.unit!r} and {self.adjacency!r}: private training is accounted per "
                 "record that is added or removed. Take these two, or give `noise_multiplier`."
             )
-        often = sum(often for _, often in self._trainings(rounds, specs))
-        if not often:  # this arm trains nothing privately
+        spent = self._spent(rounds, specs)
+        if not spent:  # this arm trains nothing privately
             return target.training
+        releases = self._noised(rounds, specs) if self._adds_noise else 0
         try:
-            return target.sized(
-                shared_training_noise(
-                    target.epsilon,
-                    self.delta,
-                    sampling_rate=target.sampling_rate,
-                    steps=often * target.steps,
-                    releases=self._noised(rounds, specs) if self._adds_noise else 0,
-                )
+            noise = shared_training_noise(
+                target.epsilon, self.delta, spent, releases=releases, at=target.training.noise_multiplier
             )
         except ConfigError as error:
             raise ConfigError(f"[dpsgd] {error}") from None
+        return target.sized(noise)
 
     @property
     def _adds_noise(self) -> bool:
@@ -416,15 +416,14 @@ class PrivacySection:
         found = self._releases(rounds, specs)
         return sum(found[s.name] for s in specs if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0)
 
-    def _trainings(self, rounds: int, specs: Sequence[ValueSpec]) -> list[tuple[ValueSpec, int]]:
-        """The values that follow private training, and how often each one does at most."""
-        found = self._releases(rounds, specs)
-        # Initial queries precede training, so training is counted for the other releases alone.
-        return [
-            (s, found[s.name] - s.initial_queries)
-            for s in specs
-            if s.training is not None and self.unit == "record"
-        ]
+    def _spent(self, rounds: int, specs: Sequence[ValueSpec]) -> Counter[DpEvent]:
+        """The events of private training before these values, as the ledger charges them at most."""
+        found, spent = self._releases(rounds, specs), Counter[DpEvent]()
+        for s in specs:
+            if s.training is not None and self.unit == "record":
+                # Initial queries precede training, so training is charged for the other releases alone.
+                spent[s.training] += found[s.name] - s.initial_queries
+        return +spent
 
     def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:
         """The noise multiplier (sigma over sensitivity) at which all releases and training cost `epsilon`."""

@@ -69,6 +69,7 @@ def fitted(world: World, study: Study) -> World:
         private=study.private,
         hardware=Hardware(),
         planned=_planned(study, old.records, old.clients, old.leaving),
+        rounds=study.study.rounds,
     )
     return replace(world, problem=problem)
 
@@ -138,6 +139,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         private=study.private,
         hardware=hardware,
         planned=_planned(study, owned, clients, leaving),
+        rounds=study.study.rounds,
     )
     preset = PRESETS[study.cost.preset]
     return World(

@@ -58,6 +58,7 @@ class Problem:
             on all devices.
         planned: Gives the plan of a run in which clients send values of these specs. An algorithm reads from
             it the noise of its sums. None if no run is planned.
+        rounds: The number of rounds of the run. None if it is unknown.
 
     Raises nothing. `initial` and `module` raise ConfigError if the model cannot be built.
     """
@@ -76,6 +77,7 @@ class Problem:
     leaving: bool = False
     hardware: Hardware = field(default_factory=Hardware)
     planned: Callable[[Sequence[ValueSpec]], Plan] | None = None
+    rounds: int | None = None
 
     @property
     def loss(self) -> Loss:

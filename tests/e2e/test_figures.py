@@ -534,3 +534,10 @@ def test_poisoned_clients() -> None:
         own = table[table["cell"] == cell].set_index("arm")["accuracy"]
         assert numbers == [f"{own[arm]:.3f}" for arm in ("FedAvg", "FLTrust")], name
         assert cell.split(",")[0].split()[0] in name
+
+
+def test_targets_by_protocol() -> None:
+    table = pd.read_csv(RESULTS / "targets.csv", dtype=str)
+    assert cells("Targets by protocol") == table.to_numpy().tolist()
+    told = pd.to_numeric(table["epsilon told"], errors="coerce").dropna()
+    assert (told <= 5).all()

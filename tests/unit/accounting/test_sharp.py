@@ -14,7 +14,7 @@ from support.hidden_plans import hidden
 from support.noises import own_sigma, reach
 from support.tiny_study import text
 
-from securefl.accounting.composition import Running, compose, epsilon, rdp_epsilon, within
+from securefl.accounting.composition import compose, epsilon, rdp_epsilon, running_epsilon, within
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.plan import Plan
@@ -61,7 +61,7 @@ SAMPLED = History(steps={(0.02, 1.1): 50})
 @pytest.mark.parametrize("delta", [1e-9, 1e-12, 1e-13, 1e-15, 1e-200])
 def test_a_small_delta_has_a_finite_epsilon_no_larger_than_by_rdp(delta: float) -> None:
     """Tails of a fixed 1e-12 said infinity at 1e-12, where RDP says 4.35."""
-    for found in (epsilon(SAMPLED, delta), Running(delta).epsilon(SAMPLED)):
+    for found in (epsilon(SAMPLED, delta), running_epsilon(SAMPLED, delta)):
         assert isfinite(found)
         assert found <= rdp_epsilon(SAMPLED, delta) * 1.01
     assert epsilon(SAMPLED, delta) <= rdp_epsilon(SAMPLED, delta)
@@ -73,9 +73,8 @@ def test_little_noise_events_count_beside_sampled_steps(z: float) -> None:
     of = History(mu_squared=25 / z**2, steps={(0.02, 1.1): 50})
     more = History(mu_squared=26 / z**2, steps=of.steps)
     assert epsilon(SAMPLED, 1e-5) < epsilon(of, 1e-5) < epsilon(more, 1e-5)
-    running = Running(1e-5)
     for count in range(26):
-        came = running.epsilon(History(mu_squared=count / z**2, steps=of.steps))
+        came = running_epsilon(History(mu_squared=count / z**2, steps=of.steps), 1e-5)
     assert came >= epsilon(of, 1e-5)
     assert came == pytest.approx(epsilon(of, 1e-5), rel=0.02)
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, get_epsilon_gaussian
 
-from securefl.accounting.composition import Running, gaussian_epsilon
+from securefl.accounting import composition
+from securefl.accounting.composition import gaussian_epsilon, running_epsilon
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.accounting.statements import statement
@@ -49,12 +50,11 @@ WAVES: tuple[dict[str, DpEvent], ...] = (
 def test_epsilon_after_each_release_is_that_of_its_holders_history(tmp_path: Path) -> None:
     rows = statement(written(tmp_path, *WAVES), party="server").releases
     spent: dict[str, Counter[DpEvent]] = {}
-    running: dict[str, Running] = {}
     expected = []
     for wave in WAVES:
         for holder, event in wave.items():
             spent.setdefault(holder, Counter())[event] += 1
-            one = running.setdefault(holder, Running(DELTA)).epsilon(History.of(spent[holder]))
+            one = running_epsilon(History.of(spent[holder]), DELTA)
             expected.append((holder, "inf" if math.isinf(one) else pytest.approx(one, abs=1e-6)))
     assert [(row["holder"], row["epsilon"]) for row in rows] == expected
     assert [row["round"] for row in rows] == [1, 1, 1, 2, 2, 3, 3, 3, 4, 4]
@@ -74,13 +74,14 @@ def test_holders_in_the_same_state_share_one_composition(
 ) -> None:
     path = written(tmp_path, *(dict.fromkeys("abcdef", LOUD) for _ in range(5)))
     composed: list[History] = []
-    own = Running.epsilon
+    own = composition.epsilon
 
-    def counted(self: Running, history: History) -> float:
+    def counted(history: History, delta: float, *, interval: float) -> float:
         composed.append(history)
-        return own(self, history)
+        return own(history, delta, interval=interval)
 
-    monkeypatch.setattr(Running, "epsilon", counted)
+    composition._known.cache_clear()
+    monkeypatch.setattr(composition, "epsilon", counted)
     assert len(statement(path, party="server").releases) == 30
     assert len(composed) == 5
 

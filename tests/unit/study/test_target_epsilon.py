@@ -15,7 +15,7 @@ from support.offenders import offenders
 from support.private_studies import AVERAGING, DISTRIBUTED, DPSGD, FEDPROF
 from support.tiny_study import run, text, with_privacy, world
 
-from securefl.accounting.composition import Running, compose
+from securefl.accounting.composition import compose, running_epsilon
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger
 from securefl.commands.main import cli
@@ -99,12 +99,14 @@ def test_noise_fits_the_target_round_by_round(
 ) -> None:
     """As a ledger composes it: one release after the other, at the discretisation of a running study."""
     delta = 1e-5
-    z = shared_training_noise(epsilon, delta, sampling_rate=rate, steps=steps * rounds, releases=releases)
+    z = shared_training_noise(epsilon, delta, {steps_event(rate, 1.0, steps): rounds}, releases=releases)
     one = steps_event(rate, z, steps)
     noise = multiplier_beside(epsilon, delta, releases=releases, spent={one: rounds}) if releases else 1.0
-    ledger, stated = Running(delta), 0.0
+    stated = 0.0
     for number in range(1, rounds + 1):
-        stated = ledger.epsilon(History.of({one: number, GaussianDpEvent(noise): min(number, releases)}))
+        stated = running_epsilon(
+            History.of({one: number, GaussianDpEvent(noise): min(number, releases)}), delta
+        )
         assert stated <= epsilon
     assert stated >= 0.98 * epsilon
     assert compose({one: rounds, GaussianDpEvent(noise): releases}, delta) <= epsilon
@@ -120,7 +122,7 @@ def test_noise_fits_many_targets() -> None:
         epsilon, rate = float(10 ** rng.uniform(-0.5, 1.0)), float(10 ** rng.uniform(-2.5, 0))
         steps, delta = int(10 ** rng.uniform(0, 3.5)), float(10 ** rng.uniform(-8, -3))
         z = training_noise(epsilon, delta, sampling_rate=rate, steps=steps)
-        stated = Running(delta).epsilon(History.of({steps_event(rate, z, steps): 1}))
+        stated = running_epsilon(History.of({steps_event(rate, z, steps): 1}), delta)
         assert 0.98 * epsilon <= stated <= epsilon
         less = training_epsilon(z * 0.97, delta, sampling_rate=rate, steps=steps)
         assert less > 0.99 * epsilon, "no noise less would do"

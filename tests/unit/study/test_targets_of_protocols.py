@@ -1,0 +1,210 @@
+"""The target of [dpsgd] under every registered protocol: what its clients are told in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.private_studies import DPSGD
+from support.tiny_study import run, text, with_privacy, world
+
+from securefl.accounting.composition import compose
+from securefl.accounting.events import steps_event
+from securefl.algorithm.queries import ValueSpec
+from securefl.core.errors import ConfigError
+from securefl.mechanisms.charges import events_of
+from securefl.study.composition import composition, sized
+from securefl.study.config import Study, parse
+from securefl.study.seeded import World
+
+TARGET, ROUNDS = 5.0, 3
+CLIP = "clip = { outputs = 20.0, squares = 400.0 }"
+OPTIONS = {
+    "active_fl": "loss_bound = 3.0",
+    "adds": "fewest = 4",
+    "cs_fl": "sparsity = 0.01",
+    "fedbabu": "fine_tune_epochs = 1",
+    "fedcor": "warm_up = 1\ninterval = 1\nloss_bound = 3.0",
+    "feddbe": "mean_bound = 4.0",
+    "fedlog": 'body = "dp-sgd"',
+    "fedprof": f"alpha = 1.0\n{CLIP}",
+    "fedproto": 'clip = { kind = "unit-l2" }',
+    "heads": 'head = "prototypes"',
+    "pfedme": "lamda = 2.0\neta = 0.5",
+    "pow_d": "loss_bound = 3.0",
+    "stc": "p = 0.1",
+}
+PROTOCOLS = sorted(point.name for point in entry_points(group="securefl.protocols"))
+NOT_PRIVATELY = ("adds", "feddbe", "feddrop", "fedproto", "pfedme")
+"""Their training has no form of [dpsgd]: they are refused with it, whatever the epsilon."""
+BELOW = ("fltrust",)
+"""Which of its clients a round asks for a sum depends on their cosines, and each sum is charged a training
+of its own. A client that is trusted in every round is charged the target; no run is sure to have one."""
+
+
+def asked(name: str, *, rate: float = 1.0, target: float = TARGET, **privacy: str) -> Study:
+    every = "" if name in ("fedlog", "fedproto", "heads") else "fraction = 1.0\n"
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{every}{OPTIONS.get(name, "")}\n'
+    section = DPSGD.replace("noise_multiplier = 1.2", f"epsilon = {target}")
+    section = section.replace("sampling_rate = 0.1", f"sampling_rate = {rate}")
+    section = section.replace("steps = 5", "steps = 2")
+    whole = text(arm, rounds=ROUNDS, clients=4, non_private="[]", extra=section)
+    whole = whole.replace('adjacency = "replace-one"', 'adjacency = "add-remove"')
+    return parse(with_privacy(whole, {"noise": '"local"'} | privacy))
+
+
+@pytest.fixture(scope="module")
+def here() -> World:
+    return world(asked("fedavg"))
+
+
+def test_exceptions_are_few_and_registered() -> None:
+    assert len(BELOW) <= 3
+    assert {*NOT_PRIVATELY, *BELOW} <= {*PROTOCOLS}
+
+
+@pytest.mark.parametrize("name", sorted({*PROTOCOLS} - {*NOT_PRIVATELY}))
+def test_the_last_round_ends_at_the_target(name: str, tmp_path: Path) -> None:
+    of = asked(name)
+    told = run(of, tmp_path).records[-1]["epsilon"]
+    most = max(told[party] for party in of.privacy.adversaries)
+    assert most <= TARGET
+    assert name in BELOW or most > 0.99 * TARGET
+
+
+@pytest.mark.parametrize("name", NOT_PRIVATELY)
+def test_a_protocol_without_private_training_is_refused(name: str) -> None:
+    of = asked(name)
+    with pytest.raises(ConfigError):
+        composition(of, of.arms[0], world(of))
+
+
+def test_a_trusted_client_is_charged_a_training_for_its_cosine_and_one_for_its_sum(here: World) -> None:
+    """The exception of FLTrust. If it is charged once a round, it ends at the target: empty `BELOW`."""
+    of = asked("fltrust")
+    algorithm, plan = composition(of, of.arms[0], here)
+    (training,) = {own.spec.training for own in algorithm.contributions}
+    assert training is not None
+    assert events_of(plan, [own.spec for own in algorithm.contributions], "server", ROUNDS) == {
+        training: 2 * ROUNDS
+    }
+    assert 0.99 * TARGET < compose({training: 2 * ROUNDS}, plan.delta) <= TARGET
+    assert compose({training: ROUNDS}, plan.delta) < 0.99 * TARGET, "of a client that is never trusted"
+
+
+def test_trials_beyond_the_last_round_are_not_paid_for(here: World) -> None:
+    """FedCor declares 50 trials by default. Its noise was calibrated for all, however few the rounds."""
+    of = asked("fedcor")
+    counts = {}
+    for rounds in (1, 2, 3, 6, 200):
+        algorithm = of.arms[0].options.build(replace(here.problem, rounds=rounds))
+        counts[rounds] = {own.spec.name: own.spec.asked(rounds) for own in algorithm.contributions}
+    assert [counts[r]["update"] for r in counts] == [1, 2, 4, 10, 250]
+    assert [counts[r]["loss"] for r in counts] == [1, 2, 4, 10, 102]
+
+
+# Protocols of other distributions --------------------------------------------------------------------
+
+Events = Callable[[DpEvent], DpEvent]
+
+
+@dataclass(frozen=True)
+class Charging:
+    """Options of a registered protocol, whose values are charged `charge(event)` in place of their event."""
+
+    own: Any
+    charge: Events
+    extra: int = 0
+
+    def build(self, problem: Any) -> Any:
+        return _Charged(self.own.build(problem), self)
+
+
+@dataclass(frozen=True)
+class _Charged:
+    own: Any
+    options: Charging
+
+    @property
+    def contributions(self) -> tuple[Any, ...]:
+        return tuple(_Contribution(one, self.options) for one in self.own.contributions)
+
+    def start(self) -> Any:
+        return self.own.start()
+
+
+@dataclass(frozen=True)
+class _Contribution:
+    own: Any
+    options: Charging
+
+    @property
+    def spec(self) -> ValueSpec:
+        spec: ValueSpec = self.own.spec
+        if spec.training is None:
+            return spec
+        training = self.options.charge(spec.training)
+        return replace(spec, training=training, extra_queries=self.options.extra)
+
+
+@settings(max_examples=12)
+@given(
+    name=st.sampled_from(["fedavg", "lg_fedavg", "fedlog", "pow_d", "cs_fl"]),
+    times=st.integers(1, 7),
+    extra=st.integers(0, 4),
+    beside=st.sampled_from([0.0, 0.5, 3.0]),
+    target=st.floats(0.01, 20),
+)
+def test_whatever_a_protocol_charges_ends_at_the_target(
+    here: World, name: str, times: int, extra: int, beside: float, target: float
+) -> None:
+    """Several trainings in one event, extra queries, and a Gaussian whose noise follows that of training."""
+    of = asked(name, target=target)
+    assert of.dpsgd is not None
+
+    def charge(event: DpEvent) -> DpEvent:
+        (z,) = {step.event.noise_multiplier for step in [event.event]}  # type: ignore[attr-defined]
+        more = [GaussianDpEvent(beside * z)] if beside else []
+        return ComposedDpEvent((*[event] * times, *more))
+
+    arm = replace(of.arms[0], options=Charging(of.arms[0].options, charge, extra))
+    algorithm, plan = composition(of, arm, here)
+    specs = [own.spec for own in algorithm.contributions]
+    told = compose(events_of(plan, specs, "server", ROUNDS), plan.delta)
+    assert 0.99 * target < told <= target
+
+
+FIXED: Mapping[str, Events] = {
+    "a Gaussian of fixed noise beside": lambda event: ComposedDpEvent((event, GaussianDpEvent(1.0))),
+    "steps of fixed noise": lambda event: steps_event(1.0, 0.9, 3),
+}
+
+
+@pytest.mark.parametrize("noise", ["none", "local"])
+@pytest.mark.parametrize("what", FIXED)
+def test_a_charge_that_does_not_follow_the_noise_is_refused(what: str, noise: str, here: World) -> None:
+    of = asked("fedavg", noise=f'"{noise}"')
+    arm = replace(of.arms[0], options=Charging(of.arms[0].options, FIXED[what]))
+    with pytest.raises(ConfigError, match=r"\[dpsgd\]"):
+        composition(of, arm, here)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_retries_are_in_the_target_of_two_trainings(retries: int) -> None:
+    hidden = {"sum": '"masked"', "noise": '"none"', "dropout": "0.2", "corrupt": "0.0"}
+    of = asked("fedrep", rate=0.5, max_retries=str(retries), **hidden)
+    here = world(of)
+    algorithm, plan = composition(of, of.arms[0], here)
+    (own,) = algorithm.contributions
+    private = sized(of, of.arms[0], here.problem).private
+    assert private is not None
+    assert own.spec.training == steps_event(0.5, private.noise_multiplier, 2 * private.steps)
+    assert own.spec.training is not None
+    assert 0.99 * TARGET < compose({own.spec.training: ROUNDS + retries}, plan.delta) <= TARGET
