@@ -116,6 +116,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     scaled = [(scale(study, x), y) for x, y in records]
     made = featured(study, scaled, replace(split.test, x=scale(study, split.test.x)), tell)
     kept, held = _parted(made.records, out if study.data.holdout else None, tested)
+    shares = _shares(study, split.test, kept, held, split.train.classes)
     owned = sum(map(len, parts)) if apart else len(split.train)
     owned = _declared(study, owned, clients, clients / max(1, whole), leaving)
     # The code below reads the shape and type of a record, and no record.
@@ -150,7 +151,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         held=held,
         unscaled_x=split.test.x if study.data.scaling is not None else None,
         schema=replace(read.schema, features=made.network, scaling=study.data.scaling),
-        marks=marks | made.marks | of_model | _dealing(study) | _bound_to(splits),
+        marks=marks | made.marks | of_model | _dealing(study) | _bound_to(splits) | shares,
     )
 
 
@@ -244,6 +245,27 @@ def _dealing(study: Study) -> Marks:
             "covers these steps: it is that of a record as it was dealt.",
         )
     )
+
+
+def _shares(
+    study: Study, test: Dataset, kept: Sequence[Records], held: Sequence[Records] | None, classes: int
+) -> Marks:
+    """How many records of each class are on each side of the splits by content, for the records' owner."""
+    sides = {"trained on": [y for _, y in kept]}
+    if held is not None:
+        sides = {"held out": [y for _, y in held], **sides}
+    if study.shares:
+        sides = {"test part": [test.y], **sides}
+    if len(sides) == 1:
+        return Marks()
+    counts = {name: sum(map(len, targets)) for name, targets in sides.items()}
+    whole, told = max(1, sum(counts.values())), []
+    for name, targets in sides.items():
+        each = [str(sum(int((y == label).sum()) for y in targets)) for label in range(classes)]
+        by_class = f", by class {', '.join(each)}" if classes else ""
+        told.append(f"{name} {counts[name]} ({counts[name] / whole:.1%}{by_class})")
+    words = "; ".join(told)
+    return Marks(private={"parts": words}, notes=(f"Records by side: {words}.",))
 
 
 def _bound_to(splits: Splits) -> Marks:
