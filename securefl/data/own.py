@@ -136,8 +136,8 @@ def own(
         digest = hashlib.sha256(f"{digest} {_digest(test)}".encode()).hexdigest()
     else:
         split = parted(whole, TEST_SHARE if share is None else share, sides)
-        test = split.test.take(np.flatnonzero(_usable(split.test)))
-        split = replace(split, test=replace(test, groups=None, holders=0, lenient=False))
+        test = split.test.take(np.flatnonzero(split.test.usable))
+        split = replace(split, test=replace(test, groups=None, holders=0))
     doubts = [*_unusable(whole), *_without(split.train, clients), *_useless(split, share != 0)]
     if doubts and not claimed:
         raise DataError(doubts[0])
@@ -285,16 +285,9 @@ def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
             raise DataError(f"{where}: expected {what} {one}, as the first ones are, got {other}.")
 
 
-def _usable(dataset: Dataset) -> NDArray[np.bool_]:
-    """A mask of the records that are finite and have a known label, shape (n,)."""
-    inner = tuple(range(1, dataset.x.ndim))
-    labelled = dataset.y >= 0 if dataset.classes else np.isfinite(dataset.y).all(1)
-    return np.asarray(np.isfinite(dataset.x).all(axis=inner) & labelled)
-
-
 def _unusable(whole: Dataset) -> list[str]:
     """A note if there are unusable records. They occur only under a finite epsilon, which allows no error."""
-    count = int((~_usable(whole)).sum())
+    count = int((~whole.usable).sum())
     return [f"Unusable records, {count} of them, count as zero."] if count else []
 
 

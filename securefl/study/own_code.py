@@ -339,7 +339,7 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
         return found
 
     made = [(of(x, study.claims), y) for x, y in records]
-    tested = Dataset(name=test.name, x=of(test.x, False), y=test.y, classes=test.classes, fitted=test.fitted)
+    tested = replace(test, x=of(test.x, test.lenient), groups=None, holders=0)
     return Featured(
         records=made,
         test=tested,

@@ -115,8 +115,11 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         tested.append(tested_on(study, dealt_to.x, dealt_to.y, splits.choosing))
     scaled = [(scale(study, x), y) for x, y in records]
     made = featured(study, scaled, replace(split.test, x=scale(study, split.test.x)), tell)
+    # Of clients that are set apart, some records may be unusable.
+    fits = np.flatnonzero(made.test.usable)
+    test = made.test.take(fits)
     kept, held = _parted(made.records, out if study.data.holdout else None, tested)
-    shares = _shares(study, split.test, kept, held, split.train.classes)
+    shares = _shares(study, test, kept, held)
     owned = sum(map(len, parts)) if apart else len(split.train)
     owned = _declared(study, owned, clients, clients / max(1, whole), leaving)
     # The code below reads the shape and type of a record, and no record.
@@ -133,8 +136,8 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         clients=clients,
         records=owned,
         leaving=leaving,
-        server_x=made.test.x,
-        server_y=made.test.y,
+        server_x=test.x,
+        server_y=test.y,
         seed=model_seed,
         private=study.private,
         hardware=hardware,
@@ -149,7 +152,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         cost_model=_cost(study, preset.model, train.shape, model.reads_text),
         devices=preset.law.draw(clients, stream(seed, "devices")),
         held=held,
-        unscaled_x=split.test.x if study.data.scaling is not None else None,
+        unscaled_x=split.test.x[fits] if study.data.scaling is not None else None,
         schema=replace(read.schema, features=made.network, scaling=study.data.scaling),
         marks=marks | made.marks | of_model | _dealing(study) | _bound_to(splits) | shares,
     )
@@ -248,7 +251,7 @@ def _dealing(study: Study) -> Marks:
 
 
 def _shares(
-    study: Study, test: Dataset, kept: Sequence[Records], held: Sequence[Records] | None, classes: int
+    study: Study, test: Dataset, kept: Sequence[Records], held: Sequence[Records] | None
 ) -> Marks:
     """How many records of each class are on each side of the splits by content, for the records' owner."""
     sides = {"trained on": [y for _, y in kept]}
@@ -261,8 +264,8 @@ def _shares(
     counts = {name: sum(map(len, targets)) for name, targets in sides.items()}
     whole, told = max(1, sum(counts.values())), []
     for name, targets in sides.items():
-        each = [str(sum(int((y == label).sum()) for y in targets)) for label in range(classes)]
-        by_class = f", by class {', '.join(each)}" if classes else ""
+        each = [str(sum(int((y == label).sum()) for y in targets)) for label in range(test.classes)]
+        by_class = f", by class {', '.join(each)}" if test.classes else ""
         told.append(f"{name} {counts[name]} ({counts[name] / whole:.1%}{by_class})")
     words = "; ".join(told)
     return Marks(private={"parts": words}, notes=(f"Records by side: {words}.",))
