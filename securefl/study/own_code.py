@@ -333,6 +333,8 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
 
     def of(x: Any, lenient: bool) -> Any:
         nonlocal done
+        if not len(x):
+            return np.empty((0, width), np.float32)
         folder = cache_folder() / "features"
         found = network.features(x, folder, lambda own: tell(done + own, total), lenient=lenient)
         done += len(x)

@@ -94,7 +94,8 @@ class World:
             cuts = np.rint(np.cumsum(share) / share.sum() * len(members)).astype(np.int64)
             for part, own in zip(mine, np.split(members, cuts[:-1]), strict=True):
                 part.append(own)
-        taken = [np.sort(np.concatenate(parts)) for parts in mine]
+        none = np.empty(0, np.int64)  # of a client that has no class of the server's records
+        taken = [np.sort(np.concatenate([none, *parts])) for parts in mine]
         return [(problem.server_x[own], problem.server_y[own]) for own in taken]
 
     @cached_property
