@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import nan
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -61,6 +62,8 @@ class Public:
         return self.problem.module(self.problem.initial), None
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
+        if not len(self.problem.server_x):
+            return Evaluation(accuracy=nan, loss=nan)
         model = self.problem.module(self.problem.initial)
         with_head(model, head)
         with activated(model, self.activation):

@@ -103,7 +103,10 @@ class ByProfile:
 
     def _baseline(self, state: State) -> tuple[Anchor, ProfileQuery]:
         problem, anchor = self.problem, self.profile.anchor(state.broadcast)
-        own = profile(problem.to_read(state.broadcast), problem.layer, problem.server_x)
+        x = problem.server_x
+        if not len(x):  # an error would reveal that no client's record became the server's
+            x = np.zeros((1, *problem.shape), x.dtype)
+        own = profile(problem.to_read(state.broadcast), problem.layer, x)
         return anchor, query(own, anchor, self.profile.bounds)
 
     def log_weights(self, state: State) -> Floats:

@@ -100,6 +100,11 @@ class Dataset:
         """Shape of one record."""
         return tuple(self.x.shape[1:])
 
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """A mask (n,) of the records that are finite and have a known label. The others count as zero."""
+        return finite_rows(self.x) & labelled(self.y, self.classes)
+
     def take(self, index: NDArray[np.integer[Any]] | slice) -> Dataset:
         """The records at `index`, in that order, with their targets and groups."""
         groups = None if self.groups is None else self.groups[index]
@@ -120,6 +125,16 @@ class Split:
 
     train: Dataset
     test: Dataset
+
+
+def finite_rows(x: NDArray[Any]) -> NDArray[np.bool_]:
+    """A mask (n,) of the records (n, *shape) that hold neither NaN nor infinity."""
+    return np.asarray(np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
+
+
+def labelled(y: NDArray[Any], classes: int) -> NDArray[np.bool_]:
+    """A mask (n,) of the targets that are finite, or labels of one of `classes` classes (0: a regression)."""
+    return np.asarray((y >= 0) & (y < classes) if classes else finite_rows(y))
 
 
 def hold_out(n: int, share: float, rng: np.random.Generator) -> tuple[Index, Index]:

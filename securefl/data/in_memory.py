@@ -137,8 +137,8 @@ def _from_items(thing: Any, where: str) -> Arrays:
             f"{where}: expected a data set with a length and items (x, y), got "
             f"{type(error).__name__}: {error}."
         ) from error
-    if not items:
-        raise DataError(f"{where}: expected at least one record, got none.")
+    if not items:  # of no shape, until `own` gives it that of the others
+        return Arrays(x=np.empty((0, 0)), y=np.empty(0))
     for row, item in enumerate(items):
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -89,8 +90,17 @@ def _is_blank(path: Path) -> bool:
     return small and not path.read_bytes().removeprefix(b"\xef\xbb\xbf").strip()
 
 
-def _without_rows(part: pd.DataFrame | Arrays) -> pd.DataFrame | Arrays:
+def _without_rows(part: Portion) -> Portion:
+    if isinstance(part, Dataset):
+        return part.take(slice(0))
     return replace(part, x=part.x[:0], y=part.y[:0]) if isinstance(part, Arrays) else part.iloc[:0]
+
+
+def _is_shapeless(part: Portion | None) -> bool:
+    """Whether a portion has no record that tells its shape, such as a torch data set of length 0."""
+    if not isinstance(part, Arrays):
+        return part is None
+    return not len(part.x) and (part.x.ndim < 2 or not prod(part.x.shape[1:]))
 
 
 def own(
@@ -117,6 +127,12 @@ def own(
     """
     if found.test is not None and share:
         raise ConfigError("Expected `test_share` or a test part of its own, got both. Leave one out.")
+    if claimed:
+        # An error would reveal that a client has no record. If nothing tells a shape, it is one number.
+        shaped = [part for part in (*found.parts.values(), found.test) if not _is_shapeless(part)]
+        blank = _without_rows(shaped[0]) if shaped else Arrays(x=np.empty((0, 1)), y=np.empty(0))
+        parts_of = {key: blank if _is_shapeless(part) else part for key, part in found.parts.items()}
+        found = replace(found, parts=parts_of)
     tables = {where: part for where, part in found.parts.items() if not isinstance(part, Arrays | Dataset)}
     features = features_of(tables[first], layout, first) if (first := next(iter(tables), "")) else ()
     if not tables:
@@ -136,8 +152,8 @@ def own(
         digest = hashlib.sha256(f"{digest} {_digest(test)}".encode()).hexdigest()
     else:
         split = parted(whole, TEST_SHARE if share is None else share, sides)
-        test = split.test.take(np.flatnonzero(_usable(split.test)))
-        split = replace(split, test=replace(test, groups=None, holders=0, lenient=False))
+        test = split.test.take(np.flatnonzero(split.test.usable))
+        split = replace(split, test=replace(test, groups=None, holders=0))
     doubts = [*_unusable(whole), *_without(split.train, clients), *_useless(split, share != 0)]
     if doubts and not claimed:
         raise DataError(doubts[0])
@@ -285,16 +301,9 @@ def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
             raise DataError(f"{where}: expected {what} {one}, as the first ones are, got {other}.")
 
 
-def _usable(dataset: Dataset) -> NDArray[np.bool_]:
-    """A mask of the records that are finite and have a known label, shape (n,)."""
-    inner = tuple(range(1, dataset.x.ndim))
-    labelled = dataset.y >= 0 if dataset.classes else np.isfinite(dataset.y).all(1)
-    return np.asarray(np.isfinite(dataset.x).all(axis=inner) & labelled)
-
-
 def _unusable(whole: Dataset) -> list[str]:
     """A note if there are unusable records. They occur only under a finite epsilon, which allows no error."""
-    count = int((~_usable(whole)).sum())
+    count = int((~whole.usable).sum())
     return [f"Unusable records, {count} of them, count as zero."] if count else []
 
 

@@ -128,6 +128,8 @@ def floor(run: ArmRun) -> float:
         return constant_accuracy(problem.server_y, problem.kind)
     # A client's own model may know its client's most frequent class, so each client has its own baseline.
     own = [y for _, y in run.world.tests if len(y)]
+    if not own:
+        return nan
     each = [constant_accuracy(y, problem.kind) for y in own]
     return float(np.average(each, weights=[len(y) for y in own]))
 

@@ -333,13 +333,15 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
 
     def of(x: Any, lenient: bool) -> Any:
         nonlocal done
+        if not len(x):
+            return np.empty((0, width), np.float32)
         folder = cache_folder() / "features"
         found = network.features(x, folder, lambda own: tell(done + own, total), lenient=lenient)
         done += len(x)
         return found
 
     made = [(of(x, study.claims), y) for x, y in records]
-    tested = Dataset(name=test.name, x=of(test.x, False), y=test.y, classes=test.classes, fitted=test.fitted)
+    tested = replace(test, x=of(test.x, test.lenient), groups=None, holders=0)
     return Featured(
         records=made,
         test=tested,

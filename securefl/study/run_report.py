@@ -237,7 +237,8 @@ def write(
     private = private_folder(folder)
     write_table(folder / "metrics.csv", public(results.metrics))
     for name in ("measures", "confusion", "reliability"):
-        if len(shown := publishable(getattr(results, name))):
+        # Under a claim a file that is missing would reveal that there are no test records.
+        if len(shown := publishable(getattr(results, name))) or study.claims:
             write_table(folder / f"{name}.csv", shown)
     tables = {
         "metrics": results.metrics,

@@ -26,10 +26,10 @@ class Marks:
     """Digests and notes about the records and the model of a run that are not packaged.
 
     bound: digests by name. A resumed run goes on only if they equal those at its start. words: descriptions
-    of the same things for the report, without digests of records. private: digests of records, for the person
-    at this machine. notes: sentences that a person should read before the run. outside: sentences on data
-    that no epsilon covers. records: a digest of the records for a shared ledger; empty if the study names no
-    ledger.
+    of the same things for the report, without digests of records. private: digests of records and their real
+    numbers by side, for the person at this machine. notes: sentences that a person should read before the
+    run. outside: sentences on data that no epsilon covers. records: a digest of the records for a shared
+    ledger; empty if the study names no ledger.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +94,8 @@ class World:
             cuts = np.rint(np.cumsum(share) / share.sum() * len(members)).astype(np.int64)
             for part, own in zip(mine, np.split(members, cuts[:-1]), strict=True):
                 part.append(own)
-        taken = [np.sort(np.concatenate(parts)) for parts in mine]
+        none = np.empty(0, np.int64)  # of a client that has no class of the server's records
+        taken = [np.sort(np.concatenate([none, *parts])) for parts in mine]
         return [(problem.server_x[own], problem.server_y[own]) for own in taken]
 
     @cached_property

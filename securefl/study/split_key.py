@@ -20,12 +20,13 @@ from typing import Final
 from securefl.core.entropy import fingerprint
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
-from securefl.data.sides import KEY_BYTES, Sides
+from securefl.data.sides import KEY_BYTES, VERSION, Sides
 from securefl.storage.files import write
 from securefl.storage.private_folder import NOTICE, PRIVATE, private_folder
 from securefl.study.config import Study
 
 NAME: Final = "split.key"
+_VERSION: Final = f"securefl split v{VERSION}"
 DEALT: Final = "split.txt"
 """The file that marks a run whose test part follows from the seed. A deployment's server, which has no key,
 writes it into its private folder."""
@@ -38,7 +39,8 @@ class Splits:
     test: decides which records become the server's test part. holdout: decides which of its own records a
     client tests on. choosing: decides which test records are for choosing settings. Without a key it is the
     same under all seeds: a record that chose a setting under one seed must not measure it under another.
-    bound: a fingerprint of the key. A run's files note it, and refuse another key. It is empty without a key.
+    bound: the version of the rule, with a fingerprint of the key if there is one. A run's files note it, and
+    refuse another one. It is empty if no record is split by content, and for a study that is only inspected.
     """
 
     test: Sides
@@ -61,13 +63,15 @@ class Keeper:
 
     def splits(self, study: Study, seed: int) -> Splits:
         """The splits under a seed. They follow from the seed if no epsilon is claimed, else from the key."""
-        public = Sides(seed)
+        public, version = Sides(seed), _VERSION if _by_content(study) else ""
         if not study.claims:
-            return Splits(test=public, holdout=public, choosing=Sides(0))
+            return Splits(test=public, holdout=public, choosing=Sides(0), bound=version)
         if self.key is not None:
-            own, bound = Sides(self.key), fingerprint(self.key, b"securefl split v1", b"").hex()
-        else:  # a deployment's server holds no records, and an inspection keeps no results: no key is kept
-            own, bound = (public if self.dealt else Sides.fresh()), ""
+            own, bound = Sides(self.key), fingerprint(self.key, _VERSION.encode(), b"").hex()
+        elif self.dealt:  # a deployment's server holds no records
+            own, bound = public, version
+        else:  # an inspection keeps no results, so no key
+            own, bound = Sides.fresh(), ""
         # A packaged data set is published, so its test part needs no secret.
         published = self.dealt or study.packaged
         return Splits(
@@ -90,8 +94,12 @@ class Keeper:
 
 def needed(study: Study) -> bool:
     """Whether a split of this study uses a secret key: it claims an epsilon and sets records apart."""
+    return study.claims and _by_content(study)
+
+
+def _by_content(study: Study) -> bool:
     section = study.data
-    return study.claims and (section.holdout > 0 or section.validation > 0 or study.shares)
+    return section.holdout > 0 or section.validation > 0 or study.shares
 
 
 def fresh() -> SecretKey:

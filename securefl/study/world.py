@@ -116,7 +116,11 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         tested.append(tested_on(study, dealt_to.x, dealt_to.y, splits.choosing))
     scaled = [(scale(study, x), y) for x, y in records]
     made = featured(study, scaled, replace(split.test, x=scale(study, split.test.x)), tell)
+    # Of clients that are set apart, some records may be unusable.
+    fits = np.flatnonzero(made.test.usable)
+    test = made.test.take(fits)
     kept, held = _parted(made.records, out if study.data.holdout else None, tested)
+    shares = _shares(study, test, kept, held)
     owned = sum(map(len, parts)) if apart else len(split.train)
     owned = _declared(study, owned, clients, clients / max(1, whole), leaving)
     # The code below reads the shape and type of a record, and no record.
@@ -133,8 +137,8 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         clients=clients,
         records=owned,
         leaving=leaving,
-        server_x=made.test.x,
-        server_y=made.test.y,
+        server_x=test.x,
+        server_y=test.y,
         seed=model_seed,
         private=study.private,
         hardware=hardware,
@@ -150,9 +154,9 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         cost_model=_cost(study, preset.model, train.shape, model.reads_text),
         devices=preset.law.draw(clients, stream(seed, "devices")),
         held=held,
-        unscaled_x=split.test.x if study.data.scaling is not None else None,
+        unscaled_x=split.test.x[fits] if study.data.scaling is not None else None,
         schema=replace(read.schema, features=made.network, scaling=study.data.scaling),
-        marks=marks | made.marks | of_model | _dealing(study) | _bound_to(splits),
+        marks=marks | made.marks | of_model | _dealing(study) | _bound_to(splits) | shares,
     )
 
 
@@ -189,7 +193,8 @@ def tested_on(study: Study, x: NDArray[Any], y: NDArray[Any], sides: Sides) -> N
 
 def _tested(study: Study, test: Dataset, sides: Sides) -> Dataset:
     found = test.take(np.flatnonzero(tested_on(study, test.x, test.y, sides)))
-    if len(test) and not len(found):
+    # Under a claim the error would reveal how many records there are.
+    if len(test) and not len(found) and not study.claims:
         raise ConfigError(
             f"Expected test records on both sides of validation = {study.data.validation:g}, got none to "
             f"test on of {len(test)}. Take another share, or more test records."
@@ -218,7 +223,7 @@ def _declared(study: Study, owned: int, clients: int, part: float, leaving: bool
     """
     section = study.data
     if study.privacy.counts_are_public(leaving):
-        return owned
+        return max(1, owned)
     if study.packaged:
         # From the published number: the true number may be one record less in a neighbouring data set.
         published = section.records or PUBLISHED[section.source or ""]
@@ -246,6 +251,27 @@ def _dealing(study: Study) -> Marks:
             "covers these steps: it is that of a record as it was dealt.",
         )
     )
+
+
+def _shares(
+    study: Study, test: Dataset, kept: Sequence[Records], held: Sequence[Records] | None
+) -> Marks:
+    """How many records of each class are on each side of the splits by content, for the records' owner."""
+    sides = {"trained on": [y for _, y in kept]}
+    if held is not None:
+        sides = {"held out": [y for _, y in held], **sides}
+    if study.shares:
+        sides = {"test part": [test.y], **sides}
+    if len(sides) == 1:
+        return Marks()
+    counts = {name: sum(map(len, targets)) for name, targets in sides.items()}
+    whole, told = max(1, sum(counts.values())), []
+    for name, targets in sides.items():
+        each = [str(sum(int((y == label).sum()) for y in targets)) for label in range(test.classes)]
+        by_class = f", by class {', '.join(each)}" if test.classes else ""
+        told.append(f"{name} {counts[name]} ({counts[name] / whole:.1%}{by_class})")
+    words = "; ".join(told)
+    return Marks(private={"parts": words}, notes=(f"Records by side: {words}.",))
 
 
 def _bound_to(splits: Splits) -> Marks:

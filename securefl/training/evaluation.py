@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from securefl.algorithm.clients import Evaluation
 from securefl.algorithm.queries import Floats
 from securefl.core.errors import DataError
+from securefl.data.dataset import finite_rows, labelled
 from securefl.training.devices import computed, device_of, full_precision, in_mode
-from securefl.training.losses import Loss, criterion_of, records
+from securefl.training.isolation import RECORD_ERRORS, raising
+from securefl.training.losses import Loss, criterion_of, records, require_records
 from securefl.training.quick import reader
 
 Task = Literal["classification", "regression"]
@@ -25,10 +27,16 @@ Task = Literal["classification", "regression"]
 # The last bits may depend on the batch, since no noise is added to these results. For noised losses use
 # `record_losses`.
 _AT_ONCE = 256
+_ANY = 2**62
+"""More classes than any model has: a label is known before the model's number of outputs is."""
 
 
 def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> Evaluation:
     """Compute a model's accuracy and mean loss in evaluation mode. The mode of every module is restored.
+
+    An unusable record counts as zero: it is not correct, and adds nothing to the sum of losses. A record is
+    unusable if it is not finite, has no label of one of the model's outputs, or if the model raises an error
+    for it alone, such as for a code beyond an embedding.
 
     >>> from securefl.training import ModelConfig, evaluate
     >>> import numpy as np
@@ -51,12 +59,22 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
         DataError: The arrays do not fit, or there are no records.
     """
     loss: Loss = "cross_entropy" if task == "classification" else "mse"
-    outputs, targets = _outputs(model, x, y, loss)
+    require_records(x, y, loss)
+    fits = finite_rows(x) & (labelled(y, _ANY) if task == "classification" else labelled(y, 0))
+    if len(x) and not fits.any():
+        return Evaluation(accuracy=0.0, loss=0.0)
+    outputs, targets, raised = _outputs(model, x[fits], y[fits], loss)
+    known = targets < outputs.shape[1] if task == "classification" else torch.ones(len(targets), dtype=torch.bool)
+    known[raised] = False
+    share = int(known.sum()) / len(x)
+    if not share:
+        return Evaluation(accuracy=0.0, loss=0.0)
+    outputs, targets = outputs[known], targets[known]
     if task == "classification":
         accuracy = float((outputs.argmax(1) == targets).double().mean())
     else:
         accuracy = relative_accuracy(outputs, targets)
-    return Evaluation(accuracy=accuracy, loss=float(criterion_of(loss)(outputs, targets)))
+    return Evaluation(accuracy=share * accuracy, loss=share * float(criterion_of(loss)(outputs, targets)))
 
 
 def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "cross_entropy") -> float:
@@ -77,7 +95,7 @@ def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "
     Raises:
         DataError: The arrays do not fit, there are no records, or the loss is not finite.
     """
-    outputs, targets = _outputs(model, x, y, loss)
+    outputs, targets, _ = _outputs(model, x, y, loss)
     value = float(criterion_of(loss)(outputs, targets))
     if not isfinite(value):
         raise DataError(
@@ -125,23 +143,37 @@ def constant_accuracy(y: NDArray[Any], task: Task) -> float:
 
 
 def outputs_on(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> Floats:
-    """A model's outputs (n, k), float64, for n >= 1 records in evaluation mode. Errors as of `evaluate`."""
-    found, _ = _outputs(model, x, y, "cross_entropy" if task == "classification" else "mse")
+    """A model's outputs (n, k), float64, for n >= 1 records in evaluation mode. Errors as of `evaluate`.
+
+    They are nan for a record that the model raises an error for.
+    """
+    found, *_ = _outputs(model, x, y, "cross_entropy" if task == "classification" else "mse")
     return found.double().numpy()
 
 
-def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tensor]:
+def _outputs(
+    model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss
+) -> tuple[Tensor, Tensor, list[int]]:
+    """Outputs and targets, and the places of the records that the model raises for. Their outputs are nan."""
     inputs, targets = records(x, y, loss)
     if not len(inputs):
         raise DataError("Expected at least one record to evaluate on, got none.")
 
-    def read() -> Tensor:
+    def of(rows: Tensor) -> Tensor:
         device = device_of(model)
         with in_mode(model, training=False), torch.inference_mode(), full_precision(device):
             read = reader(model)
-            return torch.cat([read(batch.to(device)) for batch in torch.split(inputs, _AT_ONCE)]).cpu()
+            return torch.cat([read(batch.to(device)) for batch in torch.split(rows, _AT_ONCE)]).cpu()
 
-    return computed(model, read), targets
+    try:
+        return computed(model, lambda: of(inputs)), targets, []
+    except RECORD_ERRORS as error:
+        raised = raising(lambda at: of(inputs[at]), len(inputs), error)
+    blank = inputs.clone()
+    blank[raised] = 0
+    found = of(blank).clone()
+    found[raised] = torch.nan
+    return found, targets, raised
 
 
 def pooled(evaluations: Sequence[tuple[int, Evaluation]]) -> Evaluation:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.queries import Float32s, Value, ValueSpec
 from securefl.core.errors import DataError
+from securefl.data.dataset import finite_rows, labelled
 
 if TYPE_CHECKING:
     from securefl.training.heads import Activation
@@ -92,22 +93,18 @@ class Fits(Protocol):
 
 def usable(problem: Problem, context: ClientContext) -> ClientContext:
     """The client's context `context` without the records that are not finite or have no known label."""
-    fits = readable(problem, context.x)
-    if problem.kind == "classification":
-        fits &= (context.y >= 0) & (context.y < problem.outputs)
-    else:
-        fits &= np.isfinite(context.y).all(axis=1)
+    classes = problem.outputs if problem.kind == "classification" else 0
+    fits = readable(problem, context.x) & labelled(context.y, classes)
     return replace(context, x=context.x[fits], y=context.y[fits])
 
 
 def readable(problem: Problem, x: NDArray[Any]) -> NDArray[np.bool_]:
     """A mask of the records (n, *shape) that the model can read: finite, and of known characters."""
-    inner = tuple(range(1, x.ndim))
-    fits = np.isfinite(x).all(axis=inner)
+    fits = finite_rows(x)
     if problem.kind == "classification" and problem.model.reads_text:
         # A model of text has one output for each character that it reads.
-        fits &= ((x >= 0) & (x < problem.outputs)).all(axis=inner)
-    return np.asarray(fits)
+        fits &= ((x >= 0) & (x < problem.outputs)).all(axis=tuple(range(1, x.ndim)))
+    return fits
 
 
 def with_training(spec: ValueSpec, problem: Problem) -> ValueSpec:

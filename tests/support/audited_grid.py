@@ -437,13 +437,19 @@ ODD: Final = ("empty", "not finite", "a label of no class", "a code beyond the e
 """What a client's records may be, beside those of the grid."""
 
 
-def odd(kind: str) -> tuple[Case, Records, Records]:
+def odd_cases() -> list[tuple[str, str]]:
+    """Each kind of odd records under each split; a text has no test share."""
+    found = product(ODD, AXES["split"])
+    return [(kind, split) for kind, split in found if "embedding" not in kind or split != "test share"]
+
+
+def odd(kind: str, split: str = "test part") -> tuple[Case, Records, Records]:
     """A case, and neighbours of which the second has an odd record, or none at all."""
     text = kind == "a code beyond the embedding"
     case = Case(
         protocol="fedavg",
         source="text" if text else "arrays",
-        split="test part",
+        split=split,
         model="words" if text else "mlp",
         sum="clear",
         noise="dpsgd",

@@ -179,6 +179,19 @@ def test_a_packaged_data_set_has_no_secret_test_part() -> None:
     )
 
 
+@pytest.mark.parametrize("extra", ["", DPSGD], ids=["public", "secret"])
+def test_a_run_of_another_version_of_the_split_does_not_go_on(
+    extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would train on copies of records that it has tested on."""
+    public = UNDECLARED.replace("public_num_examples = 100\n", "")
+    of = own(people(60), extra=extra, data=OWN if extra else public)
+    folder = played(of, tmp_path / "run")
+    monkeypatch.setattr(split_key, "_VERSION", "securefl split v1")
+    with pytest.raises(DataError, match="another version"):
+        securefl.run(of, out=folder, workers=1, progress=False)
+
+
 def test_whoever_looks_keeps_no_key(tmp_path: Path) -> None:
     of = own(people(200))
     assert Keeper().splits(of, 3).bound == ""
@@ -225,3 +238,21 @@ def test_a_key_that_others_may_have_read_is_refused(mode: int, tmp_path: Path) -
     (tmp_path / NAME).chmod(mode)
     with pytest.raises(DataError):
         split_key.read(tmp_path)
+
+
+def test_real_shares_are_for_the_owner_alone(tmp_path: Path) -> None:
+    """On the terminal of `plan` and in the private folder, by class: nothing that is public has them."""
+    of = own(people(60), data=OWN.replace("public_num_examples", "holdout = 0.3\npublic_num_examples"))
+    folder = played(of, tmp_path / "run")
+    here = world.build(of, 3, splits=Keeper(key=split_key.read(folder / PRIVATE)).splits(of, 3))
+    words = here.marks.private["parts"]
+    assert any(words in note for note in here.marks.notes)
+    counts = [
+        len(here.problem.server_y),
+        *(sum(len(y) for _, y in own) for own in (here.held or (), here.records)),
+    ]
+    assert sum(counts) == 60
+    for name, count in zip(("test part", "held out", "trained on"), counts, strict=True):
+        assert f"{name} {count} (" in words
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert [path.parent.name for path in files if words.encode() in path.read_bytes()] == [PRIVATE]
