@@ -143,32 +143,19 @@ def _remedy(path: Path) -> str:
 
 
 def frame_of_table(thing: object) -> pd.DataFrame | None:
-    """A table of pandas or polars as a DataFrame whose cells read alike beside any other; None if it is none.
+    """A table of pandas or polars as a DataFrame, or None for anything else.
 
     Args:
         thing: Any object.
+
+    Returns:
+        The table. Cells of polars are Python's own values, so that none takes the type of another.
     """
     import pandas as pd
 
     if hasattr(thing, "collect_schema") and hasattr(thing, "to_dict"):  # polars
         return pd.DataFrame(thing.to_dict(as_series=False), dtype=object)
-    if not isinstance(thing, pd.DataFrame):
-        return None
-    if not any(isinstance(kind, pd.CategoricalDtype) for kind in thing.dtypes):
-        return thing
-    columns = [_uncategorised(thing.iloc[:, place]) for place in range(thing.shape[1])]
-    return pd.concat(columns, axis=1)
-
-
-def _uncategorised(column: pd.Series[Any]) -> pd.Series[Any]:
-    """The column with its values in place of categories: a missing one would turn whole numbers to floats."""
-    import pandas as pd
-
-    if not isinstance(column.dtype, pd.CategoricalDtype):
-        return column
-    words = [*column.cat.categories.astype(object), None]  # a missing value has the code -1
-    cells = [words[code] for code in column.cat.codes]
-    return pd.Series(cells, index=column.index, name=column.name, dtype=object)
+    return thing if isinstance(thing, pd.DataFrame) else None
 
 
 def _csv(path: Path, lenient: bool = False) -> pd.DataFrame:

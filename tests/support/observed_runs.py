@@ -40,13 +40,13 @@ Place = tuple[int, int]
 class Records:
     """One of two neighbours, as the public door takes it.
 
-    brought: what a caller in Python hands over. files: tables beside the study, by name. packaged: stands in
-    for the packaged data set that the study names. nothing: a client whose contribution becomes nothing: the
-    neighbour of zero-out adjacency, which no records are.
+    brought: what a caller in Python hands over. files: tables or bytes beside the study, by name. packaged:
+    stands in for the packaged data set that the study names. nothing: a client whose contribution becomes
+    nothing: the neighbour of zero-out adjacency, which no records are.
     """
 
     brought: Any = None
-    files: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    files: Mapping[str, pd.DataFrame | bytes] = field(default_factory=dict)
     packaged: Split | None = None
     nothing: str = ""
 
@@ -125,8 +125,9 @@ def observed(
             patch.setattr("securefl.study.own_code.load", lambda *args, **options: split)
         if records.nothing:
             _zero_out(patch, records.nothing)
-        for name, frame in records.files.items():
-            frame.to_csv(Path(home) / name, index=False)
+        for name, own in records.files.items():
+            content = own if isinstance(own, bytes) else own.to_csv(index=False).encode()
+            (Path(home) / name).write_bytes(content)
         (Path(home) / "study.toml").write_text(text, encoding="utf-8")
         try:
             run = securefl.run(
