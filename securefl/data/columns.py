@@ -15,7 +15,9 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from math import isfinite
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -35,6 +37,10 @@ _ABSENT: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
 _TRUTH: Final = {"true": 1.0, "false": 0.0}
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+_NUMBER: Final = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII | re.IGNORECASE)
+UNREADABLE: Final = object()
+"""A cell of a damaged row. No declaration covers it, not even `missing`."""
 
 Word = str | int | float | bool
 
@@ -247,7 +253,7 @@ def numbers_of(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
     if pd.api.types.is_bool_dtype(values) or pd.api.types.is_numeric_dtype(values):
         found = values.to_numpy(np.float64, na_value=np.nan)
     else:
-        found = _from_texts(values, place)
+        found = _from_cells(values, place)
     place.refuse(
         np.flatnonzero(np.isinf(found)),
         lambda row: DataError(f"{place.at(row)}: expected a finite number, got infinity."),
@@ -255,27 +261,43 @@ def numbers_of(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
     return found
 
 
-def _from_texts(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
-    import pandas as pd
-
-    try:
-        found = np.array(pd.to_numeric(values, errors="coerce"), np.float64)
-    except TypeError:
-        if place.unusable is None:
-            raise _no_cell(values.iloc[0], place) from None
-        cells = [one if np.isscalar(one) else None for one in values]
-        found = np.array(pd.to_numeric(pd.Series(cells), errors="coerce"), np.float64)
-    for row in np.flatnonzero(np.isnan(found)).tolist():
-        value = values.iloc[row]
-        if isinstance(value, list | tuple | dict | np.ndarray):
+def _from_cells(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
+    # Cell by cell: pandas would choose one type for all, and one odd cell would change how the others read.
+    found = np.full(len(values), np.nan)
+    for row, value in enumerate(values):
+        if (number := _number_of(value)) is not None:
+            found[row] = number
+        elif isinstance(value, list | tuple | dict | np.ndarray):
             place.refuse([row], lambda row: _no_cell(values.iloc[row], place))
-            continue
-        text = "" if _is_none(value) else str(value).strip().lower()
-        if text in _TRUTH:
-            found[row] = _TRUTH[text]
-        elif text not in _ABSENT:
+        else:
             place.refuse([row], lambda row: _no_number(values, row, place))
     return found
+
+
+def _number_of(value: Any) -> float | None:
+    """The number in a cell, nan if the cell is empty, or None if it holds something else."""
+    if not isinstance(value, str):
+        return _plain_number(value)
+    text = value.strip()
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    return np.nan if text.lower() in _ABSENT else _TRUTH.get(text.lower())
+
+
+def _plain_number(value: Any) -> float | None:
+    """The same of a cell that is no text."""
+    if _is_none(value):
+        return np.nan
+    if isinstance(value, bool | np.bool_):
+        return float(value)
+    if not isinstance(value, Real | Decimal):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf
+    except ValueError:  # a signalling nan of `Decimal`
+        return None
 
 
 def _no_cell(value: Any, place: Place) -> DataError:
@@ -311,6 +333,8 @@ def _is_none(value: Any) -> bool:
 
 def word_of(value: Any) -> str:
     """The text by which a value is compared with categories: 1 equals 1.0, and true equals True."""
+    if value is UNREADABLE:
+        return " "  # all declared words are stripped, so it is none of them and not empty
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
     text = str(value).strip()

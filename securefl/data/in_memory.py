@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import DataError
 from securefl.data.dataset import Dataset, Split
 from securefl.data.layout import Arrays, Layout
+from securefl.data.tables import frame_of_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,9 @@ FORMS: Final = (
     "arrays (x, y), a DataFrame, a Dataset or Split of securefl.data, a torch or Hugging Face data set, a "
     'mapping {"train": ..., "test": ...} of these, or a list of these with one for each client'
 )
+
+_SINGLE: Final = ("Value", "ClassLabel")
+"""Types of Hugging Face's columns of single values."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,9 +82,8 @@ def portion(thing: object, layout: Layout, where: str) -> Portion:
     if isinstance(thing, tuple) and _is_pair(thing):
         x, y = thing
         return _arrays(x, y, where)
-    if _is_table(thing):
-        frame: pd.DataFrame = thing  # type: ignore[assignment]
-        return frame
+    if (table := frame_of_table(thing)) is not None:
+        return table
     if hasattr(thing, "column_names") and hasattr(thing, "with_format"):
         return _from_columns(thing, layout, where)
     if hasattr(thing, "__len__") and hasattr(thing, "__getitem__") and not isinstance(thing, str | bytes):
@@ -163,18 +166,57 @@ def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arra
     import pandas as pd
 
     names = list(thing.column_names)
-    found = thing.with_format("numpy")[:]
-    columns = {name: array_of(found[name], f"{where}, column {name!r}") for name in names}
-    shaped = [name for name, values in columns.items() if values.ndim > 1 and name not in layout.ignore]
+    features = getattr(thing, "features", None) or {}
+    # numpy has one type for a column: beside one missing number, whole ones would become floats.
+    cells = thing.with_format(None)[:]
+    numbers = thing.with_format("numpy")[:]
+    arrays = {
+        name: _of_shape(numbers[name], shape)
+        if (shape := _shape_of(features.get(name)))
+        else array_of(numbers[name], f"{where}, column {name!r}")
+        for name in names
+        if name not in layout.ignore and type(features.get(name)).__name__ not in _SINGLE
+    }
+    shaped = [name for name, values in arrays.items() if values.ndim > 1]
     if not shaped:
-        return pd.DataFrame(columns)
+        return pd.DataFrame({name: pd.Series(list(cells[name]), dtype=object) for name in names})
     apart = {*layout.target, *layout.ignore, layout.client_column}
-    features = [name for name in names if name not in apart]
-    if features != shaped or len(layout.target) != 1 or layout.target[0] not in columns:
+    inputs = [name for name in names if name not in apart]
+    if inputs != shaped or len(layout.target) != 1 or layout.target[0] not in names:
         raise DataError(
             f"{where}: expected one column of arrays and a `target`, or columns of single values, got "
             f"{', '.join(map(repr, names))} with arrays in {', '.join(map(repr, shaped))}. Leave out the "
             "others by `ignore` under [data]."
         )
-    whose = columns.get(layout.client_column) if layout.client_column else None
-    return Arrays(x=columns[features[0]], y=columns[layout.target[0]], clients=whose, by_name=True)
+    target = layout.target[0]
+    y = _objects(cells[target]) if layout.count else array_of(numbers[target], f"{where}, column {target!r}")
+    whose = _objects(cells[layout.client_column]) if layout.client_column else None
+    return Arrays(x=arrays[inputs[0]], y=y, clients=whose, by_name=True)
+
+
+def _shape_of(feature: Any) -> tuple[int, ...]:
+    """The shape that a column's type of Hugging Face states, or () if it states none."""
+    shape = getattr(feature, "shape", None) or (getattr(feature, "length", -1),)
+    inner = getattr(feature, "feature", None)
+    whole = (*shape, *_shape_of(inner)) if getattr(inner, "feature", None) is not None else tuple(shape)
+    return whole if all(isinstance(size, int) and size > 0 for size in whole) else ()
+
+
+def _of_shape(rows: Any, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Arrays of one shape, float32 (n, *shape). A row of another shape, or without numbers, becomes nan."""
+    found = np.full((len(rows), *shape), np.nan, np.float32)
+    for place, row in enumerate(rows):
+        try:
+            values = np.asarray(row, np.float32)
+        except (TypeError, ValueError):
+            continue
+        if values.shape == shape:
+            found[place] = values
+    return found
+
+
+def _objects(cells: Any) -> NDArray[np.object_]:
+    """The cells as they are, shape (n,)."""
+    found = np.empty(len(cells), object)
+    found[:] = list(cells)
+    return found

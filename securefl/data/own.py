@@ -26,8 +26,6 @@ from securefl.data.sides import Sides, parted
 from securefl.data.tables import files_in, read_table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from securefl.data.in_memory import Portion
 from typing import Any
 
@@ -54,13 +52,21 @@ class Own:
     parted: bool = False
 
 
-def from_files(source: Path, test: Path | None, layout: Layout) -> InMemory:
+def from_files(source: Path, test: Path | None, layout: Layout, *, lenient: bool = False) -> InMemory:
     """Read a file, or a folder with one file a client.
 
-    test: a file with the server's records.
+    Args:
+        source: The file or folder.
+        test: A file with the server's records.
+        layout: The study's declaration of its data.
+        lenient: As in `read_table`, for the clients' files.
 
-    Raises ConfigError if `test` is `source`, or if a folder comes with a client column, and DataError if a
-    file cannot be read.
+    Returns:
+        The records, in portions.
+
+    Raises:
+        ConfigError: `test` is `source`, or a folder comes with a client column.
+        DataError: A file cannot be read.
     """
     if test is not None and test.is_file() and source.is_file() and test.samefile(source):
         raise ConfigError(
@@ -70,7 +76,7 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> InMemory:
     own = None if test is None else read_table(test, None)
     apart = [] if test is None else [test]
     if not source.is_dir():
-        parts = {source.name: read_table(source, layout.client_column)}
+        parts = {source.name: read_table(source, layout.client_column, lenient=lenient)}
         return InMemory(parts=parts, test=own, network=one_network([source, *apart]))
     if layout.client_column is not None:
         raise ConfigError(
@@ -80,7 +86,7 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> InMemory:
     files = [path for path in files_in(source) if test is None or not path.samefile(test)]
     # An empty file is a client without records. An error would reveal that the client has none.
     full = [path for path in files if not _is_blank(path)] or files
-    read = {path: read_table(path) for path in full}
+    read = {path: read_table(path, lenient=lenient) for path in full}
     parts = {path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files}
     return InMemory(parts=parts, test=own, divided=True, network=one_network([*full, *apart]))
 
@@ -157,7 +163,10 @@ def own(
     doubts = [*_unusable(whole), *_without(split.train, clients), *_useless(split, share != 0)]
     if doubts and not claimed:
         raise DataError(doubts[0])
-    notes = (*_notes(split, features, layout), *doubts)
+    # By the names of the files alone: the note must not depend on what stands in them.
+    lines = claimed and any(where.lower().endswith(".csv") for where in found.parts)
+    by_line = (f"{name}: each line is a record of its own, so no cell holds a line break.",) if lines else ()
+    notes = (*_notes(split, features, layout), *by_line, *doubts)
     schema = of_layout(layout, features if tables else None, split.train.shape)
     return Own(split=split, digest=digest, schema=schema, clients=clients, notes=notes, parted=by_content)
 

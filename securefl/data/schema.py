@@ -21,7 +21,7 @@ from securefl.data.columns import Column, Place, Word, encoded, require_name, wo
 from securefl.data.layout import Layout, values_of
 from securefl.data.networks import NAMED, is_name
 from securefl.data.scaling import Scaling
-from securefl.data.tables import MOST_COLUMNS
+from securefl.data.tables import MOST_COLUMNS, frame_of_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -260,10 +260,8 @@ def frame_of(thing: object, where: str) -> pd.DataFrame | None:
     """
     import pandas as pd
 
-    if isinstance(thing, pd.DataFrame):
-        return thing
-    if hasattr(thing, "collect_schema") and hasattr(thing, "to_dict"):  # polars
-        return pd.DataFrame(thing.to_dict(as_series=False), dtype=object)
+    if (table := frame_of_table(thing)) is not None:
+        return table
     if hasattr(thing, "collect_schema"):
         raise DataError(f"{where}: expected a table, got a lazy one. Call its collect() first.")
     if isinstance(thing, Mapping):

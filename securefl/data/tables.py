@@ -6,10 +6,12 @@ file of their targets ends in y instead.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 import shlex
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.data.columns import UNREADABLE
 from securefl.data.digests import PINNED
 from securefl.data.layout import Arrays
 
@@ -27,6 +30,7 @@ SUFFIXES: Final = (".csv", ".parquet", ".npz", ".npy")
 LARGEST: Final = 2**31
 """The most bytes of one file, and of its unpacked content."""
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
+_LINE_BREAKS: Final = re.compile(rb"\r\n|\n|\r")
 _FEATURES: Final = re.compile(r"(?P<data>\w+)-features(-test)?\.npz")
 MOST_COLUMNS: Final = 100_000
 MOST_FILES: Final = 100_000
@@ -52,20 +56,31 @@ def files_in(folder: Path) -> list[Path]:
     return found
 
 
-def read_table(path: Path, client_column: str | None = None) -> pd.DataFrame | Arrays:
+def read_table(
+    path: Path, client_column: str | None = None, *, lenient: bool = False
+) -> pd.DataFrame | Arrays:
     """Read a file: .csv (cells stay texts) and .parquet give a table, .npz and a pair of .npy give arrays.
 
-    client_column: the array of a .npz that names the client of each record.
+    Args:
+        path: The file.
+        client_column: The array of a .npz that names the client of each record.
+        lenient: Whether a damaged row is a record of `UNREADABLE` cells, and no error. A finite epsilon needs
+            it, since an error would reveal a record. Each line of a .csv is then a row of its own: no cell
+            holds a line break. The schema of a .parquet then states the width of each column of lists.
 
-    Raises DataError if the file is missing, too large or damaged, and ConfigError if its ending or name is
-    not supported.
+    Returns:
+        The table or the arrays.
+
+    Raises:
+        DataError: The file is missing, too large or damaged.
+        ConfigError: The file's ending or name is not supported.
     """
     _require_file(path)
     match path.suffix.lower():
         case ".csv":
-            return _csv(path)
+            return _csv(path, lenient)
         case ".parquet":
-            return _parquet(path)
+            return _parquet(path, lenient)
         case ".npy":
             return _npy(path)
         case _:
@@ -127,41 +142,80 @@ def _remedy(path: Path) -> str:
     return f"Make it, and its test part beside it, with: securefl features {found['data']} --out {out}"
 
 
-def _csv(path: Path) -> pd.DataFrame:
+def frame_of_table(thing: object) -> pd.DataFrame | None:
+    """A table of pandas or polars as a DataFrame, or None for anything else.
+
+    Args:
+        thing: Any object.
+
+    Returns:
+        The table. Cells of polars are Python's own values, so that none takes the type of another.
+    """
     import pandas as pd
 
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            names, rows = _rows(path, csv.reader(file, strict=True))
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: expected text in UTF-8, got other bytes. Save it as UTF-8.") from None
-    except csv.Error as error:
-        raise DataError(f"{path}: expected a table of comma-separated values, got: {error}.") from None
+    if hasattr(thing, "collect_schema") and hasattr(thing, "to_dict"):  # polars
+        return pd.DataFrame(thing.to_dict(as_series=False), dtype=object)
+    return thing if isinstance(thing, pd.DataFrame) else None
+
+
+def _csv(path: Path, lenient: bool = False) -> pd.DataFrame:
+    import pandas as pd
+
+    names: list[str] = []
+    rows: list[list[Any]] = []
+    for line, cells in _each_line(path) if lenient else _strict_lines(path):
+        if not names:
+            names = _names(path, cells)
+        elif len(cells) == len(names):
+            rows.append(cells)
+        elif lenient:
+            rows.append([UNREADABLE] * len(names))
+        else:
+            raise DataError(
+                f"{path}, line {line}: expected {len(names)} cells, got {len(cells)}. Correct the line."
+            )
+    if not names:
+        raise DataError(f"{path}: expected a line of column names and records, got an empty file.")
     # Cells stay texts: a guessed type would depend on all records and could differ between clients.
     return pd.DataFrame(rows, columns=names, dtype=object)
 
 
-def _rows(path: Path, lines: Any) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns, and the cells of all rows. Empty lines do not count."""
-    names: list[str] = []
-    rows: list[list[str]] = []
-    for cells in filter(None, lines):
-        if not names:
-            names = [cell.strip() for cell in cells]
-            _require_columns(path, len(names))
-            if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
-                raise DataError(f"{path}: expected columns with commas between them, got {names[0][:80]!r}.")
-        elif len(cells) != len(names):
-            line = f"{path}, line {lines.line_num}"
-            raise DataError(f"{line}: expected {len(names)} cells, got {len(cells)}. Correct the line.")
-        else:
-            rows.append(cells)
-    if not names:
-        raise DataError(f"{path}: expected a line of column names and records, got an empty file.")
-    return names, rows
+def _strict_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number of its last line, and the cells, of each row that is not empty. A fault is an error."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file, strict=True)
+            yield from ((lines.line_num, cells) for cells in lines if cells)
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: expected text in UTF-8, got other bytes. Save it as UTF-8.") from None
+    except csv.Error as error:
+        raise DataError(f"{path}: expected a table of comma-separated values, got: {error}.") from None
 
 
-def _parquet(path: Path) -> pd.DataFrame:
+def _each_line(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number and the cells of each line that is not empty, read by itself. A damaged line has no cells.
+
+    A quote that is not closed would otherwise make one record of all that follow.
+    """
+    content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    for number, line in enumerate(_LINE_BREAKS.split(content), 1):
+        if line:
+            try:
+                yield number, next(csv.reader([line.decode()], strict=True))
+            except (UnicodeDecodeError, csv.Error):
+                yield number, []
+
+
+def _names(path: Path, cells: list[str]) -> list[str]:
+    """The names of the columns in the first line."""
+    _require_columns(path, len(cells))
+    names = [cell.strip() for cell in cells]
+    if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
+        raise DataError(f"{path}: expected columns with commas between them, got {names[0][:80]!r}.")
+    return names
+
+
+def _parquet(path: Path, lenient: bool = False) -> pd.DataFrame:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -178,33 +232,90 @@ def _parquet(path: Path) -> pd.DataFrame:
             if size > LARGEST:
                 raise DataError(f"{path}: expected at most {LARGEST:,} bytes of values, got {size:,}.")
             _require_columns(path, file.metadata.num_columns)
-            frame = _frame(file.read(), path)
-    except (ArrowException, OSError, ValueError, TypeError) as error:
+            frame = _frame(file.read(), path, lenient)
+    except (ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"{path}: expected a Parquet file, got: {str(error)[:200]}.") from None
     # pandas writes row numbers under this name. As a feature they could identify the client of a record.
     return frame.drop(columns=[name for name in frame.columns if _ROW_NUMBERS.fullmatch(str(name))])
 
 
-def _frame(table: Any, path: Path) -> pd.DataFrame:
+def _frame(table: Any, path: Path, lenient: bool) -> pd.DataFrame:
     """Convert a table of pyarrow. A column of lists, such as embeddings, becomes one column a position."""
     import pandas as pd
+    from pyarrow import types
 
-    parts: list[pd.DataFrame] = []
+    parts: list[pd.DataFrame | pd.Series[Any]] = []
     for place, name in enumerate(table.column_names):  # by place: two columns may have one name
-        column = table.column(place).combine_chunks()
+        column = table.column(place)
+        if types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
         if not str(column.type).startswith(("list", "fixed_size_list", "large_list")):
-            parts.append(table.select([place]).to_pandas(ignore_metadata=True))
+            parts.append(_series(column, lenient).rename(name))
             continue
-        widths = column.value_lengths().unique().to_pylist()
-        if column.null_count or len(widths) != 1:
-            raise DataError(
-                f"{path}, column {name!r}: expected lists of one length in all rows, got lengths "
-                f"{', '.join(map(str, widths[:5])) or 'of no row'}. Correct or leave out the others."
-            )
-        _require_columns(path, widths[0])
-        array = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), widths[0])
-        parts.append(pd.DataFrame(array, columns=[f"{name}[{at}]" for at in range(widths[0])]))
+        width = _width(column, name, path, lenient)
+        _require_columns(path, width)
+        array = _lists(column, width, lenient)
+        parts.append(pd.DataFrame(array, columns=[f"{name}[{at}]" for at in range(width)]))
     return pd.concat(parts, axis=1)
+
+
+def _series(column: Any, lenient: bool) -> pd.Series[Any]:
+    """Convert a column. Whole numbers stay whole beside an empty cell, which would make them floats."""
+    import pandas as pd
+    from pyarrow import ArrowException
+
+    # pandas takes a time of a zone in any year, and fails when its cell is read.
+    if not (lenient and getattr(column.type, "tz", None)):
+        try:
+            column.validate(full=True)  # texts of UTF-8
+            found: pd.Series[Any] = column.to_pandas(integer_object_nulls=True)
+            return found
+        except (ArrowException, ValueError, OverflowError):
+            if not lenient:
+                raise
+    return pd.Series([_cell(one) for one in column], dtype=object)
+
+
+def _cell(scalar: Any) -> Any:
+    """A value of pyarrow as Python's, or `UNREADABLE` if Python has none, as of a text that is no UTF-8."""
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return UNREADABLE
+
+
+def _lists(column: Any, width: int, lenient: bool) -> NDArray[Any]:
+    """Convert a column of lists to an array (n, width). A list that is missing has empty cells."""
+    import pyarrow
+
+    there = np.asarray(column.is_valid())
+    flat = _series(pyarrow.chunked_array([column.drop_null().combine_chunks().flatten()]), lenient).to_numpy()
+    if there.all():
+        return flat.reshape(-1, width)
+    floats = flat.dtype.kind == "f"
+    found = np.full((len(there), width), np.nan if floats else None, flat.dtype if floats else object)
+    found[there] = flat.reshape(-1, width)
+    return found
+
+
+def _width(column: Any, name: str, path: Path, lenient: bool) -> int:
+    """The length of the lists in a column. Raises DataError if it is not known."""
+    if hasattr(column.type, "list_size"):
+        return int(column.type.list_size)
+    if lenient:
+        # The first record, or most of them, must not decide over the model's inputs.
+        raise DataError(
+            f"{path}, column {name!r}: expected lists of a length that the file's schema states, since a "
+            "finite epsilon may not take it from the records, got lists of any length. Write the column as a "
+            "fixed_size_list, such as pyarrow.list_(pyarrow.float32(), 512), or bring arrays."
+        )
+    widths = column.combine_chunks().value_lengths().unique().to_pylist()
+    if column.null_count or len(widths) != 1:
+        raise DataError(
+            f"{path}, column {name!r}: expected lists of one length in all rows, got lengths "
+            f"{', '.join(map(str, widths[:5])) or 'of no row'}. Correct or leave out the others."
+        )
+    return int(widths[0])
 
 
 def _npz(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:

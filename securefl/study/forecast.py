@@ -15,7 +15,7 @@ from dp_accounting import DpEvent
 
 from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
-from securefl.accounting.events import History
+from securefl.accounting.events import dump_event
 from securefl.accounting.figures import brief, plain
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -198,8 +198,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
 
 def noise_of(training: DpEvent) -> float:
     """The noise multiplier of a round of private training."""
-    ((_, multiplier),) = History.of({training: 1}).steps
-    return multiplier
+    return float(dump_event(training)["noise_multiplier"])
 
 
 def _noise(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> str:

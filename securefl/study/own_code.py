@@ -182,7 +182,7 @@ def _given(study: Study, place: CodePlace | None, seed: int) -> tuple[str, InMem
     if place is None:
         path = path_of(source, study.home)
         test = None if section.test is None else path_of(section.test, study.home)
-        return path.name or source, from_files(path, test, layout)
+        return path.name or source, from_files(path, test, layout, lenient=study.claims)
     made = load_code(place)
     if not callable(made):
         raise ConfigError(

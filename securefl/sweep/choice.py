@@ -182,7 +182,8 @@ def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:
 def _published(out: Path, number: int, accounting: str) -> Path:
     """Copy a trial into a folder without its number, and rewrite its report with the cost of the choice.
 
-    All files there bear the time at which the sweep began. Their own would tell which trial of how many it is.
+    All files there bear the time at which the sweep began. Their own would tell which trial of how many it
+    is.
     """
     folder = out / CHOSEN
     if not (folder / NOTE).exists():

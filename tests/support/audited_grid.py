@@ -268,8 +268,9 @@ learning_rate = 0.01
 
 
 def _data(case: Case) -> str:
-    source = {"digits": 'source = "digits"', "table": 'source = "people.csv"'}.get(case.source, "")
-    table = case.source == "table"
+    files = {"table": "people.csv", "typed": "people.parquet"}
+    table = case.source in files
+    source = f'source = "{files.get(case.source, "digits")}"' if case.source not in ("arrays", "text") else ""
     own = {
         "table": 'target = "ill"\nclasses = [0, 1, 2]\nclient_column = "hospital"',
         "arrays": "classes = 3",
@@ -277,14 +278,15 @@ def _data(case: Case) -> str:
     lines = [
         "[data]",
         source,
-        own.get(case.source, ""),
+        own.get("table" if table else case.source, ""),
         DECLARED if case.source != "digits" else "",
         "holdout = 0.5" if case.split == "holdout" else "",
         "test_share = 0.3" if case.split == "test share" else "",
         'test = "test.csv"' if table and case.split != "test share" else "",
     ]
     if table and DECLARES:
-        names = ", ".join(f'"h{number}"' for number in range(CLIENTS))
+        of = "h{}" if case.source == "table" else str(LARGE)[:-1] + "{}"
+        names = ", ".join(f'"{of.format(number)}"' for number in range(CLIENTS))
         lines.append(f"[data.columns.hospital]\ncategories = [{names}]")
     return "\n".join(line for line in lines if line)
 
@@ -386,7 +388,7 @@ def _records(case: Case, clients: Sequence[Client], test: Client) -> Records:
     """As this source takes them."""
     given = case.split != "test share"
     match case.source:
-        case "table":
+        case "table" | "typed":
             files = {"people.csv": pd.concat([_frame(own, k) for k, own in enumerate(clients)])}
             return Records(files=files | ({"test.csv": _frame(test, 0)} if given else {}))
         case "arrays":
@@ -433,8 +435,18 @@ def levels(of: Sequence[Case]) -> Mapping[str, Mapping[str, int]]:
 
 # Odd records --------------------------------------------------------------------------------------
 
-ODD: Final = ("empty", "not finite", "a label of no class", "a code beyond the embedding", "minus zero")
+ODD: Final = (
+    "empty",
+    "not finite",
+    "a label of no class",
+    "a code beyond the embedding",
+    "minus zero",
+    "no id",
+    "a broken line",
+)
 """What a client's records may be, beside those of the grid."""
+LARGE: Final = 10**17
+"""The first client's id in a typed file. float64 does not tell its neighbours apart."""
 
 
 def odd_cases() -> list[tuple[str, str]]:
@@ -446,9 +458,10 @@ def odd_cases() -> list[tuple[str, str]]:
 def odd(kind: str, split: str = "test part") -> tuple[Case, Records, Records]:
     """A case, and neighbours of which the second has an odd record, or none at all."""
     text = kind == "a code beyond the embedding"
+    source = {"a code beyond the embedding": "text", "no id": "typed", "a broken line": "table"}
     case = Case(
         protocol="fedavg",
-        source="text" if text else "arrays",
+        source=source.get(kind, "arrays"),
         split=split,
         model="words" if text else "mlp",
         sum="clear",
@@ -470,8 +483,27 @@ def odd(kind: str, split: str = "test part") -> tuple[Case, Records, Records]:
             one, other = (x[1:], y[1:]), (x, np.where(np.arange(len(y)) == 0, 3, y))
         case "a code beyond the embedding":
             one, other = (x[1:], y[1:]), (np.concatenate([x[:1] + CODES, x[1:]]), y)
+        case "no id" | "a broken line":
+            one = other = (x, y)
         case _:
             zero = np.concatenate([x[:1] * 0, x[1:]])
             one, other = (zero[1:], y[1:]), (np.concatenate([-zero[:1], x[1:]]), y)
     first, second = (_records(case, [own, *clients[1:]], test) for own in (one, other))
-    return case, first, second
+    return case, *(replace(own, files=_files(own, kind, end=own is second)) for own in (first, second))
+
+
+def _files(records: Records, kind: str, end: bool) -> Mapping[str, Any]:
+    """The files of typed or broken records. end: whether the odd record stands at their end."""
+    if kind not in ("no id", "a broken line"):
+        return records.files
+    people: Any = records.files["people.csv"]
+    if kind == "a broken line":
+        return {**records.files, "people.csv": people.to_csv(index=False).encode() + b'"\xff,1\n' * end}
+    # In float64, these ids would be one number.
+    ids = people["hospital"].str[1:].astype("Int64") + LARGE
+    rows = people.assign(hospital=ids)
+    odd = people[:1].assign(hospital=pd.array([None], "Int64"))
+    return {
+        **records.files,
+        "people.parquet": (pd.concat([rows, odd]) if end else rows).to_parquet(index=False),
+    }

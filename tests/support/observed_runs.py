@@ -40,15 +40,21 @@ Place = tuple[int, int]
 class Records:
     """One of two neighbours, as the public door takes it.
 
-    brought: what a caller in Python hands over. files: tables beside the study, by name. packaged: stands in
-    for the packaged data set that the study names. nothing: a client whose contribution becomes nothing: the
-    neighbour of zero-out adjacency, which no records are.
+    brought: what a caller in Python hands over. files: tables or bytes beside the study, by name. packaged:
+    stands in for the packaged data set that the study names. nothing: a client whose contribution becomes
+    nothing: the neighbour of zero-out adjacency, which no records are.
     """
 
     brought: Any = None
-    files: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    files: Mapping[str, pd.DataFrame | bytes] = field(default_factory=dict)
     packaged: Split | None = None
     nothing: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Write the files that stand beside the study."""
+        for name, own in self.files.items():
+            content = own if isinstance(own, bytes) else own.to_csv(index=False).encode()
+            (folder / name).write_bytes(content)
 
 
 @dataclass(frozen=True)
@@ -125,8 +131,7 @@ def observed(
             patch.setattr("securefl.study.own_code.load", lambda *args, **options: split)
         if records.nothing:
             _zero_out(patch, records.nothing)
-        for name, frame in records.files.items():
-            frame.to_csv(Path(home) / name, index=False)
+        records.write(Path(home))
         (Path(home) / "study.toml").write_text(text, encoding="utf-8")
         try:
             run = securefl.run(
@@ -151,7 +156,9 @@ def observed(
 
 def text_of(text: str, home: str) -> str:
     """The text with files named from the root, for a study that is no file."""
-    return text.replace('"people.csv"', f'"{home}/people.csv"').replace('"test.csv"', f'"{home}/test.csv"')
+    for name in ("people.csv", "people.parquet", "test.csv"):
+        text = text.replace(f'"{name}"', f'"{home}/{name}"')
+    return text
 
 
 def _fastest() -> str | None:
