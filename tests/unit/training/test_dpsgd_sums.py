@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 
 from securefl.dp.noise import Source
 from securefl.training import ModelConfig, load_vector, to_vector
+from securefl.training.clipped import SLACK
 from securefl.training.dpsgd import train_privately
-from securefl.training.per_record import SLACK
 from securefl.training.private_layers import make_private
 
 
